@@ -196,11 +196,11 @@ def test_the_reference_has_all_that_is_public(module: str) -> None:
 
 
 def test_rates_are_said_by_api() -> None:
-    """PyTorch takes a tensor and no callable, NumPy and JAX a callable."""
+    """PyTorch takes a tensor and no callable, NumPy, JAX and MLX a callable."""
     rows = re.findall(r"^\| `(?:lr|weight_decay)` \|.*$", "\n".join(OPTION_PAGES), re.MULTILINE)
     assert len(rows) == 2 * len(OPTION_PAGES)
     for row in rows:
-        assert "in PyTorch also a tensor of one element, in NumPy and JAX also a callable of the step" in row
+        assert "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a callable of the step" in row
         assert row.count("callable") == 1
 
 

@@ -16,7 +16,19 @@ import pytest
 import layerwise
 from layerwise.registry import ENTRIES
 
-FRAMEWORKS = ("torch", "jax", "jaxlib", "tensorflow", "optax", "keras", "paddle", "scipy", "ml_dtypes", "matplotlib")
+FRAMEWORKS = (
+    "torch",
+    "jax",
+    "jaxlib",
+    "tensorflow",
+    "optax",
+    "keras",
+    "mlx",
+    "paddle",
+    "scipy",
+    "ml_dtypes",
+    "matplotlib",
+)
 MODULES = [
     "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.presets",
     "layerwise.recipes", "layerwise.schedules",

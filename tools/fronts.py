@@ -30,6 +30,7 @@ def all_of_them() -> dict[str, str]:
         "torch/mixed.py": _torch_mixed(),
         "torch/optimizers.py": _module(TORCH_HEAD, _torch, [entry.name for entry in ENTRIES.values()]),
         "keras/optimizers.py": _module(KERAS_HEAD, _keras, [entry.name for entry in ENTRIES.values()]),
+        "mlx/optimizers.py": _module(MLX_HEAD, _mlx, [entry.name for entry in ENTRIES.values()]),
         "numpy/optimizers.py": _module(NUMPY_HEAD, _numpy, [entry.name for entry in ENTRIES.values()]),
         "paddle/optimizers.py": _module(PADDLE_HEAD, _paddle, [entry.name for entry in ENTRIES.values()]),
         "jax/optimizers.py": _module(JAX_HEAD, _jax, [name for one in ENTRIES.values() for name in _jax_names(one)]),
@@ -272,6 +273,36 @@ def _keras(entry: Entry) -> str:
 
 def _share(option: str, names: Sequence[str], name: str) -> str:
     return f"`{option}`" if len(names) == 1 else f"the {('first', 'second')[names.index(name)]} of `{option}`"
+
+
+# ---- MLX
+
+MLX_HEAD = (
+    HEADER.format(title="The optimizers as classes of `mlx.optimizers.Optimizer`.")
+    + """
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypeAlias
+
+from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.keywords import explained
+from layerwise.mlx._optimizer import Optimizer
+@RULES@
+
+Rate: TypeAlias = "float | Callable[[Any], Any]"
+"""
+)
+
+
+def _mlx(entry: Entry) -> str:
+    def typed(name: str, type_: str) -> str:
+        return type_.replace("Scheduled", "Rate") if name in ("lr", "weight_decay") else type_
+
+    parameters = own_parameters(entry.hyper, typed)
+    named = [one._replace(name="learning_rate") if one.name == "lr" else one for one in parameters]
+    named.sort(key=lambda one: one.name != "learning_rate")
+    return _class(entry, named, "mlx.md", "super().__init__(locals())")
 
 
 # ---- Paddle

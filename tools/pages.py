@@ -19,6 +19,7 @@ SHOWN = {
     "torch": "\n    options: {members: [like, step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
     "clear_state, add_param_group, load_state_dict, step_parameter]}",
     "keras": "\n    options: {members: [like, get_config], inherited_members: false}",
+    "mlx": "\n    options: {members: [like, init, apply_gradients, learning_rate]}",
     "paddle": "\n    options: {members: [like, step, minimize, apply_gradients, stats, skipped, get_lr, set_lr, "
     "set_lr_scheduler, num_parameters, clear_state, state_dict, set_state_dict]}",
 }
@@ -38,7 +39,7 @@ def _section(found: re.Match[str]) -> str:
 
 
 A_CALLABLE = " or a callable of the step"
-BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy and JAX also a callable of the step"
+BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a callable of the step"
 # What APIs take in place of a number that changes from step to step; a function of the step is not for all of them.
 BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also a schedule of theirs", "weight_decay": BESIDE_NUMBERS}
 

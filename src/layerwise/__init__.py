@@ -1,7 +1,7 @@
 """LAMB, LARS and Adafactor: optimizers that measure each tensor's step against that tensor.
 
-Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise.numpy`, `layerwise.keras` or
-`layerwise.paddle`. Importing this package imports no framework.
+Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise.numpy`, `layerwise.keras`,
+`layerwise.mlx` or `layerwise.paddle`. Importing this package imports no framework.
 """
 
 from importlib.metadata import PackageNotFoundError, version
@@ -32,7 +32,7 @@ try:
 except PackageNotFoundError:  # its sources are on the path, and it was never installed
     __version__ = "0+source"
 
-CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.paddle")
+CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
 FRONTS = {
     "param_groups": ("layerwise.torch",),
     **dict.fromkeys(ENTRIES, CLASSES),

@@ -268,6 +268,13 @@ _ALL = (
         "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
     ),
     Preset(
+        "mlx.Adafactor",
+        "Adafactor",
+        {"decay_scale": "step"},
+        "the paper; decay by the whole step size. With relative_step=False and an lr, pass scale_parameter=True.",
+        "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
+    ),
+    Preset(
         "optax.adafactor",
         "Adafactor",
         {**_T5X, "decay_scale": "none"},

@@ -10,6 +10,7 @@ import copy
 import inspect
 import io
 import os
+import tempfile
 import warnings
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import contextmanager
@@ -60,6 +61,10 @@ def numpy_of(x: Any) -> Any:
     """An array of any library as NumPy's, with its bits; everything else as it is."""
     if not hasattr(x, "dtype") or not hasattr(x, "shape") or isinstance(x, np.ndarray):
         return x
+    if type(x).__module__ == "mlx.core":
+        import mlx.core as mx
+
+        return np.asarray(x.astype(mx.float32)).astype(ml_dtypes.bfloat16) if x.dtype == mx.bfloat16 else np.asarray(x)
     if hasattr(x, "detach"):  # PyTorch's and Paddle's, of which neither knows NumPy's bfloat16
         x = x.detach()
         if str(x.dtype).endswith("bfloat16"):
@@ -253,8 +258,8 @@ class NumPy(Api):
     name, run = "NumPy", NumPyRun
     offers = frozenset([
         "skip", "empty", "extremes", "blocks", "mixed", "schedules", "stats", "state_dtype", "own_counts",
-        "clipping", "none", "lr", "engines", "functions", "in_place", "copies", "change", "spoiled", "saves_lr",
-        "patterns", "clear",
+        "clipping", "none", "lr", "engines", "functions", "numbers", "in_place", "copies", "change",
+        "spoiled", "saves_lr", "patterns", "clear",
     ])  # fmt: skip
 
 
@@ -325,8 +330,8 @@ class Torch(Api):
     name, run = "Torch", TorchRun
     offers = frozenset([
         "skip", "empty", "extremes", "blocks", "groups", "mixed", "stats", "state_dtype", "own_counts",
-        "clipping", "none", "lr", "set_lr", "engines", "functions", "in_place", "copies", "change", "spoiled",
-        "saves_lr", "patterns", "clear",
+        "clipping", "none", "lr", "set_lr", "engines", "functions", "numbers", "in_place", "copies", "change",
+        "spoiled", "saves_lr", "patterns", "clear",
     ])  # fmt: skip
 
 
@@ -502,7 +507,7 @@ class Paddle(Api):
     name, run = "Paddle", PaddleRun
     offers = frozenset([
         "skip", "blocks", "groups", "stats", "own_counts", "clipping", "none", "lr", "set_lr", "engines",
-        "functions", "in_place", "patterns", "clear",
+        "functions", "numbers", "in_place", "patterns", "clear",
     ])  # fmt: skip
 
     @contextmanager
@@ -577,5 +582,65 @@ class Keras(Api):
             yield
 
 
-APIS: dict[str, type[Api]] = {one.name: one for one in (NumPy, Torch, Jax, Paddle, Keras)}
-EVERYWHERE = ("NumPy", "Torch", "Jax")  # whose packages `make test` has
+# ---- MLX
+
+
+class MlxRun(Run):
+    def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
+        import mlx.core as mx
+
+        import layerwise.mlx
+
+        assert groups is None, "groups are mlx.optimizers.MultiOptimizer"
+        self.mx = mx
+        self._weights = {name: self._array(name, w) for name, w in weights.items()}
+        rate = {"learning_rate": options.pop("lr")} if "lr" in options else {}
+        self.opt = getattr(layerwise.mlx, self.name)(**rate, **options)
+
+    def _array(self, name: str, x: Any) -> Any:
+        return self.mx.array(np.asarray(x, np.float64), dtype=getattr(self.mx, self.dtype_of(name)))
+
+    def step(self, grads: Mapping[str, Any]) -> None:
+        given = {name: self._array(name, g) for name, g in grads.items() if g is not None}
+        self._weights |= self.opt.apply_gradients(given, self._weights)
+
+    def state(self) -> dict[str, Arrays]:
+        kept = {name: self.opt.state[name] for name in self._weights if name in self.opt.state}
+        return {name: {field: numpy_of(x) for field, x in one.items()} for name, one in kept.items()}
+
+    def save(self) -> Any:
+        from mlx.utils import tree_flatten
+
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/state.npz"
+            self.mx.savez(path, **dict(tree_flatten(self.opt.state)))
+            saved = self.mx.load(path)
+            self.mx.eval(saved)  # before its file is gone
+        return saved
+
+    def load(self, state: Any) -> None:
+        from mlx.utils import tree_unflatten
+
+        self.opt.state = tree_unflatten([*state.items()])
+
+    def set_lr(self, lr: Any) -> None:
+        self.opt.learning_rate = lr
+
+
+class Mlx(Api):
+    name, run = "MLX", MlxRun
+    offers = frozenset([
+        "extremes", "schedules", "clipping", "none", "lr", "set_lr", "functions", "in_place", "saves_lr",
+    ])  # fmt: skip
+
+    @contextmanager
+    def world(self) -> Any:
+        mx = pytest.importorskip("mlx.core")
+        before = mx.default_device()
+        mx.set_default_device(mx.cpu)  # which has float64
+        yield
+        mx.set_default_device(before)
+
+
+APIS: dict[str, type[Api]] = {one.name: one for one in (NumPy, Torch, Jax, Paddle, Keras, Mlx)}
+EVERYWHERE = ("NumPy", "Torch", "Jax", "MLX")  # whose packages `make test` has

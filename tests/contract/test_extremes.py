@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract.apis import NumPy, arrays, bits, rounded
 
-pytestmark = pytest.mark.offers("engines", "extremes")
+pytestmark = pytest.mark.offers("extremes")
 SHAPES = {"scalar": (), "vector": (5,), "matrix": (40, 30), "large": (300, 200)}
 CASES = {
     "Lamb": {"lr": 0.01},

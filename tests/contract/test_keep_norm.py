@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 each = pytest.mark.parametrize("name", [case.name for case in CASES if "keep_norm" in case.options])
 hows = pytest.mark.parametrize("how", [True, "first"])
-SMALL = {"NumPy": 1e-6, "Torch": 1e-6, "Paddle": 1e-6, "Jax": 1e-5}  # optax rounds for a second time
+SMALL = {"NumPy": 1e-6, "Torch": 1e-6, "Paddle": 1e-6, "MLX": 1e-6, "Jax": 1e-5}  # optax rounds for a second time
 RATE = {"Lamb": 1e-2, "Lars": 10.0}
 LONG = {"Lamb": {}, "Lars": {"trust_coefficient": 1.0}}  # with which a step is as long as lr times the weights
 W = {"w": (40, 30)}

@@ -11,7 +11,7 @@ from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.schedules import Polynomial
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-IN_PLACE = pytest.mark.offers("schedules", "in_place")  # where a schedule is asked once for each step
+NUMBERS = pytest.mark.offers("schedules", "numbers")  # where a schedule is asked once for each step, by its number
 options_ = pytest.mark.parametrize("option", ["lr", "weight_decay"])
 
 
@@ -47,7 +47,7 @@ def test_a_step_takes_the_rate_and_the_decay_of_its_number(api, name):
     own = {"adapt": "decayed"} if "adapt" in case.options else {}
     lr, decay = [0.1, 0.3, 0.0, 0.05], [0.0, 0.1, 0.2, 0.0]
     given = {"lr": Polynomial(0.3, total=5, warmup=1, start=0.1), "weight_decay": growing, **own}
-    if api.has("in_place"):
+    if api.has("numbers"):
         given |= {"lr": lambda step: lr[step], "weight_decay": lambda step: decay[step]}
     run, oracle = api.make(name, arrays(2), **given), case.reference(lr=0.1, **own)
     expected = arrays(2)
@@ -55,10 +55,10 @@ def test_a_step_takes_the_rate_and_the_decay_of_its_number(api, name):
         grads = arrays(20 + step)
         run.step(grads)
         expected = oracle.step(expected, grads, lr=given["lr"](step), weight_decay=given["weight_decay"](step))
-        close(run.weights(), expected, 1e-12 if api.has("in_place") else 1e-6)
+        close(run.weights(), expected, 1e-12 if api.has("numbers") else 1e-6)
 
 
-@IN_PLACE
+@NUMBERS
 @each
 def test_a_schedule_is_the_numbers_set_by_hand(api, case):
     run = api.busy(case.name, arrays(3), lr=falling, weight_decay=growing)
@@ -71,7 +71,7 @@ def test_a_schedule_is_the_numbers_set_by_hand(api, case):
         assert run.bits() == by_hand.bits()
 
 
-@IN_PLACE
+@NUMBERS
 @each
 @options_
 def test_all_names_of_a_step_take_the_same_number_of_the_optimizer(api, case, option):
@@ -88,7 +88,7 @@ def test_all_names_of_a_step_take_the_same_number_of_the_optimizer(api, case, op
     assert watch.asked() == {4}
 
 
-@IN_PLACE
+@NUMBERS
 @each
 def test_a_resumed_run_asks_for_the_step_that_it_is_at_and_a_cleared_one_begins_anew(api, case):
     watch = Watch()
@@ -105,7 +105,7 @@ def test_a_resumed_run_asks_for_the_step_that_it_is_at_and_a_cleared_one_begins_
     assert watch.asked() == {0}
 
 
-@IN_PLACE
+@NUMBERS
 @each
 @options_
 def test_a_schedule_is_replaced_only_by_a_schedule(api, case, option):
@@ -120,7 +120,7 @@ def test_a_schedule_is_replaced_only_by_a_schedule(api, case, option):
     assert getattr(run.opt, option) == 0.25
 
 
-@IN_PLACE
+@NUMBERS
 @pytest.mark.parametrize("answer", [0, 1, np.float32(0.5), np.array(0.5), np.array([0.5]), np.int64(1)], ids=repr)
 def test_a_schedule_may_answer_with_any_number(api, answer):
     """Of any dtype, which is not that of the state."""
@@ -140,7 +140,7 @@ def named(x):
     return getattr(x, "__name__", repr(x))
 
 
-@IN_PLACE
+@NUMBERS
 @each
 @options_
 @pytest.mark.parametrize("answer", BAD_ANSWERS, ids=named)
@@ -161,7 +161,7 @@ def test_a_schedule_that_answers_with_no_number_changes_nothing(api, case, optio
     assert run.everything() == before
 
 
-@IN_PLACE
+@NUMBERS
 @each
 @options_
 def test_an_error_of_the_schedule_passes_through_and_changes_nothing(api, case, option):
@@ -182,7 +182,7 @@ def test_an_error_of_the_schedule_passes_through_and_changes_nothing(api, case, 
 # ---- beta2 as a function of the step
 
 
-@pytest.mark.offers("functions", "in_place")
+@pytest.mark.offers("functions", "numbers")
 @pytest.mark.parametrize("answer", [*BAD_ANSWERS, 1.0, 1, ZeroDivisionError()], ids=named)
 def test_a_beta2_that_is_no_number_below_1_changes_nothing(api, engine, answer):
     def beta2(step):
@@ -216,7 +216,7 @@ def test_an_lr_of_0_moves_nothing_and_counts(api, case):
         assert int(run.state()["matrix"]["step"]) == 1
 
 
-@pytest.mark.offers("schedules", "in_place")
+@NUMBERS
 def test_rates_are_numbers_that_are_checked_when_they_are_set(api):
     run = api.busy("Lamb", arrays(1), lr=np.float32(0.5))
     assert (run.opt.lr, type(run.opt.lr)) == (0.5, float)
@@ -229,7 +229,7 @@ def test_rates_are_numbers_that_are_checked_when_they_are_set(api):
         assert getattr(run.opt, option) == before
 
 
-@IN_PLACE
+@NUMBERS
 @pytest.mark.parametrize("given", [{}, {"relative_step": True}, {"relative_step": "factor"}], ids=str)
 def test_an_lr_multiplies_a_relative_step(api, given):
     run = api.make("Adafactor", arrays(11), weight_decay=0.1, **given)

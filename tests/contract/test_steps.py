@@ -18,7 +18,7 @@ def as_offered(api, case, seed):
     if not api.has("clipping"):
         options = {**options, "maximize": False}
         options = {key: x for key, x in options.items() if not key.startswith("max_grad") and not callable(x)}
-    if api.name == "Keras":  # which holds a rate in float32, also one that it multiplies Adafactor's own with
+    if api.name in ("Keras", "MLX"):  # which hold a rate in float32, also one that they multiply Adafactor's own with
         options["lr"] = float(np.float32(options["lr"] or 0.02))
     return options
 

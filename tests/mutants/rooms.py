@@ -104,6 +104,7 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room("paddle", "paddle/", "paddle_front contract", slow=True, api=True),
     _room("keras", "keras/", "keras_front contract", slow=True, api=True),
+    _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
         "convert.py presets.py arguments.py",

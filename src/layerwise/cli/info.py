@@ -12,6 +12,7 @@ import platform
 from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from layerwise.cli.report import markdown
@@ -23,7 +24,7 @@ from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
 
-PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "paddlepaddle")
+PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
@@ -68,7 +69,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     versions = (f"{name} {number}" for name, number in found["packages"].items() if number)
     engines, machine = found["engines"], found["processor"]
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
-    yield f"  with      {', '.join(versions)}"
+    yield from fill(", ".join(versions), 120, initial_indent="  with      ", subsequent_indent=" " * 12).splitlines()
     yield f"  machine   {machine['name']}, {_many(machine['available'], 'processor')} for this process"
     for name, listed in found.get("devices", {}).items():
         yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"

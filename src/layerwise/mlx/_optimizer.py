@@ -1,0 +1,176 @@
+"""The common part of all optimizers as MLX has them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import mlx.core as mx
+from mlx import optimizers as theirs
+from mlx.utils import tree_map, tree_map_with_path
+
+from layerwise.checks import Check, number
+from layerwise.drive import Run, local
+from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
+from layerwise.hyper import Hyper, options_in_order
+from layerwise.layout import Piece, lay_out
+from layerwise.mlx._namespace import FUNCTIONS
+from layerwise.presets import Like, preset
+from layerwise.rules.asks import Now
+from layerwise.rules.parts import moved
+
+LR, DECAY = "learning_rate", "weight_decay"
+CALLED = {"lr": LR}
+OF_ALL = ("step", LR, DECAY)  # in the state, beside that of parameters
+COMPUTED_IN = {mx.float64: mx.float64, **dict.fromkeys((mx.float32, mx.float16, mx.bfloat16), mx.float32)}
+SCHEDULE = "A schedule must return such a number for every step."
+
+
+class Optimizer(theirs.Optimizer, Like):
+    """An `mlx.optimizers.Optimizer` that carries out a rule."""
+
+    _rule: Any
+    _hyper: type[Hyper]
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        super().__init__()  # type: ignore[no-untyped-call]  # MLX leaves out that it returns None
+        options = {name: given[CALLED.get(name, name)] for name in options_in_order(self._hyper)}
+        self._hyper.check("lr", options["lr"], LR, CALLED)
+        made: Any = self._hyper
+        h = made(**options)
+        if h.follows_step:
+            h = h.settled(beta2=_of_arrays("beta2", number(0, 1), h.beta2))
+        rates = {LR: h.lr, **({DECAY: h.weight_decay} if callable(h.weight_decay) else {})}
+        for name, rate in rates.items():
+            self._maybe_schedule(name, _of_arrays(name, number(0), rate) if callable(rate) else rate)
+        self._h = h.settled(lr=0.0)  # one for all rates
+        self._pieces: dict[Any, Piece] = {}
+
+    @classmethod
+    def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**{CALLED.get(option, option): value for option, value in preset(name).items()}, **given}
+
+    @property
+    def learning_rate(self) -> Any:
+        """The learning rate of the last step, or of the first."""
+        return self.state[LR]
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if LR in self._schedulers:
+            way_out = "Make the optimizer with a number to set others later."
+            raise ContradictionError(sentence(LR, "left to its schedule", value, way_out))
+        if not isinstance(value, mx.array):  # which may be traced
+            number(0)(LR, value, "Pass a number such as 1e-3.")
+        self.state[LR] = mx.array(value)
+
+    def init(self, parameters: Any) -> None:
+        """Make the state of parameters that have none.
+
+        Args:
+            parameters: A tree of parameters.
+        """
+        for name in OF_ALL:
+            if name in parameters:
+                raise ParameterError(f"the state has a number called {name!r}. Give that parameter another name.")
+        tree_map_with_path(_check_parameter, parameters)
+        super().init(parameters)
+
+    def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
+        """Make the state of one parameter."""
+        state.update({field: mx.zeros(shape, dtype) for field, (shape, dtype) in self._fields(parameter).items()})
+
+    def _piece(self, parameter: mx.array) -> Piece:
+        key = parameter.shape, parameter.dtype
+        if key not in self._pieces:
+            eps = mx.finfo(parameter.dtype).eps
+            [self._pieces[key]] = lay_out("", self._rule, self._h, tuple(parameter.shape), None, eps).pieces
+        return self._pieces[key]
+
+    def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], Any]]:
+        """Return the shape and the dtype of each part of a parameter's state."""
+        shapes = zip(self._rule.State._fields, self._piece(parameter).fields, strict=True)
+        asked = {field: getattr(mx, dtype) for field, dtype in self._h.state_dtypes().items()}
+        usual = COMPUTED_IN[parameter.dtype]
+        return {field: (shape, asked.get(field, usual)) for field, shape in shapes if shape is not None}
+
+    def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
+        """Return the parameters after a step, in a tree like the gradients.
+
+        Parameters without a gradient are left out. All tensors step together, because a norm may be of all gradients.
+
+        Args:
+            gradients: A tree of gradients.
+            parameters: A tree of parameters, which may have more than there are gradients; or the model.
+        """
+        try:
+            chosen = tree_map(lambda _, p: p, gradients, parameters)
+        except (KeyError, IndexError) as missing:
+            raise GradientError(f"there is a gradient of {missing}, and no such parameter.") from None
+        tree_map_with_path(_check_gradient, gradients, chosen)
+        self.init(chosen)
+        leaves: list[Any] = []
+        tree_map_with_path(lambda *leaf: leaves.append(leaf), gradients, chosen, self.state)
+        for path, _, p, state in leaves:
+            self._check_state(path, p, state)
+        self.state.update({name: schedule(self.step) for name, schedule in self._schedulers.items()})
+        self.state["step"] = self.step + 1
+        stepped = self._stepped([leaf for _, *leaf in leaves])
+        return tree_map(lambda _: next(stepped), gradients)
+
+    def apply_single(self, gradient: mx.array, parameter: mx.array, state: dict[str, Any]) -> Any:
+        """Return one parameter after a step by itself, and write its state."""
+        return next(self._stepped([(gradient, parameter, state)]))
+
+    def _stepped(self, leaves: Sequence[Any]) -> Iterator[mx.array]:
+        """Step tensors, given as gradients, parameters and states; write the states and yield the new parameters."""
+        ends = local(FUNCTIONS, [self._run(*leaf) for leaf in leaves])
+        for (_, p, state), (stepped,) in zip(leaves, ends, strict=True):
+            new = zip(self._rule.State._fields, stepped.state, strict=True)
+            state.update({field: x.astype(state[field].dtype) for field, x in new if x is not None})
+            yield moved(FUNCTIONS, p.astype(COMPUTED_IN[p.dtype]), stepped.moves).astype(p.dtype)
+
+    def _run(self, gradient: mx.array, parameter: mx.array, state: Mapping[str, Any]) -> Run:
+        piece, dtype = self._piece(parameter), COMPUTED_IN[parameter.dtype]
+        h: Any = piece.h
+        p, g, t, lr = (x.astype(dtype) for x in (parameter, gradient, self.step, self.learning_rate))
+        fields = map(state.get, self._rule.State._fields)
+        kept = self._rule.State(*(None if x is None else x.astype(dtype) for x in fields))
+        lam = self.state[DECAY].astype(dtype) if DECAY in self._schedulers else h.weight_decay
+        now = Now(t, lr, lam, beta2=h.beta2_of(t, mx.maximum))
+        return Run((self._rule.step(FUNCTIONS, p, g, kept, h, now),), piece.shape, together=h.asks_of_model)
+
+    def _check_state(self, path: str, parameter: mx.array, state: Any) -> None:
+        wanted = {field: shape for field, (shape, _) in self._fields(parameter).items()}
+        found = {field: tuple(getattr(x, "shape", ())) for field, x in state.items()}
+        if found != wanted:
+            raise StateError(
+                f"the state of {path} does not fit {type(self).__name__}: it has {found}, and should have {wanted}. "
+                "Load a state that was saved by this optimizer, with these options."
+            )
+
+
+def _of_arrays(name: str, check: Check, schedule: Callable[[Any], Any]) -> Callable[[mx.array], mx.array]:
+    """Return a schedule that answers with arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
+
+    def answer(step: mx.array) -> mx.array:
+        value = schedule(step)
+        return mx.array(value if isinstance(value, mx.array) else check(f"{name}(step)", value, SCHEDULE))
+
+    return answer
+
+
+def _check_parameter(path: str, parameter: Any) -> None:
+    dtype = getattr(parameter, "dtype", type(parameter).__name__)
+    if dtype not in COMPUTED_IN:
+        raise ParameterError(
+            f"{path} has the dtype {dtype}, and weights are float64, float32, float16 or bfloat16. "
+            "Freeze it, so that it has no gradient."
+        )
+
+
+def _check_gradient(path: str, gradient: Any, parameter: Any) -> None:
+    if not isinstance(gradient, mx.array) or gradient.shape != parameter.shape:
+        found = getattr(gradient, "shape", gradient)
+        raise GradientError(f"the gradient of {path} must have its shape {parameter.shape}, but is {found}.")

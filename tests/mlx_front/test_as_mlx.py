@@ -1,0 +1,346 @@
+"""What only MLX has: compiled steps, its schedules, its tree of states, several optimizers in one, its own numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import CASES
+from contract.apis import arrays, bits, close, numpy_of
+
+mx = pytest.importorskip("mlx.core")
+
+import mlx.nn as nn  # noqa: E402
+import mlx.optimizers as theirs  # noqa: E402
+from mlx.utils import tree_flatten, tree_map, tree_unflatten  # noqa: E402
+
+import layerwise.mlx as front  # noqa: E402
+from layerwise import preset, schedules  # noqa: E402
+from layerwise.errors import (  # noqa: E402
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    ParameterError,
+    StateError,
+    UnknownOptionError,
+)
+from layerwise.mlx import _namespace  # noqa: E402
+
+each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+OWN_RATE = {"relative_step": False, "scale_parameter": True}
+SHAPES = {"matrix": (4, 3), "vector": (5,)}
+
+
+@pytest.fixture(autouse=True)
+def cpu():
+    before = mx.default_device()
+    mx.set_default_device(mx.cpu)
+    yield
+    mx.set_default_device(before)
+
+
+def tree(seed, dtype=mx.float32, shapes=SHAPES, size=1.0):
+    return {name: mx.array(size * x, dtype=dtype) for name, x in arrays(seed, shapes).items()}
+
+
+def model(small=False):
+    mx.random.seed(0)
+    return nn.Linear(4, 1) if small else nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+X = mx.array(np.random.default_rng(0).normal(size=(32, 4)), dtype=mx.float32)
+Y = X @ mx.array([[1.0], [2.0], [-1.0], [0.5]])
+
+
+def loss(made):
+    return mx.mean(mx.square(made(X) - Y))
+
+
+def trained(optimizer, steps, made=None, compiled=False):
+    """A model, or the given one, after some steps."""
+    made = made or model()
+    kept = [made.state, optimizer.state]
+
+    def step():
+        optimizer.update(made, nn.value_and_grad(made, loss)(made)[1])
+
+    stepping = mx.compile(step, inputs=kept, outputs=kept) if compiled else step
+    for _ in range(steps):
+        stepping()
+        mx.eval(kept)
+    return made
+
+
+def weights(made):
+    return {name: numpy_of(w) for name, w in tree_flatten(made.parameters())}
+
+
+def saved(optimizer, path):
+    """A state as it comes back from a file."""
+    mx.save_safetensors(str(path), dict(tree_flatten(optimizer.state)))
+    found = mx.load(str(path))
+    mx.eval(found)
+    return tree_unflatten([*found.items()])
+
+
+# ---- compiled
+# MLX has a compiler of C++ make each kernel of a CPU, which takes a second or two.
+
+
+@pytest.mark.slow
+def test_a_compiled_step_is_the_step_and_follows_a_schedule_and_a_rate_set_by_hand():
+    def rate(step):
+        return 0.05 * 0.5 ** (step / 2)
+
+    options = {"weight_decay": 0.1, "max_grad_norm": 0.5}
+    ends = [weights(trained(front.Lamb(rate, **options), 4, compiled=one)) for one in (True, False)]
+    close(*ends, 1e-6)
+    by_hand, made = front.Lamb(0.05, **options), model()
+    for step in range(4):
+        by_hand.learning_rate = rate(step)
+        trained(by_hand, 1, made, compiled=True)
+    close(weights(made), ends[0], 1e-5)
+    assert (
+        np.abs(weights(trained(front.Lamb(0.05, **options), 4))["layers.0.weight"] - ends[0]["layers.0.weight"]).max()
+        > 1e-3
+    )
+
+
+@pytest.mark.parametrize("name", [pytest.param("Adafactor", marks=pytest.mark.slow), "SGD"])
+def test_a_run_that_was_saved_compiled_goes_on_bit_for_bit(name, tmp_path):
+    """SGD without momentum keeps no state of a parameter."""
+    run = getattr(front, name)(theirs.cosine_decay(0.05, 10), weight_decay=theirs.linear_schedule(0.0, 0.1, 10))
+    made, again = trained(run, 3, model(small=True), compiled=True), model(small=True)
+    other = getattr(front, name)(theirs.cosine_decay(0.05, 10), weight_decay=theirs.linear_schedule(0.0, 0.1, 10))
+    again.update(tree_map(mx.array, made.parameters()))
+    other.state = saved(run, tmp_path / "state.safetensors")
+    assert int(other.step) == 3
+    for optimizer, one in ((run, made), (other, again)):
+        trained(optimizer, 3, one, compiled=True)
+    assert bits(weights(made)) == bits(weights(again))
+    assert bits(dict(tree_flatten(run.state))) == bits(dict(tree_flatten(other.state)))
+
+
+@pytest.mark.slow
+def test_beta2_may_be_a_function_of_the_step_in_a_compiled_step():
+    def falling(step):
+        return 1 - (step + 1) ** -0.8
+
+    for pair in ((falling, None), (lambda step: 0.5, 0.5)):
+        ends = [trained(front.Adafactor(0.05, beta2=one), 3, model(small=True), compiled=True) for one in pair]
+        close(*map(weights, ends), 1e-5)
+
+
+# ---- its schedules
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [theirs.join_schedules([theirs.linear_schedule(0.0, 0.1, 2), theirs.step_decay(0.1, 0.5, 2)], [2]),
+     schedules.Polynomial(0.1, total=5, warmup=2)],
+    ids=["theirs", "ours"],
+)  # fmt: skip
+def test_a_schedule_gives_the_rate_of_the_step_and_stays_readable(rate):
+    opt, p, g = front.SGD(rate, weight_decay=lambda step: 0.1 * step), tree(0), tree(1)
+    assert opt.learning_rate.item() == 0.0
+    for step in range(4):
+        wanted = {x: numpy_of(p[x]) - float(rate(step)) * numpy_of(g[x] + 0.1 * step * p[x]) for x in p}
+        p = opt.apply_gradients(g, p)
+        assert opt.learning_rate.item() == pytest.approx(float(rate(step)), rel=1e-6)
+        close({name: numpy_of(x) for name, x in p.items()}, wanted, 1e-6)
+    with pytest.raises(ContradictionError, match=r"`learning_rate` must be left to its schedule, but is 0\.5"):
+        opt.learning_rate = 0.5
+
+
+def test_a_schedule_that_answers_with_no_number_changes_nothing():
+    opt, p = front.Lamb(lambda step: 0.1 if step < 1 else float("nan")), tree(0)
+    opt.apply_gradients(tree(1), p)
+    before = bits(dict(tree_flatten(opt.state)))
+    with pytest.raises(HyperparameterError, match=r"`learning_rate\(step\)` must be a finite number ≥ 0, but is nan"):
+        opt.apply_gradients(tree(1), p)
+    assert bits(dict(tree_flatten(opt.state))) == before
+    with pytest.raises(HyperparameterError, match=r"`weight_decay\(step\)` must be .* but is None"):
+        front.Lamb(weight_decay=lambda step: None)
+
+
+# ---- its ways
+
+
+def test_several_optimizers_step_their_own_parameters():
+    ours, plain = front.Lamb(0.05, weight_decay=0.1), theirs.SGD(0.05)
+    both = theirs.MultiOptimizer([ours, plain], [lambda path, _: path.endswith("weight")])
+    found, alone = weights(trained(both, 3)), weights(trained(front.Lamb(0.05, weight_decay=0.1), 1))
+    one = weights(trained(theirs.MultiOptimizer([front.Lamb(0.05, weight_decay=0.1), plain], both.filters[:1]), 1))
+    assert bits(one["layers.0.weight"]) == bits(alone["layers.0.weight"])
+    assert (one["layers.0.bias"] != alone["layers.0.bias"]).any()
+    assert {*ours.state["layers"][0]} == {"weight"}
+    assert (found["layers.0.bias"] != one["layers.0.bias"]).any()
+
+
+def test_frozen_parameters_stay_and_are_stepped_once_they_are_not():
+    made, opt = model(), front.Lamb(0.05)
+    made.layers[0].freeze()
+    before = weights(made)
+    trained(opt, 2, made)
+    assert {name: bool((w != before[name]).any()) for name, w in weights(made).items()} == {
+        "layers.0.weight": False, "layers.0.bias": False, "layers.2.weight": True, "layers.2.bias": True,
+    }  # fmt: skip
+    made.unfreeze()
+    trained(opt, 1, made, compiled=False)
+    assert all((w != before[name]).any() for name, w in weights(made).items())
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
+def test_one_array_may_be_stepped_by_itself(name):
+    opt, p, g = getattr(front, name)(0.05), tree(0), tree(1)
+    whole = opt.apply_gradients(g, p)
+    state = {}
+    opt.init_single(p["matrix"], state)
+    assert bits(opt.apply_single(g["matrix"], p["matrix"], state)) == bits(whole["matrix"])
+    assert bits(state) == bits(opt.state["matrix"])
+
+
+def test_what_has_no_elements_stays_so_and_disturbs_nothing():
+    empty = {"none": mx.zeros((0, 3)), "nothing": mx.zeros((0,))}
+    for case in CASES:
+        alone, beside = (getattr(front, case.name)(0.05) for _ in range(2))
+        found = beside.apply_gradients({**tree(1), **empty}, {**tree(0), **empty})
+        assert found["none"].shape == (0, 3)
+        assert bits(found["matrix"]) == bits(alone.apply_gradients(tree(1), tree(0))["matrix"])
+
+
+def test_momentum_may_be_stored_in_bfloat16():
+    opt = front.AdamW(0.1, momentum_dtype="bfloat16")
+    opt.init(tree(0, mx.float16))
+    assert [x.dtype for x in opt.state["matrix"].values()] == [mx.bfloat16, mx.float32]
+    opt.apply_gradients(tree(1, mx.float16), tree(0, mx.float16))
+    assert [x.dtype for x in opt.state["matrix"].values()] == [mx.bfloat16, mx.float32]
+
+
+# ---- numbers
+
+
+@pytest.mark.parametrize(
+    ("ours", "peer"),
+    [
+        (lambda: front.Adafactor.like("mlx.Adafactor", weight_decay=0.1), lambda: theirs.Adafactor(weight_decay=0.1)),
+        (
+            lambda: front.Adafactor.like("mlx.Adafactor", 0.05, **OWN_RATE, beta1=0.9, weight_decay=0.1),
+            lambda: theirs.Adafactor(0.05, relative_step=False, beta_1=0.9, weight_decay=0.1),
+        ),
+        (
+            lambda: front.Adafactor(**preset("mlx.Adafactor", warmup_init=True, clip_threshold=0.5)),
+            lambda: theirs.Adafactor(warmup_init=True, clip_threshold=0.5),
+        ),
+        (
+            lambda: front.AdamW(0.05, weight_decay=0.1),
+            lambda: theirs.AdamW(0.05, weight_decay=0.1, bias_correction=True),
+        ),
+        (lambda: front.SGD(0.05, momentum=0.9, nesterov=True), lambda: theirs.SGD(0.05, momentum=0.9, nesterov=True)),
+    ],
+    ids=["Adafactor", "with a rate", "warm", "AdamW", "SGD"],
+)
+def test_numbers_are_those_of_mlx(ours, peer):
+    shapes, ends = {**SHAPES, "stack": (2, 3, 4)}, []
+    for opt in (ours(), peer()):
+        p = tree(0, shapes=shapes)
+        for t in range(4):
+            p = opt.apply_gradients(tree(10 + t, shapes=shapes), p)
+        ends.append({name: numpy_of(w) - numpy_of(tree(0, shapes=shapes)[name]) for name, w in p.items()})
+    close(*ends, 1e-5)
+
+
+def test_presets_are_spelled_as_mlx_does():
+    assert front.Adafactor.like("transformers.Adafactor-T5").learning_rate.item() == pytest.approx(1e-3)
+    assert front.Lamb.like("apex.FusedLAMB", 0.25, eps=0.5)._h.eps == 0.5
+
+
+def test_sums_over_two_million_numbers_keep_the_digits_of_float32():
+    """MLX's own lose two of three digits on a CPU."""
+    x = mx.full((2_000_000,), 0.1)
+    terms = _namespace.FUNCTIONS.sum(x, axis=(0,), keepdims=True)
+    np.testing.assert_allclose(terms.item(), 2_000_000 * float(np.float32(0.1)), rtol=1e-7)
+    norm = _namespace.FUNCTIONS.length(_namespace.FUNCTIONS.squares(x, (0,)))
+    np.testing.assert_allclose(norm.item(), np.sqrt(2_000_000) * float(np.float32(0.1)), rtol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_norms_fit_float32_where_there_is_no_float64(monkeypatch, size):
+    """As on Apple's GPUs."""
+    monkeypatch.setattr(_namespace, "_wide", lambda terms: terms)
+    for opt in (front.Lars(1.0, trust_coefficient=0.125, momentum=0.0), front.Lamb(0.125)):
+        p = tree(0, size=size)
+        found = opt.apply_gradients(tree(1), p)
+        for name, x in p.items():
+            moved = np.linalg.norm((numpy_of(found[name]) - numpy_of(x)).astype(np.float64))
+            np.testing.assert_allclose(moved, 0.125 * np.linalg.norm(numpy_of(x).astype(np.float64)), rtol=1e-4)
+    both = front.SGD(1.0, max_grad_norm=1.0)
+    zeros = tree_map(mx.zeros_like, tree(0))
+    for name in SHAPES:  # the norm of all, of which the others have nothing
+        found = both.apply_gradients({**zeros, name: tree(1, size=max(size, 1.0))[name]}, zeros)
+        np.testing.assert_allclose(np.linalg.norm(numpy_of(found[name])), 1.0, rtol=1e-5)
+    found = front.SGD(1.0, max_grad_norm=1.0).apply_gradients(tree(1, size=1e25), zeros)
+    together = np.sqrt(sum(np.sum(numpy_of(x).astype(np.float64) ** 2) for x in found.values()))
+    np.testing.assert_allclose(together, 1.0, rtol=1e-5)
+
+
+# ---- refused
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "says"),
+    [
+        ("Lamb", {"lr": 0.1}, UnknownOptionError, "`learning_rate`"),
+        (
+            "Lamb",
+            {"learning_rate": -1.0},
+            HyperparameterError,
+            r"`learning_rate` must be .* such as learning_rate=1e-3",
+        ),
+        ("Lamb", {"betas": (1.5, 0.9)}, HyperparameterError, "`betas`"),
+        ("Lamb", {"weight_decay": "much"}, HyperparameterError, "`weight_decay`"),
+        ("Adafactor", {"beta2": lambda: 0.5}, HyperparameterError, "`beta2`"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(name, options, error, says):
+    with pytest.raises(error, match=says):
+        getattr(front, name)(**options)
+
+
+def test_a_rate_that_is_none_is_refused_when_it_is_set():
+    opt = front.Lamb(0.125)
+    with pytest.raises(HyperparameterError, match=r"`learning_rate` must be a finite number ≥ 0, but is -1\.0"):
+        opt.learning_rate = -1.0
+    assert opt.learning_rate.item() == 0.125
+
+
+def refused(error, says, gradients, parameters, opt=None):
+    opt = opt or front.Lamb()
+    before = bits(dict(tree_flatten(opt.state)))
+    with pytest.raises(error, match=says):
+        opt.apply_gradients(gradients, parameters)
+    assert bits(dict(tree_flatten(opt.state))) == before
+
+
+def test_what_does_not_fit_is_named_and_changes_nothing():
+    p, g = tree(0), tree(1)
+    refused(
+        GradientError,
+        r"the gradient of vector must have its shape \(5,\), but is \(3,\)",
+        {**g, "vector": mx.zeros(3)},
+        p,
+    )
+    refused(GradientError, "the gradient of vector .* but is None", {**g, "vector": None}, p)
+    refused(GradientError, "'more'", {**g, "more": mx.zeros(3)}, p)
+    whole = {"whole": mx.zeros(3, dtype=mx.int32)}
+    refused(ParameterError, "whole has the dtype .*int32.* Freeze it", {**g, **whole}, {**p, **whole})
+    refused(ParameterError, "a number called 'step'", {"step": mx.zeros(3)}, {"step": mx.zeros(3)})
+
+
+@pytest.mark.parametrize("other", [front.Lars, lambda: front.Lamb(keep_norm="first")], ids=["rule", "options"])
+def test_a_state_that_does_not_fit_is_named_and_changes_nothing(other):
+    saved_by, opt, p = other(), front.Lamb(), tree(0)
+    saved_by.init(p)
+    opt.state = saved_by.state
+    refused(StateError, "the state of matrix does not fit Lamb: it has", tree(1), p, opt)
+    opt.state = {**opt.state, "matrix": {"exp_avg": mx.zeros((3, 4)), "exp_avg_sq": mx.zeros((4, 3))}}
+    refused(StateError, r"the state of matrix .*\(3, 4\).*\(4, 3\)", tree(1), p, opt)
