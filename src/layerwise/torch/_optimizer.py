@@ -204,6 +204,7 @@ class Optimizer(ByParameter, Like):
         return self._current(group).h
 
     def _current(self, group: Mapping[str, Any]) -> Current:
+        self._groups.forget(len(self.param_groups))
         found = self._groups.current(group)
         if capturing():
             check_capture(group, _schedule.moves(self, group))
@@ -220,7 +221,6 @@ class Optimizer(ByParameter, Like):
         return found
 
     def _due(self) -> list[Due]:
-        self._groups.forget(len(self.param_groups))
         groups = self.param_groups
         settings = [self._current(group) for group in groups]
         counts = any(one.asks_of_model for one in settings)
