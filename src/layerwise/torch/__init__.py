@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
-from layerwise.torch.checkpoints._back import convert_back
-from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
+from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
