@@ -354,21 +354,14 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the rule, with the rule's defaults, as the function of JAX calls them."""
     import layerwise.jax
-    from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pairs
+    from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
 
     h = case_of(name).hyper
-
-    def called(given: dict[str, Any]) -> dict[str, Any]:
-        for option, both in optax_pairs(h).items():
-            if option in given:
-                given |= dict(zip(both, given.pop(option), strict=True))
-        return {optax_names(h).get(option, option): value for option, value in given.items()}
-
-    own_form = {one.name for one in OWN_FORM.get(name, ())}
+    own_form = OWN_FORM.get(name, ())
     known = inspect.signature(getattr(layerwise.jax, name.lower())).parameters
-    usual = called({one.name: one.default for one in fields(h)})
+    usual = OPTAX.called(h, {one.name: one.default for one in fields(h)})
     usual = {key: value for key, value in usual.items() if key in known and key not in own_form}
-    given = called({**optax_defaults(h), **options})
+    given = OPTAX.called(h, {**optax_defaults(h), **options})
     if "decay_rate" in given:
         given["decay_rate"] = -given["decay_rate"]
     return {**usual, **given}
@@ -458,7 +451,7 @@ class PaddleRun(Run):
         import paddle
 
         import layerwise.paddle
-        from layerwise.paddle._spelling import called
+        from layerwise.spelling import PADDLE
 
         self.paddle, front = paddle, getattr(layerwise.paddle, self.name)
         self._weights = {}
@@ -474,7 +467,7 @@ class PaddleRun(Run):
 
         def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
             known = {key: given[key] for key in front._hyper.__dataclass_fields__ if key in given}
-            return {**called(front._hyper, known), **{key: x for key, x in given.items() if key not in known}}
+            return {**PADDLE.called(front._hyper, known), **{key: x for key, x in given.items() if key not in known}}
 
         if self.case.name == "Lamb":  # Paddle's own uses the ratio where weights decay
             options = {"weight_decay": 0.0, "adapt": True, **options}

@@ -99,7 +99,7 @@ ROOMS: tuple[Room, ...] = (
     _room("keras", "keras/", "keras_front contract", slow=True),
     _room(
         "converters",
-        "convert.py presets.py arguments.py",
+        "convert.py presets.py arguments.py spelling.py",
         "jax_front/test_conversion.py test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
