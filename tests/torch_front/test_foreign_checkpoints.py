@@ -472,6 +472,11 @@ def lamb_of(name: str, **options: Any) -> Any:
     return stand_in(name, parameters(SMALL), {**OF_LAMB, **options})
 
 
+def t5(**options: Any) -> Any:
+    name = "transformers.Adafactor"
+    return stand_in(name, parameters(SMALL), {**LAYOUTS[name][0], **options})
+
+
 def of_two_counts() -> Any:
     saved = of_ours(Lamb)
     saved["state"][1]["step"] += 1
@@ -501,6 +506,18 @@ def of_two_counts() -> Any:
             r"parameters of a group have taken \[1, 2\] steps",
         ),
         (lambda: of_ours(Adafactor, beta1=0.9), torch_adafactor, "torch.Adafactor", "no momentum"),
+        (
+            lambda: of_ours(Adafactor, beta1=0.9),
+            t5,
+            "transformers.Adafactor",
+            "one of the two optimizers has a momentum",
+        ),
+        (
+            lambda: of_ours(Adafactor, beta1=0.9, lr_in_momentum=False),
+            lambda: t5(beta1=0.9),
+            "transformers.Adafactor",
+            "theirs averages whole steps, and exp_avg was made with lr_in_momentum=False",
+        ),
         (
             lambda: of_ours(Adafactor, factored=False),
             torch_adafactor,
