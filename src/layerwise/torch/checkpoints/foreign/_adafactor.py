@@ -23,7 +23,7 @@ class Adafactor(Codec):
 
     names: ClassVar[tuple[str, str, str]]  # of row means, of column means, and of the whole
     beside: ClassVar[Mapping[str, Any]] = {}  # what theirs keeps besides, where ours measures it anew
-    within: ClassVar[bool] = True  # whether momentum averages whole steps, or else directions
+    says: ClassVar[Mapping[str, Any]] = {"lr_in_momentum": True}  # momentum averages whole steps, or else directions
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
         """Return the dimensions that are rows and columns, or None for a tensor that is not factored."""
@@ -64,15 +64,13 @@ class Adafactor(Codec):
             raise StateError(
                 "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
             )
-        if wanted and place.ours.get("lr_in_momentum", True) != self.within:
+        within = self.says.get("lr_in_momentum")
+        if wanted and place.ours.get("lr_in_momentum", True) != within:
             raise StateError(
-                f"theirs averages {'whole steps' if self.within else 'directions'}, and exp_avg was made with "
-                f"lr_in_momentum={not self.within}. Only a run with lr_in_momentum={self.within} can go on there."
+                f"theirs averages {'whole steps' if within else 'directions'}, and exp_avg was made with "
+                f"lr_in_momentum={not within}. Only a run with lr_in_momentum={within} can go on there."
             )
         return {"exp_avg": ours["exp_avg"]} if wanted else {}
-
-    def read_options(self, theirs: Group) -> State:
-        return {**super().read_options(theirs), "lr_in_momentum": self.within}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         rates = super().write_options(ours, theirs)
@@ -98,14 +96,12 @@ class TorchAdafactor(Adafactor):
     """PyTorch's, whose lr bounds the relative step."""
 
     names: ClassVar = ("row_var", "col_var", "variance")
+    says: ClassVar = {"relative_step": "cap"}
 
     def write_momentum(self, ours: State, place: Place) -> State:
         if "exp_avg" in ours:
             raise StateError("torch.optim.Adafactor has no momentum, and ours has beta1. Go on without conversion.")
         return {}
-
-    def read_options(self, theirs: Group) -> State:
-        return {**Codec.read_options(self, theirs), "lr": theirs["lr"], "relative_step": "cap"}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         rates = Codec.write_options(self, ours, theirs)
@@ -162,7 +158,7 @@ class BigVision(Adafactor):
     """The one of big_vision, whose rows are along the smaller of the two dimensions, and ours along the earlier one."""
 
     names: ClassVar = ("exp_avg_sq_r", "exp_avg_sq_c", "exp_avg_sq")
-    within: ClassVar = False
+    says: ClassVar = {"lr_in_momentum": False}
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
         factored = factoring.dims("largest", shape, group["min_dim_size_to_factor"])

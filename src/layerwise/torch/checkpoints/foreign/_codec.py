@@ -62,6 +62,7 @@ class Codec:
 
     fields: ClassVar[Mapping[str, str]]  # of a state: our name of each, and theirs
     momentum: ClassVar[bool] = False  # whether there is a momentum that can be kept with lr in it or without
+    says: ClassVar[Mapping[str, Any]] = {}  # options of ours that say what its state means
 
     rule: str  # the optimizer of ours that takes the same steps
     has: frozenset[str]  # keys of each of its groups
@@ -97,7 +98,7 @@ class Codec:
 
     def read_options(self, theirs: Group) -> State:
         """Return the options of a group that say how far a run has come, or what its state means."""
-        return {name: theirs[name] for name in (*MOVED, "initial_lr", "maximize") if name in theirs}
+        return {name: theirs[name] for name in (*MOVED, "initial_lr", "maximize") if name in theirs} | dict(self.says)
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         """Return the numbers that schedulers move, in tensors where theirs are."""

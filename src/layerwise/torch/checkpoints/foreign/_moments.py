@@ -52,6 +52,7 @@ class Momentum(Codec):
 
     fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
     momentum: ClassVar = True
+    says: ClassVar = {"lr_in_momentum": False}
 
     def read(self, theirs: State, group: Group) -> State:
         found = super().read(theirs, group)
@@ -62,9 +63,6 @@ class Momentum(Codec):
         if place.ours.get("lr_in_momentum", False):
             buffer = buffer / checked_lr("the checkpoint", place.ours["lr"], False)
         return super().write({**ours, "momentum_buffer": buffer}, place)
-
-    def read_options(self, theirs: Group) -> State:
-        return {**super().read_options(theirs), "lr_in_momentum": False}
 
 
 class Quantized(Form):
