@@ -56,6 +56,7 @@ def pair(
     return tuple(found)
 
 
+@cache
 def _optax(h: type[Hyper]) -> dict[str, Names]:
     called = {one.name: one.metadata["optax"] for one in fields(h)}
     return {option: (name,) if isinstance(name, str) else name for option, name in called.items() if name is not None}
@@ -74,17 +75,20 @@ def _of_eps(h: type[Hyper], *called: Names) -> dict[str, Names]:
     return {"eps": called[size - 1]} if size <= len(called) else {}
 
 
+@cache
 def _paddle(h: type[Hyper]) -> dict[str, Names]:
     decay = {"weight_decay": ("lamb_weight_decay",)} if h.optimizer == "Lamb" else {}
     names = {"lr": ("learning_rate",), "betas": ("beta1", "beta2"), **decay}
     return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",))}
 
 
+@cache
 def _keras(h: type[Hyper]) -> dict[str, Names]:
     names = {"betas": ("beta_1", "beta_2"), "beta2_decay": ("beta_2_decay",)}
     return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",), ("epsilon_1", "epsilon_2"))}
 
 
+@cache
 def _of_keras(h: type[Hyper]) -> dict[str, Names]:
     names = {
         "lr": "learning_rate",
