@@ -493,6 +493,7 @@ def of_two_counts() -> Any:
         (lambda: {**of_ours(), "state": {9: {}}}, torch_adam, "torch.Adam", "state of \\['9'\\], which belongs to no"),
         (of_ours, lambda: torch_adam(amsgrad=True), "torch.Adam", "amsgrad=True"),
         (of_ours, lambda: torch_adam(SMALL[:1]), "torch.Adam", r"groups of \[2\] parameters"),
+        (of_ours, lambda: torch.optim.Adam([{"params": p} for p in parameters(SMALL)]), "torch.Adam", r"of \[1, 1\]\."),
         (of_ours, lambda: torch_adam([(1, 15), (7,)]), "torch.Adam", r"must have the shape \(1, 15\)"),
         (of_ours, torch_sgd, "torch.SGD", "momentum_buffer"),
         (dict, torch_adam, "torch.Adam", "param_groups"),
