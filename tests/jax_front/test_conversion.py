@@ -197,6 +197,15 @@ def test_names_of_another_model_are_given_or_missed():
         convert.from_torch(theirs.opt.state_dict(), opt, params)
 
 
+def test_dimensions_in_another_order_are_put_back():
+    params, axes, opt = tree(0, {"cube": (3, 5, 4)}), {"cube": (2, 0, 1)}, lamb(0.1)
+    state = opt.init(params)._replace(mu=tree(1, {"cube": (3, 5, 4)}), count=jnp.int32(1))
+    theirs = torch_front.Lamb([("cube", torch.nn.Parameter(torch.ones(4, 3, 5)))])
+    found = convert.to_torch(state, params, theirs, axes=axes)
+    np.testing.assert_array_equal(found["state"][0]["exp_avg"], np.transpose(state.mu["cube"], (2, 0, 1)))
+    same(convert.from_torch(found, opt, params, axes=axes), state)
+
+
 def test_parameters_of_several_step_counts_are_refused():
     params = {"a": jnp.ones((2, 3)), "b": jnp.ones(3)}
     theirs = InTorch("Lamb", params).train([params])
