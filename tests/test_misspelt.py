@@ -81,9 +81,14 @@ def test_an_option_is_found_by_each_name_that_it_has_in_some_api():
     for api in (OPTAX, PADDLE, KERAS, OF_KERAS):
         for entry in ENTRIES.values():
             for option, names in api.of(entry.hyper).items():
-                for name in names:
+                for i, name in enumerate(names, 1):
                     assert meant(name, ["xyzzy", option]).startswith(f"Is `{option}` meant")
                     assert meant(option, ["xyzzy", name]).startswith(f"Is `{name}` meant")
+                    if len(names) > 1:
+                        assert name.endswith(str(i))
+                        assert f"(the {('first', 'second')[i - 1]} of a pair)" in meant(name, ["xyzzy", option])
+    assert KERAS.of(ENTRIES["Adafactor"].hyper)["eps"] == ("epsilon_1", "epsilon_2")
+    assert KERAS.of(ENTRIES["Lamb"].hyper)["eps"] == ("epsilon",)
 
 
 def test_a_subclass_keeps_arguments_of_its_own():
