@@ -17,7 +17,7 @@ Names = tuple[str, ...]  # of an option's argument, or of the two of a pair
 class Spelling:
     """The names of options in one API."""
 
-    of: Callable[[type[Hyper]], Mapping[str, Names]]  # by option, those that a rule has
+    of: Callable[[Any], Mapping[str, Names]]  # the names of the options that a rule has, by option
 
     def in_messages(self, h: type[Hyper]) -> dict[str, str]:
         """Return each option's name, if it differs."""
