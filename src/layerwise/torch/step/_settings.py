@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from operator import is_
@@ -27,8 +26,7 @@ RATES = {
 }
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
-NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
-DEFAULTS = {one.name: literal_eval(one.default) for one in arguments.TORCH}
+NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
@@ -286,7 +284,7 @@ def in_lines(name: str, groups: Sequence[Mapping[str, Any]], of: Groups) -> str:
     """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
-        usual = {**DEFAULTS, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
+        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
         shown = {
             key: in_words(value)
             for key, value in group.items()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import layerwise.torch
+from layerwise.contrib.trainers import PREFIX
 from layerwise.hyper import Hyper
 from layerwise.registry import ENTRIES
-from layerwise.trainers import PREFIX
 
 
 def classes() -> dict[str, type[Any]]:

@@ -6,8 +6,8 @@ from ast import literal_eval
 from functools import partial
 from typing import Any
 
+from layerwise.contrib.trainers._names import classes, options_of
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
-from layerwise.trainers._names import classes, options_of
 
 
 def register() -> list[str]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from layerwise.contrib.monitor import Monitor
+from layerwise.contrib.records import rows_of
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
-from layerwise.torch.tools._monitor import Monitor
-from layerwise.torch.tools._records import rows_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 
 from layerwise import checks
+from layerwise.contrib.records import Record, Table, writing_to
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.telemetry import clipped
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.step import _state
-from layerwise.torch.tools._records import Record, Table, writing_to
 
 
 class Monitor:

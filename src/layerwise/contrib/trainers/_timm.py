@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
+from layerwise.contrib.trainers import PREFIX
+from layerwise.contrib.trainers._names import classes, options_of
 from layerwise.errors import MissingPackageError
 from layerwise.presets import preset
-from layerwise.trainers import PREFIX
-from layerwise.trainers._names import classes, options_of
 
 # What makes a run that was configured for timm's own go on as it was.
 PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "NovoGrad": "timm.NvNovoGrad"}
