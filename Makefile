@@ -63,7 +63,7 @@ setup: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pre_commit install
 
 demo: $(VENV)/.demo $(VENV)/.package
-	@$(PY) -m layerwise demo $(DEMO_ARGS)
+	@$(PY) -m demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev $(VENV)/.package
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)

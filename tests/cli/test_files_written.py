@@ -8,7 +8,6 @@ import pytest
 
 from layerwise import files as beside
 from layerwise.cli import files
-from layerwise.cli.demo import place
 from layerwise.cli.files import CannotWrite, check_writable, write_text
 
 
@@ -51,14 +50,14 @@ def test_a_path_that_no_file_can_have_is_one_line(name, tmp_path):
     (tmp_path / "circle.html").symlink_to("circle.html")
     (tmp_path / "\x1b[31m\n").mkdir()
     (tmp_path / "\x1b[31m\n" / "file").touch()
-    for refused in (place.report_path, check_writable, lambda path: write_text(path, "text")):
+    for refused in (check_writable, lambda path: write_text(path, "text")):
         with pytest.raises(CannotWrite) as found:
             refused(tmp_path / name)
         assert str(found.value).isprintable()
 
 
 def test_the_longest_name_can_be_written(tmp_path):
-    path = place.report_path(tmp_path / ("x" * 250 + ".html"))
+    path = tmp_path / ("x" * 250 + ".html")
     write_text(path, "text")
     assert path.read_text() == "text"
 
@@ -68,9 +67,8 @@ def test_no_file_that_was_put_there_before_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(beside, "token_hex", lambda n: "known")
     (tmp_path / "precious").write_text("as it was")
     (tmp_path / ".layerwise-known").symlink_to("precious")
-    for write in (place.report_path, lambda path: write_text(path, "text")):
-        with pytest.raises(CannotWrite, match="File exists"):
-            write(tmp_path / "report.html")
+    with pytest.raises(CannotWrite, match="File exists"):
+        write_text(tmp_path / "report.html", "text")
     assert (tmp_path / "precious").read_text() == "as it was"
     assert {path.name for path in tmp_path.iterdir()} == {"precious", ".layerwise-known"}
 
