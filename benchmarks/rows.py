@@ -42,8 +42,9 @@ def figures(timing: Timing, base: Timing) -> dict[str, object]:
     }
 
 
-def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
-    print(title, *aligned([{column: str(row[column]) for column in columns} for row in rows]), "", sep="\n")
+def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> None:
+    """Print these columns, or all."""
+    print(title, *aligned([{name: str(row[name]) for name in columns or row} for row in rows]), "", sep="\n")
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
