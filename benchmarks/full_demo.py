@@ -71,10 +71,9 @@ def markdown(result: Result) -> str:
     """Return the figures as the tables of docs/demo.md."""
     tables = []
     for act in result.acts:
-        rows = [[f"act {act.number}", *headings(act)], ["---"] * (2 + len(act.columns)), *figures(result, act)]
-        tables.append(
-            "\n".join(f"| {' | '.join(row)} |".replace("| --- |", "|---|").replace(" --- |", "---|") for row in rows)
-        )
+        cells = [[f"act {act.number}", *headings(act)], *figures(result, act)]
+        head, *rows = (f"| {' | '.join(row)} |" for row in cells)
+        tables.append("\n".join([head, "|---" * len(cells[0]) + "|", *rows]))
     return "\n\n".join(tables)
 
 

@@ -55,7 +55,7 @@ def _parts(result: Result, known: dict[str, Any]) -> Iterator[str]:
     yield from (_text("p class=warning", warning) for warning in beware(result))
     if found := cards(result):
         shown = (
-            (("about", one.about), ("figure", one.figure), ("text", one.text), ("verdict", one.verdict))
+            (("about", one.about), ("figure", one.figure), ("what", one.text), ("verdict", one.verdict))
             for one in found
         )
         each = ("".join(_text(f"p class={kind}", text) for kind, text in card) for card in shown)

@@ -92,10 +92,13 @@ class Act:
         return f"Act {self.number}. {self.title}"
 
     @property
+    def batches(self) -> tuple[int, ...]:
+        return (self.task.small, self.task.large) if self.grows else (self.task.small,)
+
+    @property
     def columns(self) -> tuple[tuple[int, bool], ...]:
-        """Each batch, and whether settings were tuned at it."""
-        small, large = self.task.small, self.task.large
-        return ((small, False), (large, False), (large, True)) if self.grows else ((small, False),)
+        """Each batch, and whether settings were tuned at the large one."""
+        return (*((batch, False) for batch in self.batches), *((batch, True) for batch in self.batches[1:]))
 
     def cases(self) -> list[Case]:
         return [Case(self.task, contender, *column) for contender in self.contenders for column in self.columns]
