@@ -108,9 +108,14 @@ def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
     assert re.search(r"^layerwise.torch.Lamb, by the rule ", out, re.MULTILINE)
 
 
-def test_a_file_that_cannot_be_finished_is_one_line(bench):
-    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", "/dev/full", code=2)
-    assert done.err == "layerwise: cannot write /dev/full: No space left on device\n"
+def test_a_file_that_cannot_be_finished_is_one_line(tmp_path, bench, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layerwise.cli.files.replace_text", full)
+    out = str(tmp_path / "rows.csv")
+    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", out, code=2)
+    assert done.err == f"layerwise: cannot write {out}: No space left on device\n"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -105,11 +106,17 @@ def test_what_is_replaced_needs_its_folder(name, tmp_path, monkeypatch):
         check_writable(path)
 
 
-def test_what_is_written_to_and_not_replaced_does_not_and_stays_a_device(monkeypatch):
-    monkeypatch.setattr(files.os, "access", lambda where, mode: str(where) == "/dev/null")
-    check_writable(Path("/dev/null"))
-    write_text(Path("/dev/null"), "text")
-    assert Path("/dev/null").is_char_device()
+def test_what_is_written_to_and_not_replaced_needs_no_folder_and_stays_a_pipe(tmp_path, monkeypatch):
+    """Not one of the system's devices, which an error in here would replace for everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr(files.os, "access", lambda where, mode: where == pipe)
+    check_writable(pipe)
+    write_text(pipe, "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
     monkeypatch.setattr(files.os, "access", lambda where, mode: False)
     with pytest.raises(CannotWrite, match="no permission"):
-        check_writable(Path("/dev/null"))
+        check_writable(pipe)

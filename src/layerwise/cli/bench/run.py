@@ -48,7 +48,7 @@ def run_bench(console: Console, request: Request) -> None:
 def _measure(console: Console, request: Request, screen: Screen, tables: list[Table]) -> None:
     works, free, catalogue = _front(request)
     for name, work in works(request):
-        for optimizer in request.optimizers:
+        for optimizer in request.optimizer:
             base, peers = _peers(request, catalogue[optimizer])
             table = Table.of(optimizer, name, work, request.threads, base)
             tables.append(table)
