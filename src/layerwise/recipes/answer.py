@@ -55,9 +55,22 @@ def recommend(
         like: The name of the published series to follow.
         rule: The rule by which the learning rate follows the batch.
     """
-    q = Question(
-        optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
+    return _answer(
+        Question(
+            optimizer,
+            batch,
+            reference_batch,
+            reference_lr,
+            reference_warmup,
+            reference_decay,
+            total_samples,
+            like,
+            rule,
+        )
     )
+
+
+def _answer(q: Question) -> Recommendation:
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     near, series = (Point(q.batch, 0.0, None), None) if q.reference else (q.anchor, q.series)
     share, warmup = _warmup(q, steps)
