@@ -108,7 +108,7 @@ class TestCards:
         ):
             assert part in texts
 
-    @pytest.mark.parametrize("figures", [None, [math.inf] * 3])
+    @pytest.mark.parametrize("figures", [None, [math.inf] * 3, [2.8, math.inf, 2.8]])
     def test_none_of_what_is_missing_or_diverged(self, figures):
         found = cards(result({("LAMB re-tuned", 128): figures, ("AdamW", 8): None}))
         assert [card.about for card in found] == ["Act 1 · LARS at batch 1,024"]

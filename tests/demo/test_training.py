@@ -118,6 +118,8 @@ class TestTraining:
         rows = data.Split(*(training[0].load(DIGITS).train.y,) * 2)
         found = list(train.batches(rows, Run(Case(DIGITS, SGD, 1024), 3)))
         assert len(found) == 30
+        again = train.batches(rows, Run(Case(DIGITS, LARS, 1024), 3))
+        assert all(batch.x.equal(same.x) for batch, same in zip(found, again, strict=True))
         assert all(batch.x.sort().values.equal(rows.x.sort().values) for batch in found)
         assert not found[0].x.equal(found[1].x)
 
