@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from layerwise.cli.demo.data import Data, Split, load
-from layerwise.cli.demo.models import new_model
-from layerwise.cli.demo.outcome import Noise, Outcome, Progress, Ratios
-from layerwise.cli.demo.settings import Case, Run
+from demo.data import Data, Split, load
+from demo.models import new_model
+from demo.result import Noise, Outcome, Progress, Ratios
+from demo.settings import Case, Run
 from layerwise.torch import NoiseScale, param_groups, scheduler
 
 POINTS = 64  # of a curve
 PARTS = 2  # of a batch whose noise is measured
 AT_ONCE = 256  # test examples
 
-Watch = Callable[[Progress], None]
+Watch = Callable[[Progress], object]
 
 
 def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> Outcome:
@@ -71,7 +71,7 @@ def _steps(
         if diverged or step % every == 0 or step == run.case.steps:
             outcome.losses.append((step, loss))
             outcome.ratios.append((step, trust_ratios(opt)))
-            watch(Progress(step, loss, outcome.ratios[-1][1]))
+            watch(Progress(step, loss))
         if diverged:
             break
     outcome.seconds = perf_counter() - start

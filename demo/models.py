@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn.functional import gelu, max_pool2d, relu, scaled_dot_product_attention
 
-from layerwise.cli.demo.data import LENGTH, SYMBOLS
-from layerwise.cli.demo.settings import Task
+from demo.data import LENGTH, SYMBOLS
+from demo.settings import Task
 
 HEAD, LAYERS = 16, 2  # the width of an attention head; blocks
 

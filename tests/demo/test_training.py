@@ -13,10 +13,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from layerwise.cli.demo import run as demo
-from layerwise.cli.demo.events import Finished, Moved, Started
-from layerwise.cli.demo.pool import carry_out
-from layerwise.cli.demo.settings import (
+from demo.pool import carry_out
+from demo.result import Outcome
+from demo.run import new_result
+from demo.settings import (
     ACTS,
     ADAFACTOR,
     ADAFACTOR_SMALL,
@@ -30,8 +30,6 @@ from layerwise.cli.demo.settings import (
     WITH_MOMENTUM,
     Case,
     Run,
-    quick,
-    runs,
 )
 
 WITH_MOMENTUM_SMALL = WITH_MOMENTUM.stored("small", **LAMB_SMALL.options)
@@ -61,12 +59,12 @@ class TestSettings:
             assert all((contender.large is not None) == act.grows for contender in act.contenders if act.grows)
 
     def test_what_two_acts_share_is_trained_once(self):
-        both = demo.new_result((2, 3), False, 0, 1).runs()
+        both = new_result((2, 3), False, 0, 1).runs()
         assert len(both) == len(set(both)) == 20
         assert [run.measures_noise for run in both].count(True) == 1
 
     def test_acts_are_trained_in_order_and_the_longest_runs_of_each_first(self):
-        made = demo.new_result((), False, 0, 1)
+        made = new_result((), False, 0, 1)
         acts = [made.act_of(run).number for run in made.runs()]
         assert acts == sorted(acts)
         assert set(acts) == {1, 2, 3}
@@ -81,15 +79,15 @@ class TestSettings:
 
     def test_quick_is_shorter_and_of_one_seed(self):
         for act in ACTS:
-            fast = quick(act)
+            fast = act.quick()
             assert fast.task.epochs < act.task.epochs
-            for run in runs(fast, range(1)):
+            for run in fast.runs(range(1)):
                 assert 1 <= run.case.recipe.warmup_steps < run.case.steps
 
 
 @pytest.fixture(scope="module")
 def training():
-    from layerwise.cli.demo import data, models, train
+    from demo import data, models, train
 
     return data, models, train
 
@@ -120,6 +118,8 @@ class TestTraining:
         rows = data.Split(*(training[0].load(DIGITS).train.y,) * 2)
         found = list(train.batches(rows, Run(Case(DIGITS, SGD, 1024), 3)))
         assert len(found) == 30
+        again = train.batches(rows, Run(Case(DIGITS, LARS, 1024), 3))
+        assert all(batch.x.equal(same.x) for batch, same in zip(found, again, strict=True))
         assert all(batch.x.sort().values.equal(rows.x.sort().values) for batch in found)
         assert not found[0].x.equal(found[1].x)
 
@@ -191,10 +191,9 @@ class TestTraining:
         finally:
             torch.set_num_threads(threads)
         seen = list(carry_out(wanted, 2))
-        there = {event.run: event.outcome for event in seen if isinstance(event, Finished)}
+        there = {run: news for run, news in seen if isinstance(news, Outcome)}
         assert {run: o.losses for run, o in here.items()} == {run: there[run].losses for run in wanted}
         assert {run: o.accuracy for run, o in here.items()} == {run: there[run].accuracy for run in wanted}
-        assert [event.run for event in seen if isinstance(event, Started)] == wanted
-        assert all(set(event.progress.ratios) == {"conv1", "conv2", "conv3", "hidden", "head"}
-                   for event in seen if isinstance(event, Moved) and event.run.case.contender == LARS)  # fmt: skip
+        assert {*there[wanted[0]].ratios[-1][1]} == {"conv1", "conv2", "conv3", "hidden", "head"}
+        assert [run for run, news in seen if getattr(news, "step", None) == 0] == wanted
         assert multiprocessing.active_children() == []

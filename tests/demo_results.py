@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from layerwise.cli.demo.outcome import Noise, Outcome
-from layerwise.cli.demo.result import Result
-from layerwise.cli.demo.settings import ACTS, SEEDS, Run, quick
+from demo.result import Noise, Outcome, Result
+from demo.run import new_result
+from demo.settings import Run
 
 # By the name and the batch of a row: accuracy in percent or loss of its seeds.
 USUAL = {
@@ -54,8 +54,7 @@ def outcome(run: Run, figure: float) -> Outcome:
 def result(changed=None, acts=(1, 2, 3), is_quick=False) -> Result:
     """The usual figures with some changed; None is what was not finished."""
     figures = {**USUAL, **(changed or {})}
-    wanted = [act for act in ACTS if act.number in acts]
-    made = Result(tuple(map(quick, wanted) if is_quick else wanted), range(1 if is_quick else SEEDS), 2, is_quick)
+    made = new_result(acts, is_quick, 0, 2)
     for run in made.runs():
         values = figures[run.case.name, run.case.batch]
         if values is not None:

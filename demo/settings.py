@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from layerwise.recipes import Recommendation, recommend
 
-Metric = Literal["accuracy", "loss"]
-
 
 @dataclass(frozen=True)
 class Task:
@@ -32,8 +30,22 @@ class Task:
     width: int = 64  # of the transformer
 
     @property
-    def metric(self) -> Metric:
+    def metric(self) -> Literal["accuracy", "loss"]:
         return "accuracy" if self.data == "digits" else "loss"
+
+    @property
+    def digits(self) -> int:
+        """The digits after the point of a figure."""
+        return 1 if self.metric == "accuracy" else 3
+
+    @property
+    def unit(self) -> str:
+        return " %" if self.metric == "accuracy" else ""
+
+    @property
+    def figure(self) -> str:
+        """The figure and its unit, in words."""
+        return "test accuracy, %" if self.metric == "accuracy" else "test loss, nats"
 
 
 @dataclass(frozen=True)
@@ -83,6 +95,26 @@ class Act:
     def batches(self) -> tuple[int, ...]:
         return (self.task.small, self.task.large) if self.grows else (self.task.small,)
 
+    @property
+    def columns(self) -> tuple[tuple[int, bool], ...]:
+        """Each batch, and whether settings were tuned at the large one."""
+        return (*((batch, False) for batch in self.batches), *((batch, True) for batch in self.batches[1:]))
+
+    def cases(self) -> list[Case]:
+        return [Case(self.task, contender, *column) for contender in self.contenders for column in self.columns]
+
+    def runs(self, seeds: range) -> Iterator[Run]:
+        """Yield every case with every seed. LAMB's first at the small batch also measures its gradients' noise."""
+        for case in self.cases():
+            noisy = (case.contender, case.batch) == (LAMB, self.task.small)
+            for seed in case.seeds(seeds):
+                yield Run(case, seed, measures_noise=noisy and seed == seeds[0])
+
+    def quick(self) -> Act:
+        """Return a part of the training: a look, not a result."""
+        task, share = self.task, QUICK_SHARE[self.task.data]
+        return replace(self, task=replace(task, epochs=task.epochs * share, share=share))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -96,9 +128,7 @@ class Case:
     @property
     def tuned(self) -> Tuned:
         """The settings that this case starts from."""
-        if self.retuned and self.contender.large is not None:
-            return self.contender.large
-        return self.contender.small
+        return self.contender.large if self.retuned and self.contender.large else self.contender.small
 
     @property
     def options(self) -> dict[str, Any]:
@@ -108,14 +138,14 @@ class Case:
     @cached_property
     def recipe(self) -> Recommendation:
         """Learning rate and warm-up: as they were tuned at this batch, or scaled from the small one."""
-        task, tuned, batch = self.task, self.tuned, self.batch if self.retuned else self.task.small
-        samples = task.epochs * task.examples
+        tuned, batch = self.tuned, self.batch if self.retuned else self.task.small
+        samples = self.task.epochs * self.task.examples
         return recommend(
             self.contender.scaled_as,
             self.batch,
             reference_batch=batch,
             reference_lr=tuned.lr,
-            reference_warmup=min(0.6, ceil(task.share * tuned.warmup) / (samples / batch)),
+            reference_warmup=min(0.6, ceil(self.task.share * tuned.warmup) / (samples / batch)),
             total_samples=samples,
         )
 
@@ -130,6 +160,9 @@ class Case:
             return f"tuned at batch {self.batch:,}"
         k = self.batch // self.task.small
         return f"{self.tuned.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
+
+    def seeds(self, seeds: range) -> range:
+        return seeds[:AT_SMALL] if self.batch == self.task.small else seeds
 
     @property
     def steps(self) -> int:
@@ -226,30 +259,3 @@ ACTS = (
 )
 SEEDS, AT_SMALL = 3, 2  # at the small batch seeds differ less, and take longer
 QUICK_SHARE = {"digits": 0.5, "text": 0.1875}  # of the epochs
-
-
-def quick(act: Act) -> Act:
-    """Return a part of the training: a look, not a result."""
-    task, share = act.task, QUICK_SHARE[act.task.data]
-    return replace(act, task=replace(task, epochs=task.epochs * share, share=share))
-
-
-def cases(act: Act) -> Iterator[Case]:
-    """Yield each contender at each batch, and at the large one once more with settings that were tuned there."""
-    for contender in act.contenders:
-        for batch in act.batches:
-            yield Case(act.task, contender, batch)
-        if act.grows and contender.large is not None:
-            yield Case(act.task, contender, act.task.large, retuned=True)
-
-
-def seeds_of(case: Case, seeds: range) -> range:
-    return seeds[:AT_SMALL] if case.batch == case.task.small else seeds
-
-
-def runs(act: Act, seeds: range) -> Iterator[Run]:
-    """Yield every case with every seed. LAMB's first at the small batch also measures the noise of its gradients."""
-    for case in cases(act):
-        noisy = (case.contender, case.batch) == (LAMB, act.task.small)
-        for seed in seeds_of(case, seeds):
-            yield Run(case, seed, measures_noise=noisy and seed == seeds[0])

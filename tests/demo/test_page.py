@@ -1,25 +1,19 @@
-"""The report and the live screen, of results made by hand."""
+"""The report, of results made by hand."""
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
 from collections import Counter
 from html.parser import HTMLParser
-from threading import Thread
 
 import pytest
-from cli.demo_results import USUAL, outcome, result
-from rich.console import Console
+from demo_results import USUAL, result
 
-from layerwise.cli.demo.events import Finished, Moved, Started
-from layerwise.cli.demo.outcome import Progress
-from layerwise.cli.demo.report import page
-from layerwise.cli.demo.result import Result, shown
-from layerwise.cli.demo.screen import Screen, axis, bar, decades, line_of, log_mark
-from layerwise.cli.demo.settings import ACTS
+from demo.page import page
+from demo.result import Result
+from demo.settings import ACTS
 
 EMPTY = ("meta", "path", "use", "rect", "image", "br", "img", "link")
 
@@ -144,77 +138,3 @@ class TestReport:
     def test_it_is_reproducible(self, usual):
         when = re.compile(r"<p class=when>[^<]*</p>")
         assert when.sub("", page(result())) == when.sub("", usual)
-
-
-class TestScreen:
-    def events(self, made):
-        first, second, third, *_ = made.runs()
-        yield Started(first)
-        yield Started(second)
-        yield Moved(second, Progress(10, 2.5, {"a.layer": 0.03, "zero": 0.0, "b": 30.0}))
-        yield Finished(first, outcome(first, 97.0))
-        yield Started(third)
-
-    @pytest.mark.parametrize(("width", "height"), [(60, 20), (200, 50), (100, 30), (40, 20), (20, 5), (7, 2)])
-    def test_it_fits_any_terminal(self, width, height):
-        made = result(dict.fromkeys(USUAL))
-        console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="standard")
-        screen = Screen(console, made)
-        for event in self.events(made):
-            screen.see(event)
-            lines = console.render_lines(screen, console.options.update(width=width, height=height))
-            assert all(sum(part.cell_length for part in line) == width for line in lines)
-            assert len(lines) <= max(height, 6)
-            assert any(part.style and part.style.color for line in lines for part in line) or width < 60
-        text = "\n".join("".join(part.text for part in line) for line in lines)
-        if width >= 60:
-            assert "1 of 44 runs done" in text
-            assert "loss 2.500" in text
-            assert "a.layer" in text
-            assert "getting ready" in text
-        if width >= 40:
-            assert "Act 1. LARS" in text
-            assert "AdamW, batch 32, seed" in text
-
-    def test_what_happens_while_it_is_drawn_waits(self):
-        made = result(dict.fromkeys(USUAL))
-        console = Console(file=io.StringIO(), width=100, height=30)
-        screen = Screen(console, made)
-        *events, last, _ = self.events(made)
-        for event in events:
-            screen.see(event)
-        other = Thread(target=screen.see, args=(last,))
-
-        class Slow(dict):
-            def items(self):
-                for item in super().items():
-                    yield item
-                    if other.ident is None:
-                        other.start()
-                        other.join(0.2)
-
-        screen.under_way = Slow(screen.under_way)
-        drawn = [line.plain for line in screen.__rich_console__(console, console.options)]
-        other.join()
-        assert "0 of 44 runs done" in drawn[0]
-        assert "1 of 44 runs done" in next(screen.__rich_console__(console, console.options)).plain
-        assert made.outcomes == {}
-
-    @pytest.mark.parametrize("width", [40, 80])
-    def test_a_finished_row_has_its_figure_on_any_terminal(self, width):
-        made = result()
-        for act in made.acts:
-            for row in made.rows(act):
-                line = line_of(row, width)
-                assert len(line) <= width
-                assert shown(row).removesuffix(" %") in line
-
-    def test_bars(self):
-        assert bar(0.5, 4) == "━━──"
-        assert bar(7.0, 2) == "━━"
-        assert decades(0.02, 3.0) == (0.01, 10.0)
-        assert decades(0.1, 0.1) == (0.1, 1.0)
-        assert log_mark(0.1, 0.01, 1.0, 9) == "    ●    "
-        assert log_mark(9.0, 0.01, 1.0, 3) == "  ●"
-        assert log_mark(0.0, 0.01, 1.0, 4) == "    "
-        assert axis(0.01, 1.0, 20) == "0.01      0.1       1"

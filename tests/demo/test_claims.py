@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import math
 from dataclasses import replace
 
 import pytest
-from cli.demo_results import result
-from rich.console import Console
+from demo_results import result
 
-from layerwise.cli.demo import table
-from layerwise.cli.demo.cards import cards
-from layerwise.cli.demo.words import paragraphs
+from demo.claims import beware, cards, limits, paragraphs
 
 
 def said(changed=None, **options):
     return " ".join(paragraphs(result(changed, **options)))
 
 
-def printed(made, width):
-    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
-    table.show(console, made)
-    return console.file.getvalue()
-
-
+EVEN = "These seeds show no clear difference of"
+EVERY = "with every one of 3 seeds"
 VERDICTS = [
     # The acts, what is changed of the usual figures, and what is said.
     ((2,), {}, "Test loss at batch 8, where each was tuned: AdamW 2.350 ± 0.050 and LAMB 2.210 ± 0.010."),
@@ -47,13 +39,15 @@ VERDICTS = [
     ((1,), {("SGD", 1024): [math.inf] * 3}, "rule: SGD diverged, AdamW 91.0"),
     ((1,), {("SGD", 1024): [math.inf] * 3}, "LARS did better than SGD"),
     ((3,), {}, "AdamW keeps 12.00 bytes"),
-    ((3,), {}, "LAMB in float32 keeps 12.00 bytes and ends at 2.210 ± 0.010, lower than AdamW's"),
-    ((3,), {}, "rounded stochastically, keeps 2.15 bytes and ends at 2.510 ± 0.010, higher than AdamW's"),
-    ((3,), {("Adafactor bf16", 8): [2.31, 2.45]}, "with no clear difference from AdamW"),
-    ((3,), {}, "LAMB with 24-bit weights and 8-bit state keeps 5.25 bytes"),
-    ((3,), {("LAMB 24+8", 8): [2.21, 2.23]}, "no clear difference between LAMB in fewer bytes and in float32"),
-    ((3,), {("LAMB 24+8", 8): [2.3, 2.4]}, "LAMB ended higher in fewer bytes"),
-    ((3,), {("LAMB 24+8", 8): [2.0, 2.1]}, "LAMB ended lower in fewer bytes"),
+    ((3,), {}, "LAMB keeps 12.00 bytes and ends at 2.210 ± 0.010, LAMB 24+8 keeps 5.25 bytes and ends at 2.220"),
+    ((3,), {}, "and Adafactor bf16 keeps 2.15 bytes and ends at 2.510 ± 0.010."),
+    ((3,), {}, "LAMB did better than AdamW with every one of 2 seeds. LAMB 24+8 did better than AdamW"),
+    ((3,), {}, "Adafactor bf16 did worse than AdamW with every one of 2 seeds.$"),
+    ((3,), {("Adafactor bf16", 8): [2.31, 2.45]}, "show no clear difference of Adafactor bf16 from AdamW.$"),
+    ((3,), {("LAMB 24+8", 8): [2.21, 2.23]}, "show no clear difference of LAMB 24+8 from LAMB."),
+    ((3,), {("LAMB 24+8", 8): [2.3, 2.4]}, "LAMB 24+8 did worse than LAMB with every one of 2 seeds."),
+    ((3,), {("LAMB 24+8", 8): [2.0, 2.1]}, "than AdamW and LAMB with every one of 2 seeds. Adafactor"),
+    ((3,), {("LAMB 24+8", 8): [2.0, 2.1]}, "That fewer bytes are better than float32 is probably chance.$"),
 ]  # fmt: skip
 
 
@@ -65,12 +59,6 @@ def test_what_is_said_follows_from_the_figures(acts, changed, words):
 
 
 class TestAlways:
-    def test_what_diverged_says_so_in_the_table(self):
-        made = result({("SGD", 1024): [math.inf] * 3}, acts=(1,))
-        assert "diverged" in printed(made, 100)
-        assert "div." in printed(made, 40)
-        assert "1 of 3 diverged" in printed(result({("SGD", 1024): [math.inf, 90.0, 90.0]}, acts=(1,)), 100)
-
     def test_noise_is_measured_where_sequences_are_and_may_drown_the_signal(self):
         assert "about 42 sequences" in said()
         assert "noise scale" not in said(acts=(1,))
@@ -87,14 +75,15 @@ class TestAlways:
         assert "same quality" not in said()
 
     def test_a_quick_run_draws_no_conclusion(self):
-        beware, limits = paragraphs(result(is_quick=True))
-        assert beware.startswith("This was a quick run, and no conclusion is drawn from it")
-        assert limits.startswith("What this does not show.")
-        assert cards(result(is_quick=True)) == []
+        made = result(is_quick=True)
+        (warning,) = beware(made)
+        assert warning.startswith("This was a quick run, and no conclusion is drawn from it")
+        assert (paragraphs(made), cards(made)) == ([limits(made)], [])
 
     def test_of_an_interrupted_run_only_what_is_whole_is_told(self):
-        words = paragraphs(result({("LAMB", 128): None, ("SGD", 32): None}))
-        assert words[0] == "This run was interrupted: what it did not finish is missing."
+        made = result({("LAMB", 128): None, ("SGD", 32): None})
+        words = paragraphs(made)
+        assert list(beware(made)) == ["This run was interrupted: what it did not finish is missing."]
         assert [text[:5] for text in words].count("Act 3") == 1
         assert not any(text.startswith(("Act 1", "Act 2")) for text in words)
 
@@ -103,36 +92,27 @@ class TestCards:
     def test_a_number_and_a_verdict_for_each(self):
         found = [(card.figure, card.verdict) for card in cards(result())]
         assert found == [
-            ("+20.0 points", "Better than SGD with every seed; no clear difference from AdamW."),
-            ("−0.19 nats", "Better than AdamW with every seed."),
-            ("5.2 bytes", "Its loss shows no clear difference."),
-            ("2.1 bytes", "Its loss is 0.16 nats higher."),
+            (
+                "+20.0 points",
+                f"LARS did better than SGD {EVERY}. {EVEN} LARS from AdamW.",
+            ),
+            ("−0.19 nats", f"LAMB did better than AdamW {EVERY}."),
+            ("5.2 bytes", f"{EVEN} LAMB 24+8 from LAMB."),
+            ("2.1 bytes", "Adafactor bf16 did worse than AdamW with every one of 2 seeds."),
         ]
+        texts = " ".join(card.text for card in cards(result()))
+        for part in (
+            "95.0 % with LARS, 75.0 % with SGD",
+            "2.81 with LAMB, 3.00 with AdamW",
+            "keeps 12.0. Loss 2.51, 2.35",
+        ):
+            assert part in texts
 
-    @pytest.mark.parametrize("figures", [None, [math.inf] * 3])
+    @pytest.mark.parametrize("figures", [None, [math.inf] * 3, [2.8, math.inf, 2.8]])
     def test_none_of_what_is_missing_or_diverged(self, figures):
         found = cards(result({("LAMB re-tuned", 128): figures, ("AdamW", 8): None}))
         assert [card.about for card in found] == ["Act 1 · LARS at batch 1,024"]
 
     def test_worse(self):
         (card,) = cards(result({("LAMB re-tuned", 128): [3.2, 3.3, 3.4]}, acts=(2,)))
-        assert (card.figure, card.verdict) == ("+0.30 nats", "Worse than AdamW with every seed.")
-
-
-class TestTable:
-    @pytest.mark.parametrize("width", [40, 60, 80, 200])
-    def test_it_fits(self, width):
-        made = result()
-        found = [line.plain for line in table.lines(made, wide=width >= table.WIDE)]
-        assert len(found) <= 20
-        assert max(map(len, found)) <= width
-        act = [line.split()[1][0] for line in found if line.startswith("Act")]
-        assert act == ["1", "2", "3"]
-        figures = "2.960 ± 0.008" if width >= table.WIDE else "2.960"
-        assert any(line.startswith("LAMB ") and figures in line and line.endswith("12.00") for line in found)
-        assert any(line.startswith("Adafactor bf16") and line.endswith("2.15") for line in found)
-        assert max(map(len, printed(made, width).splitlines())) <= width
-
-    def test_what_was_not_finished_is_a_dash(self):
-        line = next(x.plain for x in table.lines(result({("LARS", 1024): None})) if x.plain.startswith("LARS"))
-        assert line.split()[4] == "–"
+        assert (card.figure, card.verdict) == ("+0.30 nats", f"LAMB did worse than AdamW {EVERY}.")

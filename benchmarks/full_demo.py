@@ -1,4 +1,4 @@
-"""Run `layerwise demo` in full and keep its figures, a row for each run; read them again for pictures and pages."""
+"""Run the demo in full and keep its figures, a row for each run; read them again for pictures and pages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from layerwise.cli.demo.lines import Lines
-from layerwise.cli.demo.outcome import Noise, Outcome
-from layerwise.cli.demo.result import Result, shown
-from layerwise.cli.demo.run import check_packages, new_result, train
-from layerwise.cli.demo.settings import Act, Case, Run
+import checkout  # noqa: F401
+from demo.result import Noise, Outcome, Result
+from demo.run import new_result, train
+from demo.settings import Run
+from demo.terminal import Watch, figures, headings, new_console
 from rows import RESULTS, append, provenance
 
 TABLE = RESULTS / "demo.csv"
@@ -46,7 +46,7 @@ def read(path: Path = TABLE) -> tuple[Result, Mapping[str, str]]:
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     last = rows[-1]
-    result = new_result((), False, 0, 1)
+    result = new_result()
     key = tuple(place_of(result.runs()[0]))
     found = {tuple(row[k] for k in key): row for row in rows if row["date"] == last["date"]}
     for run in result.runs():
@@ -69,20 +69,12 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
 
 def markdown(result: Result) -> str:
     """Return the figures as the tables of docs/demo.md."""
-    return "\n\n".join("\n".join(_table(result, act)) for act in result.acts)
-
-
-def _table(result: Result, act: Act) -> Iterator[str]:
-    batches = [f"batch {act.task.small:,}"]
-    if act.grows:
-        batches += [f"batch {act.task.large:,}, scaled", f"batch {act.task.large:,}, re-tuned"]
-    yield f"| act {act.number} | {' | '.join(batches)} | bytes a parameter |"
-    yield "|---" * (len(batches) + 2) + "|"
-    for contender in act.contenders:
-        rows = [result.row(Case(act.task, contender, act.task.small))]
-        if act.grows:
-            rows += [result.row(Case(act.task, contender, act.task.large, retuned=again)) for again in (False, True)]
-        yield f"| {contender.name} | {' | '.join(map(shown, rows))} | {rows[0].bytes_per_parameter or 0.0:.2f} |"
+    tables = []
+    for act in result.acts:
+        cells = [[f"act {act.number}", *headings(act)], *figures(result, act)]
+        head, *rows = (f"| {' | '.join(row)} |" for row in cells)
+        tables.append("\n".join([head, "|---" * len(cells[0]) + "|", *rows]))
+    return "\n\n".join(tables)
 
 
 def main() -> None:
@@ -95,13 +87,12 @@ def main() -> None:
     if given.show:
         print(markdown(read()[0]))
         return
-    check_packages()
-    where, result = provenance(), new_result((), False, 0, given.threads)
-    train(result, Lines(result))
+    where, result = provenance(), new_result(threads=given.threads)
+    train(result, Watch(new_console(), result))
     if not given.no_write:
         append(TABLE, [{**row, **where} for row in rows_of(result)])
     if given.report is not None:
-        from layerwise.cli.demo.report import page
+        from demo.page import page
 
         given.report.write_text(page(result), "utf-8")
 

@@ -1,4 +1,4 @@
-"""The data: scikit-learn's bundled digits, and a text that comes with this package. No download.
+"""The data: scikit-learn's bundled digits, and a text of this folder. No download.
 
 Both are split in the same three parts on every machine: for training, for tuning, which the demo leaves alone, and for
 the figures it shows.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.cli.demo.settings import Task
+from demo.settings import Task
 
 SYMBOLS = 128  # the text is ASCII, and a symbol is its code
 LENGTH = 64  # of a sequence
@@ -70,7 +70,7 @@ def text(train: int) -> Data:
 
 
 def read_text() -> bytes:
-    return gzip.decompress(files(__package__).joinpath("text.txt.gz").read_bytes())
+    return gzip.decompress(Path(__file__).with_name("text.txt.gz").read_bytes())
 
 
 def _sequences(codes: Tensor, starts: Tensor) -> Split:
