@@ -384,9 +384,9 @@ void Batch::now_as(int tensor, int other) {
 
 void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
-    const Layer& l = layers_[i];
+    Layer& l = layers_[i];
     reported_[i].fill(0);
-    if (l.rounds() == 0) l.program->report(l.k, l.totals, remembered(l).data(), reported_[i].data());
+    if (l.rounds() == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }
 }
 
@@ -491,13 +491,12 @@ void Batch::add_up(Layer& l, Work work) {
 void Batch::answer(Layer& l, Work work) {
   if (work.kind == OWN) l.clip_own = shorter(l.squares, l.gradient->own);
   if (work.kind != MEASURE) return;  // of a norm of all, every layer's part is waited for
-  const int round = work.round, first = l.first(round);
-  for (int i = first; i < first + l.sums(round); i++)
+  const int round = work.round, first = l.first(round), known = first + l.sums(round);
+  for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
-  const auto old = remembered(l);
-  l.program->answer(l.f ? 0 : round, l.k, l.totals, old.data(), l.answers);
-  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, old.data(), reported_[size_t(index(l))].data());
+  double* stats = reported_[size_t(index(l))].data();
+  l.program->answer[l.f ? 0 : round](l.k, l.totals + known, remembered(l).data(), l.answers, stats);
 }
 
 // The numbers of a layer's state as the step before left them.
@@ -510,7 +509,7 @@ std::array<double, LAYER_STATES> Batch::remembered(const Layer& l) {
 // Stores them as this step leaves them, made of all totals.
 void Batch::remember(Layer& l) {
   double made[LAYER_STATES] = {};
-  l.program->remember(l.k, l.totals, remembered(l).data(), made);
+  l.program->remember(l.k, l.totals + l.first(l.rounds()), remembered(l).data(), made);
   for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 

@@ -71,7 +71,7 @@ enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_T
 
 // A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
 struct Request {
-  int tensor;
+  int tensor, stage, which;  // in engines/programs.py, `requests_of`
   Sum sum;
   int total;  // which of the program's
   int64_t at, length;

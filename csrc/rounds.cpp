@@ -70,8 +70,9 @@ void Batch::make_rounds() {
 // Adds what a tensor requests in this round.
 void Batch::request(Round& round, int tensor, Work work) const {
   const Tensor& t = tensors_[size_t(tensor)];
-  const auto add = [&](Sum sum, int total) {
-    round.requests.push_back({tensor, sum, total, round.length, length_of(t, sum)});
+  const int stage = work.kind == MEASURE ? 2 + work.round : work.kind;
+  auto add = [&, which = 0](Sum sum, int total) mutable {
+    round.requests.push_back({tensor, stage, which++, sum, total, round.length, length_of(t, sum)});
     round.length += round.requests.back().length;
   };
   if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0);
