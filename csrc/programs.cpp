@@ -27,9 +27,7 @@ Program program_of(const char* name) {
   found.rereads = R::KEEPS + 1 < R::ROUNDS || (R::APPLY_READS & R::KEEP_WRITES) != 0;
   if constexpr (R::ROUNDS > 1) found.answer[1] = answer<R, 1>;
   if constexpr (R::ROUNDS > 2) found.answer[2] = answer<R, 2>;
-  found.remember = [](const double* k, const double* S, const double* old, double* to) {
-    R::remember(*(const N*)k, S, old, to);
-  };
+  found.remember = [](const double* k, auto... given) { R::remember(*(const N*)k, given...); };
   return found;
 }
 

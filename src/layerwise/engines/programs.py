@@ -107,7 +107,8 @@ def missing(job: Any) -> str:
     rule, printed = found
     if job.rule is not rule:  # another formula with the same options
         return f"there are no kernels for {job.rule.__name__}"
-    known = next(cls for cls in type(job.h).__mro__ if cls.__module__ == rule.__name__).__dataclass_fields__
+    own: Any = next(cls for cls in type(job.h).__mro__ if cls.__module__ == rule.__name__)
+    known = {spec.name for spec in fields(own)}
     for spec in fields(job.h):
         if spec.name not in known and (value := getattr(job.h, spec.name)) != spec.default:
             return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
