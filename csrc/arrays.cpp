@@ -67,7 +67,7 @@ PyObject* torch_dtypes;
 const Exchange* plain_exchange;
 const Exchange* exchange;
 TorchFunctions functions;
-Py_ssize_t tensor_place;  // in the Python object
+Py_ssize_t tensor_place;  // of PyTorch's object in Python's. Only its headers say it, so it is where `_cdata` is found.
 PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_cdata;
 PyObject *s_untyped_storage, *s_nbytes, *s_storage_offset, *s_is_neg;
 

@@ -16,7 +16,6 @@ namespace layerwise {
 namespace {
 
 constexpr int64_t CHUNK = 1 << 14;         // elements that a thread takes at a time
-constexpr int64_t MOST_FACTOR_CHUNKS = 64;  // each has column sums of its own
 constexpr int64_t EACH = 1 << 15;           // elements: no thread is woken for fewer
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -46,19 +45,12 @@ void draw(Storage& storage, uint64_t t) {
   }
 }
 
-// A dimension, or several that lie in a row in all arrays.
-struct Dim {
-  int64_t size;
-  Operand kind;  // ROW, COL, or P for neither
-  int64_t stride[ROLES];
-};
-
 }  // namespace
 
 Batch::Batch(std::vector<Tensor> tensors, bool stops)
     : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops) {
   if (stops_)
-    for (Tensor& t : tensors_) name_places(t);
+    for (Tensor& t : tensors_) name_sums_of_factors(t);
   for (int i = 0; i < this->tensors(); i++) {
     number_elements(tensors_[size_t(i)]);
     add_layers(i);
@@ -112,7 +104,6 @@ void Batch::add_layers(int tensor) {
 
 void Batch::lay_out(Layer& l, const Tensor& t) {
   std::vector<Dim> all, dims;
-  const bool factored = !t.form.rows.empty();
   l.which = uint8_t(t.form.program), l.program = &programs[t.form.program];
   l.clips_own = t.form.clips_own, l.clips_model = t.form.clips_model;
   l.count = 1, l.entries = 1;
@@ -159,34 +150,13 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     l.stride[d][INDEX] = dims[d].stride[ROLE_INDEX], l.stride[d][GROUP] = dims[d].stride[ROLE_GROUP];
   }
 
-  factors_.push_back(factored ? std::make_unique<Factors>() : nullptr);
-  Factors* f = factors_.back().get();
-  if (f) {
-    f->rows = f->cols = f->matrices = f->n_rows = f->n_cols = 1;
-    for (int d : t.form.rows) f->n_rows *= t.full_shape[size_t(d)];
-    for (int d : t.form.cols) f->n_cols *= t.full_shape[size_t(d)];
-    f->dtype_R = t.arrays[ROLE_R].dtype, f->dtype_C = t.arrays[ROLE_C].dtype;
-    int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
-    for (size_t d = dims.size(); d-- > 0;) {
-      const int64_t size = dims[d].size, step = std::max<int64_t>(size, 1);
-      f->stride_R[d] = dims[d].stride[ROLE_R], f->stride_C[d] = dims[d].stride[ROLE_C];
-      f->sum_R[d] = dims[d].stride[ROLE_SUM_R], f->sum_C[d] = dims[d].stride[ROLE_SUM_C];
-      f->sum_M[d] = dims[d].stride[ROLE_SUM_M];
-      if (dims[d].kind != COL) l.stride[d][ROW] = size == 1 ? 0 : by_row, by_row *= step, f->rows *= size;
-      if (dims[d].kind != ROW) l.stride[d][COL] = size == 1 ? 0 : by_col, by_col *= step, f->cols *= size;
-      if (dims[d].kind == P) f->matrix_stride[d] = by_matrix, by_matrix *= step, f->matrices *= size;
-    }
-  }
+  factors_.push_back(t.form.rows.empty() ? nullptr : make_factors(l, t, dims));
+  const Factors* f = factors_.back().get();
 
   int64_t want = std::max<int64_t>(ceil_div(l.count, CHUNK), 1), most = 0;
-  if (f) want = std::min(want, MOST_FACTOR_CHUNKS);
   for (size_t d = 0; d < dims.size(); d++) {
     int64_t pieces = std::min(want, std::max<int64_t>(l.size[d], 1));
-    if (f) {
-      const int64_t own_sums = (l.stride[d][ROW] ? 0 : f->rows) + (l.stride[d][COL] ? 0 : f->cols);
-      if (own_sums) pieces = std::min(pieces, std::max<int64_t>(l.count / 8 / own_sums, 1));
-      if (d + 1 == dims.size()) pieces = std::min(pieces, std::max<int64_t>(l.size[d] / 256, 1));
-    }
+    if (f) pieces = std::min(pieces, most_pieces(l, *f, int(d)));
     if (pieces > most) most = pieces, l.split = uint8_t(d);
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
@@ -202,7 +172,6 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.caches = !stops_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
              (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
   l.late = stops_ || (rounded && !l.caches);
-  if (f) f->cut_rows = !l.stride[l.split][ROW], f->cut_cols = !l.stride[l.split][COL];
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
@@ -247,22 +216,8 @@ int64_t Batch::cached_of(const Layer& l) { return ceil_div(l.program->caches * l
 
 // Bytes of scratch that a layer needs from one stage to another, which begin `at`.
 int64_t Batch::scratch_of(Layer& l, char* at) {
-  if (!l.f) return l.caches && !is_whole(l) ? l.cached = at, cached_of(l) : 0;
-  Factors& f = *l.f;
-  int64_t used = 0;
-  const auto take = [&](int64_t bytes) {
-    char* piece = at ? at + used : nullptr;
-    used += ceil_div(bytes, 64) * 64;
-    return piece;
-  };
-  const int64_t number = l.wide ? 8 : 4;
-  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.chunks : 1)));
-  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.chunks : 1)));
-  f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
-  f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
-  f.row_factor = take(number * f.rows);
-  f.col_factor = take(number * f.cols);
-  return used;
+  if (l.f) return place_factors(l, at);
+  return l.caches && !is_whole(l) ? l.cached = at, cached_of(l) : 0;
 }
 
 void Batch::add_stage(Stages& to, Work work, int first, int last, bool backwards) {
@@ -384,9 +339,9 @@ void Batch::now_as(int tensor, int other) {
 
 void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
-    const Layer& l = layers_[i];
+    Layer& l = layers_[i];
     reported_[i].fill(0);
-    if (l.rounds() == 0) l.program->report(l.k, l.totals, remembered(l).data(), reported_[i].data());
+    if (l.rounds() == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }
 }
 
@@ -491,13 +446,12 @@ void Batch::add_up(Layer& l, Work work) {
 void Batch::answer(Layer& l, Work work) {
   if (work.kind == OWN) l.clip_own = shorter(l.squares, l.gradient->own);
   if (work.kind != MEASURE) return;  // of a norm of all, every layer's part is waited for
-  const int round = work.round, first = l.first(round);
-  for (int i = first; i < first + l.sums(round); i++)
+  const int round = work.round, first = l.first(round), known = first + l.sums(round);
+  for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
-  const auto old = remembered(l);
-  l.program->answer(l.f ? 0 : round, l.k, l.totals, old.data(), l.answers);
-  if (round + 1 == l.rounds()) l.program->report(l.k, l.totals, old.data(), reported_[size_t(index(l))].data());
+  double* stats = reported_[size_t(index(l))].data();
+  l.program->answer[l.f ? 0 : round](l.k, l.totals + known, remembered(l).data(), l.answers, stats);
 }
 
 // The numbers of a layer's state as the step before left them.
@@ -510,7 +464,7 @@ std::array<double, LAYER_STATES> Batch::remembered(const Layer& l) {
 // Stores them as this step leaves them, made of all totals.
 void Batch::remember(Layer& l) {
   double made[LAYER_STATES] = {};
-  l.program->remember(l.k, l.totals, remembered(l).data(), made);
+  l.program->remember(l.k, l.totals + l.first(l.rounds()), remembered(l).data(), made);
   for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 

@@ -65,13 +65,20 @@ struct Tensor {
   std::array<Array, ROLES> arrays;
 };
 
+// A dimension of a layer, or several that lie in a row in all arrays.
+struct Dim {
+  int64_t size;
+  Operand kind;  // ROW, COL, or P for neither
+  int64_t stride[ROLES];
+};
+
 // What a rule requests, in its order: Σg² of a layer and of all; the row and column sums of g², Σg², ΣR; and the totals of
 // its program.
 enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_TOTAL };
 
 // A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
 struct Request {
-  int tensor;
+  int tensor, stage, which;  // in engines/programs.py, `requests_of`
   Sum sum;
   int total;  // which of the program's
   int64_t at, length;
@@ -141,7 +148,6 @@ class Batch {
   void add_stage(Stages& to, Work work, int first, int last, bool backwards);
   void make_stages();
   void make_rounds();
-  static void name_places(Tensor& tensor);
   static void number_elements(Tensor& tensor);
   void add_storage(Layer& layer, const Tensor& tensor, const std::array<int64_t, ROLES>& base);
   static int64_t length_of(const Tensor& tensor, Sum sum);

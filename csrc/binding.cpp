@@ -190,10 +190,10 @@ class Jobs {
     batch_->leave();
     batch_->busy.store(false);
   }
-  std::vector<std::tuple<int, Sum, int, int64_t>> requests() const {
-    std::vector<std::tuple<int, Sum, int, int64_t>> found;
+  std::vector<std::tuple<int, int, int, int64_t>> requests() const {
+    std::vector<std::tuple<int, int, int, int64_t>> found;
     for (const Request& request : batch_->requests())
-      found.emplace_back(request.tensor, request.sum, request.total, request.length);
+      found.emplace_back(request.tensor, request.stage, request.which, request.length);
     return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
@@ -473,14 +473,6 @@ NB_MODULE(_native, m) {
       },
       nb::arg("tensor"), nb::arg("parameter"), nb::arg("exchange").none(),
       "Make tensors of another library known by its table of C functions; return False if that is of another version.");
-  nb::enum_<Sum>(m, "Sum")
-      .value("OWN", SUM_OWN)
-      .value("MODEL", SUM_MODEL)
-      .value("ROWS", SUM_ROWS)
-      .value("COLS", SUM_COLS)
-      .value("G", SUM_G)
-      .value("R", SUM_R)
-      .value("TOTAL", SUM_TOTAL);
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
         "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
   m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
@@ -544,7 +536,7 @@ NB_MODULE(_native, m) {
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("requests", &Jobs::requests, "The requests of this round: the job, which of its sums, which of its totals, and how many numbers.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")

@@ -1,5 +1,6 @@
 #include "factors.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -12,6 +13,8 @@ namespace {
 #include "numbers.hpp"
 #include "printed/programs.hpp"
 #include "kernels/convert.hpp"
+
+constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own
 
 const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
@@ -37,11 +40,8 @@ void for_entries(const Layer& l, const bool* has, const int64_t* stored, F&& f) 
 // The dimensions along which R or C extends, or where there are several matrices.
 struct Along {
   bool of[MAX_DIMS];
-  Along(const Layer& l, Operand which) {
-    for (int d = 0; d < l.dims; d++) of[d] = l.stride[d][which] != 0;
-  }
-  explicit Along(const Layer& l) {
-    for (int d = 0; d < l.dims; d++) of[d] = l.stride[d][ROW] != 0 && l.stride[d][COL] != 0;
+  Along(const Layer& l, Operand one, Operand other) {
+    for (int d = 0; d < l.dims; d++) of[d] = l.stride[d][one] != 0 && l.stride[d][other] != 0;
   }
 };
 
@@ -61,7 +61,7 @@ template <class T>
 void total_in(const Layer& l) {
   const Factors& f = *l.f;
   for (int64_t m = 0; m < f.matrices; m++) f.G_total[m] = f.R_total[m] = 0;
-  for_entries(l, Along(l, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
+  for_entries(l, Along(l, ROW, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
     f.G_total[m] += f.R[i];
     f.R_total[m] += double(read<T>(f.dtype_R, f.stored_R + at));
   });
@@ -77,7 +77,7 @@ void update_in(const Layer& l, bool write, bool make_factors) {
                           void* factor, bool by_mean) {
     T* out = (T*)factor;
     const double divisor = at_least(double(n), 1);
-    for_entries(l, Along(l, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
+    for_entries(l, Along(l, which, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
       const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + k.eps1);
       if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
       if (!make_factors) return;
@@ -104,7 +104,53 @@ void exchange(const Layer& l, const Along& along, double* sums, const int64_t* s
   for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { back ? sums[i] = to[at] : to[at] = sums[i]; });
 }
 
+bool has(const std::vector<int>& dims, size_t d) { return std::find(dims.begin(), dims.end(), int(d)) != dims.end(); }
+
 }  // namespace
+
+std::unique_ptr<Factors> make_factors(Layer& l, const Tensor& t, const std::vector<Dim>& dims) {
+  auto made = std::make_unique<Factors>();
+  Factors& f = *made;
+  f.rows = f.cols = f.matrices = f.n_rows = f.n_cols = 1;
+  for (int d : t.form.rows) f.n_rows *= t.full_shape[size_t(d)];
+  for (int d : t.form.cols) f.n_cols *= t.full_shape[size_t(d)];
+  f.dtype_R = t.arrays[ROLE_R].dtype, f.dtype_C = t.arrays[ROLE_C].dtype;
+  int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
+  for (size_t d = dims.size(); d-- > 0;) {
+    const int64_t size = dims[d].size, step = std::max<int64_t>(size, 1);
+    f.stride_R[d] = dims[d].stride[ROLE_R], f.stride_C[d] = dims[d].stride[ROLE_C];
+    f.sum_R[d] = dims[d].stride[ROLE_SUM_R], f.sum_C[d] = dims[d].stride[ROLE_SUM_C];
+    f.sum_M[d] = dims[d].stride[ROLE_SUM_M];
+    if (dims[d].kind != COL) l.stride[d][ROW] = size == 1 ? 0 : by_row, by_row *= step, f.rows *= size;
+    if (dims[d].kind != ROW) l.stride[d][COL] = size == 1 ? 0 : by_col, by_col *= step, f.cols *= size;
+    if (dims[d].kind == P) f.matrix_stride[d] = by_matrix, by_matrix *= step, f.matrices *= size;
+  }
+  return made;
+}
+
+int64_t most_pieces(const Layer& l, const Factors& f, int d) {
+  const int64_t own_sums = (l.stride[d][ROW] ? 0 : f.rows) + (l.stride[d][COL] ? 0 : f.cols);
+  const int64_t most = own_sums ? std::min(l.count / 8 / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
+  return std::max<int64_t>(d + 1 == l.dims ? std::min(most, l.size[d] / 256) : most, 1);
+}
+
+int64_t place_factors(Layer& l, char* at) {
+  Factors& f = *l.f;
+  f.cut_rows = !l.stride[l.split][ROW], f.cut_cols = !l.stride[l.split][COL];
+  int64_t used = 0;
+  const auto take = [&](int64_t bytes) {
+    char* piece = at ? at + used : nullptr;
+    used += (bytes + 63) / 64 * 64;
+    return piece;
+  };
+  const int64_t number = l.wide ? 8 : 4;
+  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.chunks : 1)));
+  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.chunks : 1)));
+  f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
+  f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
+  f.row_factor = take(number * f.rows), f.col_factor = take(number * f.cols);
+  return used;
+}
 
 void clear_factors(const Layer& l) {
   const Factors& f = *l.f;
@@ -126,11 +172,24 @@ void answer_factors(const Layer& l, bool write) {
 
 void store_factors(const Layer& l) { l.wide ? update_in<double>(l, true, false) : update_in<float>(l, true, false); }
 
-void exchange_rows(const Layer& l, double* to, bool back) { exchange(l, Along(l, ROW), l.f->R, l.f->sum_R, to, back); }
-void exchange_cols(const Layer& l, double* to, bool back) { exchange(l, Along(l, COL), l.f->C, l.f->sum_C, to, back); }
-void exchange_totals(const Layer& l, double* G, double* R, bool back) {
-  if (G) exchange(l, Along(l), l.f->G_total, l.f->sum_M, G, back);
-  if (R) exchange(l, Along(l), l.f->R_total, l.f->sum_M, R, back);
+Spread spread_of_factors(const Tensor& t, Sum sum) {
+  Spread found{1, std::vector<int64_t>(t.shape.size())};
+  for (size_t d = t.shape.size(); d-- > 0;)
+    if (!(sum != SUM_COLS && has(t.form.cols, d)) && !(sum != SUM_ROWS && has(t.form.rows, d)))
+      found.stride[d] = found.length, found.length *= t.shape[d];
+  return found;
+}
+
+void name_sums_of_factors(Tensor& t) {
+  for (const auto& [role, sum] : {std::pair{ROLE_SUM_R, SUM_ROWS}, {ROLE_SUM_C, SUM_COLS}, {ROLE_SUM_M, SUM_G}})
+    if (!t.form.rows.empty()) t.arrays[role] = {true, F32, spread_of_factors(t, sum).stride};
+}
+
+void exchange_factors(const Layer& l, Sum sum, double* to, const std::array<int64_t, ROLES>& base, bool back) {
+  const Factors& f = *l.f;
+  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), f.R, f.sum_R, to + base[ROLE_SUM_R], back);
+  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), f.C, f.sum_C, to + base[ROLE_SUM_C], back);
+  exchange(l, Along(l, ROW, COL), sum == SUM_G ? f.G_total : f.R_total, f.sum_M, to + base[ROLE_SUM_M], back);
 }
 
 }  // namespace layerwise

@@ -72,11 +72,19 @@ struct Program {
   int numbers;                        // how many coefficients it takes
   int sums[ROUNDS];                   // of each round
   Total totals[TOTALS];               // of all rounds
-  // S are totals, `old` are the numbers of the layer's state before the step; answers, measurements and the numbers after
-  // it are made of them.
-  void (*answer)(int round, const double* k, const double* S, const double* old, double* a);
-  void (*report)(const double* k, const double* S, const double* old, double* stats);
+  // S[-1] is the last total, `old` are the numbers of the layer's state before the step; answers and measurements are made
+  // of them with the totals of each round, the numbers after the step with all.
+  void (*answer[ROUNDS])(const double* k, const double* S, const double* old, double* a, double* stats);
   void (*remember)(const double* k, const double* S, const double* old, double* made);
+};
+
+// What most programs have: printed ones say what is otherwise.
+struct Usual {
+  using In = const double*;
+  using Out = double*;
+  static constexpr int CACHES = 0, CACHED[1] = {0}, KEEPS = -1, KEEP_READS = 0, KEEP_WRITES = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  template <class... A> static void remember(const A&...) {}
 };
 
 // The row and column statistics of one factored layer.

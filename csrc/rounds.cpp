@@ -8,42 +8,15 @@
 namespace layerwise {
 namespace {
 
-// Strides of an array of numbers of this shape, but with size 1 along `without`; and its length.
-int64_t spread(const std::vector<int64_t>& shape, const std::vector<int>& without, std::vector<int64_t>& stride) {
-  int64_t length = 1;
-  stride.assign(shape.size(), 0);
-  for (size_t d = shape.size(); d-- > 0;)
-    if (std::find(without.begin(), without.end(), int(d)) == without.end()) stride[d] = length, length *= shape[d];
-  return length;
-}
-
-std::vector<int> rows_and_cols(const Tensor& t) {
-  std::vector<int> both = t.form.rows;
-  both.insert(both.end(), t.form.cols.begin(), t.form.cols.end());
-  return both;
-}
-
 int rounds_of(const Tensor& t) { return t.form.rows.empty() ? programs[t.form.program].rounds : 2; }
 
 }  // namespace
 
-void Batch::name_places(Tensor& t) {
-  if (t.form.rows.empty()) return;
-  for (const auto& [role, without] : {std::pair{ROLE_SUM_R, t.form.cols}, {ROLE_SUM_C, t.form.rows}, {ROLE_SUM_M, rows_and_cols(t)}}) {
-    t.arrays[role].present = true;
-    spread(t.shape, without, t.arrays[role].stride);
-  }
-}
-
 int64_t Batch::length_of(const Tensor& t, Sum sum) {
-  std::vector<int64_t> stride;
-  if (sum == SUM_ROWS) return spread(t.shape, t.form.cols, stride);
-  if (sum == SUM_COLS) return spread(t.shape, t.form.rows, stride);
-  if (sum == SUM_MODEL) return 1;
-  if (sum == SUM_G || sum == SUM_R) return spread(t.shape, rows_and_cols(t), stride);
+  if (is_statistic(sum)) return spread_of_factors(t, sum).length;
   int64_t blocks = 1;
   for (int d : t.block_dims) blocks *= t.shape[size_t(d)];
-  return blocks;
+  return sum == SUM_MODEL ? 1 : blocks;
 }
 
 void Batch::make_rounds() {
@@ -70,8 +43,9 @@ void Batch::make_rounds() {
 // Adds what a tensor requests in this round.
 void Batch::request(Round& round, int tensor, Work work) const {
   const Tensor& t = tensors_[size_t(tensor)];
-  const auto add = [&](Sum sum, int total) {
-    round.requests.push_back({tensor, sum, total, round.length, length_of(t, sum)});
+  const int stage = work.kind == MEASURE ? 2 + work.round : work.kind;
+  auto add = [&, which = 0](Sum sum, int total) mutable {
+    round.requests.push_back({tensor, stage, which++, sum, total, round.length, length_of(t, sum)});
     round.length += round.requests.back().length;
   };
   if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0);
@@ -131,13 +105,10 @@ void Batch::exchange(const Request& request, bool back) {
     const auto& base = base_[size_t(i)];
     const auto one = [&](double& number) { back ? number = *at++ : *at++ = number; };
     switch (request.sum) {
-      case SUM_ROWS: exchange_rows(l, at + base[ROLE_SUM_R], back); break;
-      case SUM_COLS: exchange_cols(l, at + base[ROLE_SUM_C], back); break;
-      case SUM_G: exchange_totals(l, at + base[ROLE_SUM_M], nullptr, back); break;
-      case SUM_R: exchange_totals(l, nullptr, at + base[ROLE_SUM_M], back); break;
       case SUM_MODEL: back ? l.clip_model = shorter(*at, l.gradient->model) : *at += l.squares; break;
       case SUM_OWN: one(l.squares); break;
-      case SUM_TOTAL: one(l.totals[request.total]);
+      case SUM_TOTAL: one(l.totals[request.total]); break;
+      default: exchange_factors(l, request.sum, at, base, back);
     }
   }
 }

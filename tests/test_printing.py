@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -135,8 +136,16 @@ def test_the_program_is_the_rule(case: Any) -> None:
 @cases
 def test_programs_are_told_apart_by_what_they_do(case: Any) -> None:
     found = kernels_for(case.name)
-    bodies = found.header.split("template <class T>\n")[1:]
-    assert len({body.replace(body.split()[1], "") for body in bodies}) == len(bodies) == len({*found.names.values()})
+    bodies = found.header.split("template <class T> struct ")[1:]
+    assert len({body.partition(" ")[2] for body in bodies}) == len(bodies) == len({*found.names.values()})
+
+
+@cases
+def test_functions_of_one_text_are_printed_once(case: Any) -> None:
+    found = kernels_for(case.name)
+    for text, start in ((found.header, r"\n  (?:static void|void|T) \w+"), (found.functions, r"@triton\.jit\ndef \w+")):
+        functions = re.split(start, text)[1:]
+        assert len({one.partition("\n\n")[0] for one in functions}) == len(functions) > 1
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in KERNELED], ids=lambda case: case.name)
@@ -314,7 +323,7 @@ def test_state_that_is_one_number_of_a_layer(tmp_path: Path) -> None:
     found = kernels_of(entry)
     [program] = found.structures.programs.values()
     assert (program.states, [*program.remember], program.keeps) == (("m", "e"), ["size"], 1)
-    assert "LAYER_STATES = 1, OF_LAYER = 1 << 1;" in found.header
+    assert "LAYER_STATES = 1, OF_LAYER = 1 << 1;" in " ".join(found.header.split())
     values = dict.fromkeys(found.numbers, 0.9) | {"now.lr": 0.1}
     compare(found, program, entry.rule, entry.hyper(lr=0.1), lambda t: values)
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from expressions import Language, Printer, free
 from programs import Program, Structures
 from runs import coefficients
+from sharing import Functions, Members
 from symbols import COMPARISON, NotPrinted, Symbol, leaf
 
 from layerwise.engines.programs import names_of
@@ -23,9 +24,17 @@ MOST = {
     "sums": 4,
     "rounds": 3,
     "totals": 8,
-    "answers": 8,
     "stats": 8,
-}  # of csrc/layer.hpp
+}  # of csrc/layer.hpp, which has these too
+USUAL = {
+    "CACHES": "0",
+    "CACHED[1]": "{0}",
+    "KEEPS": "-1",
+    "KEEP_READS": "0",
+    "KEEP_WRITES": "0",
+    "LAYER_STATES": "0",
+    "OF_LAYER": "0",
+}
 # Names of parameters and functions in printed code, and words of the language that may be names in a rule.
 TAKEN = {
     *"pgsxkaSTR",
@@ -40,7 +49,6 @@ TAKEN = {
         "terms",
         "apply",
         "answer",
-        "report",
         "remember",
         "old",
         "unless_off",
@@ -104,17 +112,19 @@ class Cpp(Language):
 
 def header(entry: Entry, found: Structures, numbers: Sequence[str]) -> tuple[str, dict[Program, str]]:
     """Return the header of a rule, and the name of each program's struct; equal programs share one."""
-    bodies: dict[str, str] = {}
-    named: dict[Program, str] = {}
-    for program in found.programs.values():
-        body = Struct(program, numbers).text()
-        bodies.setdefault(body, entry.name + program.suffix)
-        named[program] = bodies[body]
+    programs = [*dict.fromkeys(found.programs.values())]
+    members, functions = Members(programs, numbers, {*TAKEN}, member), Functions()
+    structs = [Struct(program, numbers, members, functions) for program in programs]
+    first, texts, named = structs[0], dict[str, str](), dict[Program, str]()
+    for struct in structs:
+        text = struct.text(first)
+        named[struct.program] = texts.setdefault(text, struct.name)
     path = f"rules/{entry.rule.__name__.rpartition('.')[2]}.py"
     parts = [
         f"// Printed from {path} by `make generate`: change that, not this file.\n",
         _numbers(entry, numbers),
-        *(body.replace("@NAME@", name) for body, name in bodies.items()),
+        first.whole(),
+        *(text.replace("@NAME@", name) for text, name in texts.items() if name != first.name),
     ]
     return "\n".join(parts), named
 
@@ -134,17 +144,17 @@ def member(number: str) -> str:
 
 
 class Struct:
-    """The struct of one program."""
+    """The struct of one program. That of the rule's first one has all functions, and the others derive from it."""
 
-    def __init__(self, program: Program, numbers: Sequence[str]) -> None:
-        self.program, self.numbers = program, numbers
+    def __init__(self, program: Program, numbers: Sequence[str], members: Members, functions: Functions) -> None:
+        self.program, self.numbers, self.members = program, numbers, members
+        self.name = program.entry.name + program.suffix
+        self._shared = functions
         shown = {x: name for x, name in program.names.items() if x.op == "state"}
-        used = program.in_arrays()
-        self.coefficients = [name for name in numbers if leaf("coefficient", name, is_array=False) in used]
-        taken = {*TAKEN, *map(member, self.coefficients)}
-        self.answers = {one.leaf: free(str(one.leaf.args[0]), taken) for one in program.answers}
+        taken = {*TAKEN, *members.names()}
         self.states = {n: free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
         self.refuse_too_many()
+        self.constants, self.calls = self._constants(), self._calls()
 
     def refuse_too_many(self) -> None:
         program = self.program
@@ -154,95 +164,121 @@ class Struct:
             "sums": max(map(len, program.rounds), default=0),
             "rounds": len(program.rounds),
             "totals": sum(map(len, program.rounds)),
-            "answers": sum(one.round >= 0 for one in program.answers),
             "stats": len(program.stats),
         }
         for what, size in sizes.items():
             if size > MOST[what]:
                 raise NotPrinted(f"kernels take at most {MOST[what]} {what}, but {program.entry.name} has {size}")
 
-    def text(self) -> str:
-        used = self._members()
-        name = self.program.entry.name
+    def text(self, first: Struct) -> str:
+        """Return the struct as it derives from that of the first program."""
+        of_first = first.constants
+        constants = {name: value for name, value in self.constants.items() if of_first.get(name) != value}
+        calls = [call for kind, call in self.calls.items() if first.calls.get(kind) != call]
+        inner = [f"using {first.name}<T>::{first.name};", *_declared(constants), *calls]
+        body = textwrap.indent("\n".join(inner), "  ")
+        return f"template <class T> struct @NAME@ : {first.name}<T> {{\n{body}\n}};\n"
+
+    def whole(self) -> str:
+        """Return the struct of the first program, with the functions of all."""
+        rule, names = self.program.entry.name, ", ".join(self.members.names())
+        usual = {name: value for name, value in self.constants.items() if USUAL.get(name) != value}
         inner = [
-            self._constants(),
-            f"T {', '.join(used)};" if used else "",
-            _function("@NAME@", f"const {name}Numbers& k, const double* a", self._constructor(used), ""),
-            *self._functions(),
+            "\n".join([f"using Numbers = {rule}Numbers;", *_declared(usual)]),
+            textwrap.fill(f"T {names};", WIDTH - 2, subsequent_indent="  "),
+            _function(f"{self.name}(const Numbers& k, In a)", self._constructor()),
+            "\n".join(filter(None, self.calls.values())),
+            *self._shared.texts().values(),
         ]
         body = "\n\n".join(textwrap.indent(one, "  ") for one in inner if one)
-        return f"template <class T>\nstruct @NAME@ {{\n  using Numbers = {name}Numbers;\n{body}\n}};\n"
+        return f"template <class T> struct {self.name} : Usual {{\n{body}\n}};\n"
 
     # ---- what it is
 
-    def _constants(self) -> str:
+    def _constants(self) -> dict[str, str]:
+        """Return the constants by their names, with the lengths of arrays, which some compilers do not find out."""
         program = self.program
         sums = [len(one) for one in program.rounds] or [0]
         kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
         cached = [str(one) for one in program.cached or (0,)]
-        caches = f"CACHED[{len(cached)}] = {{{', '.join(cached)}}}"
         states, kept, stored = program.states, program.keep, [program.weights, *program.state.values()]
         reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
-        keeps = -1 if program.keeps is None else program.keeps
-        sizes = f"STATES = {len(program.states)}, ROUNDS = {len(program.rounds)}, CACHES = {len(program.cached)}"
-        of_layer = " | ".join(f"1 << {i}" for i in program.places_of_numbers()) or "0"
-        # Arrays say how long they are: some compilers do not know it of a template's before they need it.
-        return "\n".join(
-            f"static constexpr {line};"
-            for line in (
-                f"int {sizes}, KEEPS = {keeps}",
-                f"int LAYER_STATES = {len(program.remember)}, OF_LAYER = {of_layer}",
-                f"int SUMS[{len(sums)}] = {{{', '.join(map(str, sums))}}}, {caches}",
-                f"Total TOTALS[{len(kinds)}][4] = {{{', '.join(f'{{{one}}}' for one in kinds)}}}",
-                f"int KEEP_READS = {_bits(kept.values(), states)}, KEEP_WRITES = {_places(kept, states)}",
-                f"int TERMS_READ[{len(reads)}] = {{{', '.join(reads)}}}",
-                f"int APPLY_READS = {_bits(stored, states)}, APPLY_WRITES = {_places(program.state, states)}",
-            )
-        )
+        return {
+            "STATES": str(len(program.states)),
+            "ROUNDS": str(len(program.rounds)),
+            f"SUMS[{len(sums)}]": f"{{{', '.join(map(str, sums))}}}",
+            "CACHES": str(len(program.cached)),
+            f"CACHED[{len(cached)}]": f"{{{', '.join(cached)}}}",
+            "KEEPS": str(-1 if program.keeps is None else program.keeps),
+            "KEEP_READS": _bits(kept.values(), states),
+            "KEEP_WRITES": _places(kept, states),
+            f"TERMS_READ[{len(reads)}]": f"{{{', '.join(reads)}}}",
+            "APPLY_READS": _bits(stored, states),
+            "APPLY_WRITES": _places(program.state, states),
+            "LAYER_STATES": str(len(program.remember)),
+            "OF_LAYER": " | ".join(f"1 << {i}" for i in program.places_of_numbers()) or "0",
+            f"TOTALS[{len(kinds)}][4]": f"{{{', '.join(f'{{{one}}}' for one in kinds)}}}",
+        }
 
     # ---- the numbers that arrays are computed with
 
-    def _members(self) -> list[str]:
-        used = self.program.in_arrays()
-        return [*map(member, self.coefficients), *(name for one, name in self.answers.items() if one in used)]
-
-    def _constructor(self, used: Sequence[str]) -> str:
-        known = {member(name) for name in self.numbers}
-        values, at = {}, 0
-        printer = Printer(Cpp("double"), self._leaves("k."), {}, {*TAKEN, *used})
-        early = [one for one in self.program.answers if one.round < 0]
-        values |= zip(
-            (self.answers[one.leaf] for one in early), printer.outputs(*(o.value for o in early)), strict=True
-        )
-        lines = printer.lines
-        for one in self.program.answers:
-            if one.round >= 0:
-                values[self.answers[one.leaf]] = f"a[{at}]"
-                at += 1
-        lines += [f"{name} = T({values.get(name, f'k.{name}')});" for name in used if name in known or name in values]
-        short = all(len(line) < 60 for line in lines)
-        return (
-            textwrap.fill(" ".join(one.replace(" ", "~") for one in lines), WIDTH - 4).replace("~", " ")
-            if short
-            else "\n".join(lines)
-        )
+    def _constructor(self) -> str:
+        """Return lines that set the numbers of all programs, of which compilers drop what one does not use."""
+        members = self.members
+        printer = Printer(Cpp("double"), self._leaves("k."), {}, {*TAKEN, *members.names()})
+        values = {name: f"k.{member(one)}" for one, name in members.coefficients.items()}
+        values |= zip(members.early.values(), printer.outputs(*members.early), strict=True)
+        values |= {name: f"a[{i}]" for i, name in enumerate(members.slots)}
+        lines = [*printer.lines, *(f"{name} = T({value});" for name, value in values.items())]
+        return "\n".join(_filled(lines))
 
     def _leaves(self, prefix: str) -> dict[Symbol, str]:
         return {leaf("coefficient", name, is_array=False): prefix + member(name) for name in self.numbers}
 
     # ---- functions
 
-    def _functions(self) -> list[str]:
-        program, found = self.program, []
+    def _calls(self) -> dict[str, str]:
+        """Return, for each kind of function, how this program calls the one that it has."""
+        program, calls = self.program, {}
         if program.keep:
-            found.append(_function("void keep", "T p, T g, T* s", self._stored(program.keep)))
+            calls["keep"] = self._made("keep", "void @(T p, T g, T* s) const", self._stored(program.keep))
         if program.rounds:
-            rounds = [self._body({f"x[{i}]": x for i, (_, x) in enumerate(each)}, {}) for each in program.rounds]
-            found.append(
-                "template <int ROUND>\n" + _function("void terms", "T p, T g, const T* s, T* x", _branches(rounds))
-            )
-        found.append(_function("T apply", "T p, T g, T* s, const T* x", self._stored(program.state, program.weights)))
-        return found + self._answers()
+            bodies = [self._body({f"x[{i}]": x for i, (_, x) in enumerate(each)}, {}) for each in program.rounds]
+            calls["terms"] = self._made("terms", "void @(T p, T g, const T* s, T* x) const", *bodies)
+        stored = self._stored(program.state, program.weights)
+        calls["apply"] = self._made("apply", "T @(T p, T g, T* s, const T* x) const", stored)
+        given = "const Numbers& k, In S, In old"
+        answers = [self._answers(j) for j in range(max(1, len(program.rounds)))]
+        calls["answer"] = self._made("answer", f"static void @({given}, Out a, Out to)", *answers)
+        if program.remember:
+            totals = sum(map(len, program.rounds))
+            new = self._scalars({f"to[{i}]": x for i, x in enumerate(program.remember.values())}, totals, {})
+            calls["remember"] = self._made("remember", f"static void @({given}, Out to)", new)
+        return calls
+
+    def _made(self, kind: str, head: str, *bodies: str) -> str:
+        """Make functions of these bodies, one for each round, and return the call by which they are found."""
+        by_round = kind in ("terms", "answer")
+        names = [
+            self._shared.named(f"{kind}_{j}" if by_round else kind, self.program.suffix, _function(head, body))
+            for j, body in enumerate(bodies)
+        ]
+        if names == [kind]:
+            return ""
+        first = self.program.entry.name
+        of, after, given = (
+            (f"{first}<T>::", "", "const A&... a") if "static" in head else ("this->", " const", "A... a")
+        )
+        calls = [f"{of}{name}(a...);" for name in names]
+        chosen = [f"ROUND == {j} ? {call[:-1]} :" for j, call in enumerate(calls[:-1])]
+        of_round, is_static = "int ROUND, " if by_round else "", "static " if "static" in head else ""
+        result = "T" if kind == "apply" else "void"
+        start = f"template <{of_round}class... A> {is_static}{result} {kind}({given}){after} {{"
+        body = f"return {calls[-1]}" if kind == "apply" else " ".join([*chosen, calls[-1]])
+        line = f"{start} {body} }}"
+        if len(line) <= WIDTH - 2:
+            return line
+        return "\n".join([start, *(f"  {one}" for one in _filled([*chosen, calls[-1]])), "}"])
 
     def _stored(self, states: Mapping[str, Any], returned: Any = None) -> str:
         last = self.program.rounds[-1] if self.program.rounds else ()
@@ -253,7 +289,7 @@ class Struct:
         """Return lines that compute what is written, and then write it."""
         everything = [*written.values(), *([] if returned is None else [returned])]
         read = {x for one in everything if isinstance(one, Symbol) for x in one.walk()}
-        leaves = self._leaves("") | self.answers
+        leaves = dict[Symbol, str](self.members.of(self.program))
         leaves |= {leaf("input", name, is_array=True): name for name in "pg"}
         first = []
         for name in self.program.states:
@@ -268,7 +304,7 @@ class Struct:
                 leaves[x] = free(self.program.names.get(whole, f"x{x.args[0]}"), {*TAKEN, *leaves.values()})
                 first.append(f"{leaves[x]} = {place}")
         names = {x: name for x, name in self.program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Cpp("T"), leaves, names, [*self._members(), *TAKEN])
+        printer = Printer(Cpp("T"), leaves, names, [*self.members.names(), *TAKEN])
         texts = printer.outputs(*everything)
         lines = [f"const T {', '.join(first)};"] if first else []
         lines += printer.lines
@@ -279,50 +315,62 @@ class Struct:
 
     # ---- answers, in float64
 
-    def _answers(self) -> list[str]:
-        program = self.program
-        given = f"const {program.entry.name}Numbers& k, const double* S, const double* old"
-        known = [one for one in program.answers if one.round >= 0]
-        parts = []
-        for j in range(len(program.rounds)):
-            wanted = {f"a[{i}]": one.value for i, one in enumerate(known) if one.round == j}
-            if wanted:
-                parts.append(f"if (round == {j}) {{\n{textwrap.indent(self._scalars(wanted), '  ')}\n}}")
-        stats = {f"to[{i}]": x for i, x in enumerate(program.stats.values())}
-        new = {f"to[{i}]": x for i, x in enumerate(program.remember.values())}
-        return [
-            _function("static void answer", f"int round, {given}, double* a", "\n".join(parts), ""),
-            _function("static void report", f"{given}, double* to", self._scalars(stats), ""),
-            _function("static void remember", f"{given}, double* to", self._scalars(new), ""),
-        ]
+    def _answers(self, number: int) -> str:
+        answers, stats = self.members.answers(self.program, number), self.program.stats_of(number)
+        wanted = {f"a[{i}]": x for i, x in answers.items()} | {f"to[{i}]": x for i, x in stats.items()}
+        before = {x: f"a[{i}]" for j in range(number) for i, x in self.members.answers(self.program, j).items()}
+        return self._scalars(wanted, sum(map(len, self.program.rounds[: number + 1])), before)
 
-    def _scalars(self, written: Mapping[str, Any]) -> str:
+    def _scalars(self, written: Mapping[str, Any], known: int, before: Mapping[Symbol, str]) -> str:
+        """Return lines that write scalars made of so many totals, of which S[-1] is the last, and of answers before."""
         program = self.program
-        leaves = self._leaves("k.")
-        totals = sum(map(len, program.rounds))
-        leaves |= {leaf("total", i, is_array=False): f"S[{i}]" for i in range(totals)}
+        leaves = self._leaves("k.") | dict(before)
+        leaves |= {leaf("total", i, is_array=False): f"S[{i - known}]" for i in range(known)}
         leaves |= {leaf("layer", name, is_array=False): f"old[{i}]" for i, name in enumerate(program.remember)}
         names = {x: name for x, name in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
         printer = Printer(Cpp("double"), leaves, names, TAKEN - {"x", "s", "p", "g"})
         texts = printer.outputs(*written.values())
-        lines = printer.lines + [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
-        return "\n".join(lines)
+        stores = [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
+        return "\n".join([*_joined(printer.lines), *_filled(stores)])
 
 
-def _function(head: str, parameters: str, body: str, after: str = " const") -> str:
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Return declarations with those of one type in one line as long as they fit."""
+    found = list[str]()
+    for line in lines:
+        type_, name = re.fullmatch(r"(const \w+ )(.*)", line).groups()
+        if found and found[-1].startswith(type_) and len(found[-1]) + len(name) < WIDTH - 4:
+            found[-1] = f"{found[-1][:-1]}, {name}"
+        else:
+            found.append(line)
+    return found
+
+
+def _filled(texts: Iterable[str], width: int = WIDTH - 4, after: str = "") -> list[str]:
+    """Return texts in lines, none of them broken."""
+    one_line = " ".join(one.replace(" ", "~") for one in texts)
+    lines = textwrap.wrap(one_line, width, subsequent_indent=after, break_on_hyphens=False, break_long_words=False)
+    return [line.replace("~", " ") for line in lines]
+
+
+def _function(head: str, body: str) -> str:
     """Return a function; the names of parameters that it does not use are left out."""
+    start, parameters, after = re.fullmatch(r"(.*?)\((.*)\)(.*)", head).groups()
     shown = ", ".join(
         one if re.search(rf"\b{one.split()[-1]}\b", body) else one.rpartition(" ")[0] for one in parameters.split(", ")
     )
-    return f"{head}({shown}){after} {{\n{textwrap.indent(body, '  ')}\n}}" if body else f"{head}({shown}){after} {{}}"
+    inner = f"\n{textwrap.indent(body, '  ')}\n" if body else ""
+    return f"{start}({shown}){after} {{{inner}}}"
 
 
-def _branches(rounds: Sequence[str]) -> str:
-    if len(rounds) == 1:
-        return rounds[0]
-    return "\n".join(
-        f"if constexpr (ROUND == {j}) {{\n{textwrap.indent(one, '  ')}\n}}" for j, one in enumerate(rounds)
-    )
+def _declared(constants: Mapping[str, str]) -> list[str]:
+    """Return constants as lines."""
+    lines = []
+    for type_ in ("int", "Total"):
+        own = [f"{name} = {x}," for name, x in constants.items() if name.startswith("TOTALS") == (type_ == "Total")]
+        if own:
+            lines += _filled([f"static constexpr {type_}", *own[:-1], f"{own[-1][:-1]};"], WIDTH - 2, "  ")
+    return lines
 
 
 def _bits(xs: Iterable[Any], states: Sequence[str]) -> str:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any, NamedTuple
 
 import cpp
 import triton_source
 from programs import Program, Structures, structures
 from runs import Run
+from source import wrapped
 from symbols import NotPrinted
 
+from layerwise.engines.programs import Program as Row
 from layerwise.engines.programs import form_of, presence_of
 from layerwise.registry import ENTRIES, Entry
 
@@ -27,6 +29,7 @@ from __future__ import annotations
 
 from layerwise.engines.programs import ANY, Printed, Program
 
+# fmt: off
 '''
 
 
@@ -82,28 +85,46 @@ def _list(found: list[Kernels], places: list[str]) -> str:
 
 
 def _table(found: list[Kernels], places: list[str]) -> str:
-    rows = "".join(f"{one.entry.rule.__name__!r}: {_printed(one, places)},\n" for one in found)
-    return f"{HEAD}RULES: dict[str, Printed] = {{\n{rows}}}\n"
+    rules = "".join(f'    "{one.entry.rule.__name__}": {_printed(one, places)},\n' for one in found)
+    return f"{HEAD}RULES: dict[str, Printed] = {{\n{rules}}}\n".replace("'", '"')
 
 
 def _printed(one: Kernels, places: list[str]) -> str:
-    known = sorted(spec.name for spec in fields(one.entry.hyper))
-    extra = [name for name in one.numbers if "." in name]
-    programs = "".join(f"{_source(key)}: {_program(program, one, places)},\n" for key, program in _with_factored(one))
-    return (
-        f"Printed(known=frozenset({known!r}), options={one.structures.options!r}, numbers={tuple(extra)!r}, "
-        f"programs={{\n{programs}}})"
+    extra = tuple(name for name in one.numbers if "." in name)
+    of_name = {name: program for program, name in reversed(one.names.items())}
+    rows = ((key, one.names[program]) for key, program in _with_factored(one))
+    lines = [wrapped(f"{_source(key)}: {_row(of_name[name], name, places)},", 108) for key, name in rows]
+    programs = textwrap.indent("\n".join(lines), "        ")
+    return f"Printed(options={one.structures.options!r}, numbers={extra!r}, programs={{\n{programs}\n    }})"
+
+
+def _row(program: Program, name: str, places: list[str]) -> str:
+    """Return a program as source, without what most have."""
+    name, place, *more = row_of(program, name, places.index(name))
+    each = zip(Row._fields[2:], more, strict=True)
+    given = (f", {field}={x!r}" for field, x in each if Row._field_defaults.get(field, ...) != x)
+    return f"Program({name!r}, {place}{''.join(given)})"
+
+
+def row_of(program: Program, name: str, place: int) -> Row:
+    """Return a program as engines know it."""
+    return Row(
+        name,
+        place,
+        stats=(*program.stats,),
+        states=program.states,
+        layer_states=(*program.remember,),
+        rounds=tuple(tuple(request.kind for request in one) for one in program.rounds),
+        keeps=program.keeps,
+        keep_writes=program.bits(program.keep),
+        apply_writes=program.bits(program.state),
+        cached=program.cached,
+        rereads=program.rereads,
     )
 
 
-def _program(program: Program, one: Kernels, places: list[str]) -> str:
-    name = one.names[program]
-    totals = tuple(request.kind for each in program.rounds for request in each)
-    return f"Program({name!r}, {places.index(name)}, {totals!r}, {tuple(program.stats)!r})"
-
-
 def _source(key: tuple[Any, ...]) -> str:
-    return "(" + "".join("ANY, " if x is ... else f"{x!r}, " for x in key) + ")"
+    return f"({', '.join('ANY' if x is ... else repr(x) for x in key)}{',' * (len(key) == 1)})"
 
 
 def _with_factored(one: Kernels) -> Iterator[tuple[tuple[Any, ...], Program]]:

@@ -8,7 +8,7 @@ structure. Each structure gives a program.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -60,10 +60,36 @@ class Program:
     stats: dict[str, Any]
     names: dict[Symbol, str]
 
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """Return the kinds of the sums of all rounds, one after the other."""
+        return tuple(request.kind for each in self.rounds for request in each)
+
+    @property
+    def rereads(self) -> bool:
+        """Return whether `apply` needs the gradient, or the terms that it is made of."""
+        last = [x for _, x in self.rounds[-1]] if self.rounds else []
+        xs = [self.weights, *self.state.values(), *last]
+        return any(leaf("input", "g", is_array=True) in {*x.walk()} for x in xs if isinstance(x, Symbol))
+
     def places_of_numbers(self) -> list[int]:
         """Return the places, among the parts of the state that there are, of those that are one number of the layer."""
         parts = [name for name in self.entry.rule.State._fields if name in {*self.states, *self.remember}]
         return [i for i, name in enumerate(parts) if name in self.remember]
+
+    def bits(self, written: Iterable[str]) -> int:
+        """Return the bits of these states."""
+        return sum(1 << self.states.index(name) for name in written)
+
+    def is_early(self, answer: Answer) -> bool:
+        """Return whether elements are computed with an answer before the first totals are known."""
+        first = [*self.keep.values(), *(x for _, x in self.rounds[0])] if self.rounds else []
+        return answer.round < 0 and any(answer.leaf in {*x.walk()} for x in first if isinstance(x, Symbol))
+
+    def stats_of(self, number: int) -> dict[int, Any]:
+        """Return what is reported with the totals of a round, by its place."""
+        kinds = enumerate(self.stats.values())
+        return {i: x for i, x in kinds if max(round_of(x, self.rounds), 0) == number}
 
     def in_arrays(self) -> set[Symbol]:
         """Return all parts of the expressions that are computed of each element."""
@@ -253,8 +279,7 @@ class Answers:
     """The scalars that arrays are computed with."""
 
     def __init__(self, names: dict[Symbol, str], rounds: Sequence[Sequence[Request]]) -> None:
-        self._names = names
-        self._round_of = [j for j, one in enumerate(rounds) for _ in one]
+        self._names, self._rounds = names, rounds
         self.found: dict[Symbol, Answer] = {}
 
     def in_array(self, x: Any) -> Any:
@@ -270,11 +295,12 @@ class Answers:
             taken = [str(one.leaf.args[0]) for one in self.found.values()]
             while name in taken:
                 name += "_"
-            self.found[x] = Answer(leaf("answer", name, is_array=False), x, self.round_of(x))
+            self.found[x] = Answer(leaf("answer", name, is_array=False), x, round_of(x, self._rounds))
         return self.found[x].leaf
 
-    def round_of(self, x: Symbol) -> int:
-        """Return the last round whose totals a scalar is made of. Numbers of a layer are read with the first."""
-        parts = {*x.walk()}
-        first = 0 if any(one.op == "layer" for one in parts) else -1
-        return max([first, *(self._round_of[one.args[0]] for one in parts if one.op == "total")])
+
+def round_of(x: Any, rounds: Sequence[Sequence[Request]]) -> int:
+    """Return the last round of whose totals a scalar is made, or −1. Numbers of a layer are read with the first."""
+    places, parts = [j for j, one in enumerate(rounds) for _ in one], {*x.walk()} if isinstance(x, Symbol) else ()
+    first = 0 if any(one.op == "layer" for one in parts) else -1
+    return max([first, *(places[one.args[0]] for one in parts if one.op == "total")])

@@ -51,3 +51,9 @@ def renamed(text: str, names: dict[str, str]) -> str:
     for own, other in names.items():
         text = re.sub(rf"(?<!\")\b{own}\b", other, text)
     return text
+
+
+def wrapped(line: str, width: int) -> str:
+    """Return a long line within parentheses in several, cut after commas."""
+    kept = re.sub(r"(?<!,) ", "~", line)
+    return "\n".join(textwrap.wrap(kept, width, subsequent_indent="    ", break_on_hyphens=False)).replace("~", " ")

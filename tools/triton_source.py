@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import isinf
 from typing import Any, ClassVar
 
 from expressions import Language, Printer, free
 from programs import Program
+from sharing import Functions, Members
+from source import wrapped
 from symbols import Symbol, leaf
 
 from layerwise.registry import Entry
 
 MEANS = ("Mean", "MeanSquare")
 SHARED = ("at_least", "at_most", "expm1", "power", "root", "unless_off")  # functions of kernels/parts.py
+TAKEN = {*"kpgsxSna", "old", "to", "tl", "triton", "values", *SHARED}
 HEAD = '''"""The programs of {name}, as device functions.
 
 Printed from {path} by `make generate`: change that, not this file.
 """
 
+# fmt: off
 from __future__ import annotations
 
 import triton
@@ -29,11 +33,7 @@ import triton.language as tl
 {imports}
 {columns}
 '''
-TABLE = """
-PROGRAMS = {{
-{rows}
-}}
-"""
+WIDTH = 120
 
 
 class Triton(Language):
@@ -60,11 +60,13 @@ class Triton(Language):
 
 def module(entry: Entry, named: Mapping[Program, str], numbers: Sequence[str]) -> str:
     """Return the module of a rule, with its programs by their names."""
-    distinct = {name: program for program, name in reversed(named.items())}
-    found = {name: Functions(distinct[name], name, numbers) for name in dict.fromkeys(named.values())}
-    body = "\n\n".join(function for one in found.values() for function in one.sources())
-    rows = "\n".join(f"    {name!r}: {one.row()}," for name, one in found.items())
-    text = body + TABLE.format(rows=rows)
+    programs = {name: program for program, name in reversed(named.items())}
+    members, functions = Members([*programs.values()][::-1], numbers, {*TAKEN}, member), Functions()
+    found = {name: Printed(programs[name], numbers, members, functions) for name in dict.fromkeys(named.values())}
+    rows = "\n".join(wrapped(f'"{name}": {one.row()},', WIDTH - 4) for name, one in found.items())
+    sources = [_load_values(members, numbers), *functions.texts().values()]
+    text = "".join(f"@triton.jit\n{one}\n\n" for one in sources)
+    text += f"PROGRAMS = {{\n{textwrap.indent(rows, '    ')}\n}}\n"
     path = f"rules/{entry.rule.__name__.rpartition('.')[2]}.py"
     return HEAD.format(name=entry.name, path=path, imports=_imports(text, numbers), columns=_columns(numbers)) + text
 
@@ -74,14 +76,15 @@ def _imports(text: str, numbers: Sequence[str]) -> str:
     lines = [f"from layerwise.engines.gpu.kernels.parts import {shared}"] if shared else []
     if numbers:
         lines.append("from layerwise.engines.gpu.kernels.tables import columns")
-    return "\n".join([*lines, "from layerwise.engines.gpu.program import Program\n"])
+    return "\n".join([*lines, "from layerwise.engines.gpu.program import Functions\n"])
 
 
 def _columns(numbers: Sequence[str]) -> str:
     if not numbers:
         return ""
-    names = _together([column(one) for one in numbers])
-    return f"# The numbers that are known before a tensor is read.\n{names} = columns({len(numbers)})\n\n"
+    names = textwrap.fill(", ".join(map(column, numbers)), WIDTH - 8, subsequent_indent="    ")
+    target = f"({names}{'' if len(numbers) > 1 else ','}\n)" if "\n" in names or len(numbers) == 1 else names
+    return f"# The numbers that are known before a tensor is read.\n{target} = columns({len(numbers)})\n"
 
 
 def column(number: str) -> str:
@@ -94,97 +97,58 @@ def member(number: str) -> str:
     return re.sub(r"\W", "_", number)
 
 
-class Functions:
+def _load_values(members: Members, numbers: Sequence[str]) -> str:
+    """Return the function that loads the scalars that arrays of all programs are computed with."""
+    printer = Printer(Triton(), _loaded(numbers), {}, {*TAKEN, *members.names()})
+    known = {name: f"tl.load(k + {column(one)})" for one, name in members.coefficients.items()}
+    for name, text in zip(members.early.values(), printer.outputs(*members.early), strict=True):
+        known[name] = text if text.startswith("tl.where") else f"({text})"
+    known |= {name: f"tl.load(a + {i})" for i, name in enumerate(members.slots)}
+    found = _tuple([f"{text}.to(COMPUTE)" for text in known.values()])
+    return _function("k, a, COMPUTE: tl.constexpr", [*printer.lines, f"return {found}"]).replace("@", "values")
+
+
+def _loaded(numbers: Sequence[str]) -> dict[Symbol, str]:
+    return {leaf("coefficient", name, is_array=False): f"tl.load(k + {column(name)})" for name in numbers}
+
+
+class Printed:
     """The device functions of one program."""
 
-    def __init__(self, program: Program, name: str, numbers: Sequence[str]) -> None:
-        self.program, self.numbers = program, numbers
-        self.prefix = re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    def __init__(self, program: Program, numbers: Sequence[str], members: Members, functions: Functions) -> None:
+        self.program, self.numbers, self.members, self._shared = program, numbers, members, functions
         shown = {x: own for x, own in program.names.items() if x.op == "state" and own != "_"}
-        self.known = [one for one in program.answers if one.round >= 0]
-        self.taken = {*"kpgsxSna", "old", "to", "tl", "triton", *SHARED}
-        self.members = {leaf("coefficient", one, is_array=False): free(member(one), self.taken) for one in numbers}
-        self.members |= {one.leaf: free(str(one.leaf.args[0]), self.taken) for one in program.answers}
-        self.values = self._values()
-        self.states = [free(shown.get(leaf("state", x, is_array=True), x), self.taken) for x in program.states]
-
-    def _values(self) -> list[str]:
-        """Return the names of the scalars that arrays are computed with."""
-        used = self.program.in_arrays()
-        return [name for x, name in self.members.items() if x in used]
-
-    # ---- the table
+        taken = {*TAKEN, *members.names()}
+        self.states = [free(shown.get(leaf("state", x, is_array=True), x), taken) for x in program.states]
 
     def row(self) -> str:
-        program = self.program
-        kinds = tuple(tuple(request.kind for request in one) for one in program.rounds)
-        terms = [self._name("terms", j) for j in range(len(program.rounds))]
-        answers = [self._name("answer", j) if self._answered(j) else "None" for j in range(len(program.rounds))]
-        return (
-            f"Program(states={program.states!r}, layer_states={(*program.remember,)!r}, "
-            f"rounds={kinds!r}, keeps={program.keeps}, "
-            f"keep_writes={self._bits(program.keep)}, apply_writes={self._bits(program.state)}, "
-            f"cached={program.cached!r}, rereads={self._rereads()}, values={self.prefix}_values, "
-            f"keep={f'{self.prefix}_keep' if program.keep else None}, terms={_tuple(terms)}, "
-            f"apply={self.prefix}_apply, answers={_tuple(answers)}, report={self.prefix}_report, "
-            f"remember={f'{self.prefix}_remember' if program.remember else None})"
-        )
-
-    def _bits(self, written: Iterable[str]) -> int:
-        return sum(1 << self.program.states.index(name) for name in written)
-
-    def _rereads(self) -> bool:
-        """Return whether `apply` needs the gradient, or the terms that it is made of."""
-        program = self.program
-        last = [x for _, x in program.rounds[-1]] if program.rounds else []
-        xs = [program.weights, *program.state.values(), *last]
-        return any(leaf("input", "g", is_array=True) in {*x.walk()} for x in xs if isinstance(x, Symbol))
-
-    def _name(self, what: str, number: int) -> str:
-        return f"{self.prefix}_{what}" + (f"_{number}" if len(self.program.rounds) > 1 else "")
-
-    def _answered(self, number: int) -> dict[str, Any]:
-        return {f"a + {i}": one.value for i, one in enumerate(self.known) if one.round == number}
+        """Return the program's functions as source, which makes them."""
+        program, last = self.program, {name: leaf("state", name, is_array=True) for name in self.program.states}
+        made: dict[str, str | None] = {}
+        if program.keep:
+            made["keep"] = self._of_arrays("keep", "k, p, g, s", [*{**last, **program.keep}.values()])
+        terms = [
+            self._of_arrays(f"terms_{j}", "k, p, g, s", [x for _, x in one]) for j, one in enumerate(program.rounds)
+        ]
+        made["terms"] = _tuple(terms) if terms else None
+        stored = [program.weights, *{**last, **program.state}.values()]
+        made["apply"] = self._of_arrays("apply", "k, p, g, s, x", stored)
+        made["answers"] = _tuple([self._answers(j) for j in range(max(1, len(program.rounds)))])
+        if program.remember:
+            made["remember"] = self._of_scalars("remember", "k, S, n, old", program.remember, len(program.totals), {})
+        given = ", ".join(f"{name}={text}" for name, text in made.items() if text)
+        return f"Functions(values, {given})"
 
     # ---- functions
 
-    def sources(self) -> list[str]:
-        program, found = self.program, [self._load_values()]
-        if program.keep:
-            kept = [program.keep.get(name, leaf("state", name, is_array=True)) for name in program.states]
-            found.append(self._of_arrays("keep", "k, p, g, s", kept))
-        for j, one in enumerate(program.rounds):
-            name = self._name("terms", j).removeprefix(f"{self.prefix}_")
-            found.append(self._of_arrays(name, "k, p, g, s", [x for _, x in one]))
-        stored = [program.state.get(name, leaf("state", name, is_array=True)) for name in program.states]
-        found.append(self._of_arrays("apply", "k, p, g, s, x", [program.weights, *stored]))
-        for j in range(len(program.rounds)):
-            if wanted := self._answered(j):
-                name = self._name("answer", j).removeprefix(f"{self.prefix}_")
-                found.append(self._of_scalars(name, "k, S, n, old, a", wanted))
-        stats = {f"to + {i}": x for i, x in enumerate(program.stats.values())}
-        found.append(self._of_scalars("report", "k, S, n, old, to", stats))
-        return [*found, self._of_scalars("remember", "k, S, n, old", program.remember)] if program.remember else found
-
-    def _load_values(self) -> str:
-        leaves = {leaf("coefficient", name, is_array=False): f"tl.load(k + {column(name)})" for name in self.numbers}
-        known = {self.members[x]: text for x, text in leaves.items()}
-        known |= {self.members[one.leaf]: f"tl.load(a + {i})" for i, one in enumerate(self.known)}
-        early = [one for one in self.program.answers if one.round < 0]
-        printer = Printer(Triton(), leaves, {}, {*self.taken, *self.values})
-        for one, text in zip(early, printer.outputs(*(one.value for one in early)), strict=True):
-            known[self.members[one.leaf]] = text if text.startswith("tl.where") else f"({text})"
-        lines = printer.lines
-        lines += [f"{name} = {known[name]}.to(COMPUTE)" for name in self.values]
-        return self._function("values", "k, a, COMPUTE: tl.constexpr", [*lines, f"return {_tuple(self.values)}"])
-
     def _of_arrays(self, name: str, parameters: str, results: Sequence[Any]) -> str:
-        """Return a function of blocks of elements."""
-        program = self.program
+        """Make a function of blocks of elements."""
+        program, names = self.program, self.members.names()
         read = {x for one in results if isinstance(one, Symbol) for x in one.walk()}
-        leaves = self.members | {leaf("input", one, is_array=True): one for one in "pg"}
-        taken = {*self.taken, *self.values, *self.states}
-        lines = [f"{_together(self.values)} = k"] if any(x in read and leaves[x] in self.values for x in leaves) else []
+        leaves = self.members.of(program) | {leaf("input", one, is_array=True): one for one in "pg"}
+        taken = {*TAKEN, *names, *self.states}
+        used = any(x in read and leaves[x] in names for x in leaves)
+        lines = [f"{_together(names)} = k"] if used else []
         for own, one in zip(self.states, program.states, strict=True):
             leaves |= {leaf(op, one, is_array=True): own for op in ("state", "kept")}
         if any(x.op in ("state", "kept") for x in read):
@@ -192,34 +156,53 @@ class Functions:
         for x in sorted((x for x in read if x.op == "term"), key=lambda x: x.args[0]):
             leaves[x] = free(program.names.get(program.rounds[-1][x.args[0]].terms, f"x{x.args[0]}"), taken)
             lines.append(f"{leaves[x]} = x[{x.args[0]}]")
-        names = {x: own for x, own in program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Triton(), leaves, names, taken)
+        shown = {x: own for x, own in program.names.items() if x.op not in ("state", "kept", "total")}
+        printer = Printer(Triton(), leaves, shown, taken)
         texts = printer.outputs(*results)
-        return self._function(name, parameters, [*lines, *printer.lines, f"return {_tuple(texts)}"])
+        return self._named(name, parameters, [*lines, *printer.lines, f"return {_tuple(texts)}"])
 
-    def _of_scalars(self, name: str, parameters: str, made: Mapping[str, Any]) -> str:
-        """Return a function of a layer's totals, in float64, that stores its results, or else returns them."""
-        program = self.program
-        leaves = {leaf("coefficient", one, is_array=False): f"tl.load(k + {column(one)})" for one in self.numbers}
+    def _answers(self, number: int) -> str:
+        answers, stats = self.members.answers(self.program, number), self.program.stats_of(number)
+        stored = {f"a + {i}": x for i, x in answers.items()} | {f"to + {i}": x for i, x in stats.items()}
+        known = sum(map(len, self.program.rounds[: number + 1]))
+        before = {
+            x: f"tl.load(a + {i})" for j in range(number) for i, x in self.members.answers(self.program, j).items()
+        }
+        return self._of_scalars(f"answer_{number}", "k, S, n, old, a, to", stored, known, before)
+
+    def _of_scalars(
+        self, name: str, parameters: str, made: Mapping[str, Any], known: int, before: Mapping[Symbol, str]
+    ) -> str:
+        """Make a function of scalars in float64 that stores its results, or else returns them.
+
+        It knows so many totals of a layer, of which S[-1] is the last, and answers before.
+        """
+        program, taken = self.program, {*TAKEN} - {*"pgsx"}
+        leaves = _loaded(self.numbers) | dict(before)
         read = {x for one in made.values() if isinstance(one, Symbol) for x in one.walk()}
-        kinds = [request.kind for one in program.rounds for request in one]
-        lines, taken = [], {"k", "S", "n", "a", "old", "to", "tl", "triton", *SHARED}
+        lines = []
         leaves |= {leaf("layer", own, is_array=False): f"old[{i}]" for i, own in enumerate(program.remember)}
-        for i, kind in enumerate(kinds):
+        for i, kind in enumerate(program.totals):
             x = leaf("total", i, is_array=False)
-            leaves[x] = free(program.names.get(x, f"total_{i}"), taken)
-            if x in read:
-                lines.append(f"{leaves[x]} = S[{i}]" + (" / n" if kind in MEANS else ""))
-        names = {x: own for x, own in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
-        printer = Printer(Triton(), leaves, names, taken)
+            leaves[x] = f"S[{i - known}]"
+            if x in read and kind in MEANS:
+                mean = free(program.names.get(x, "mean"), taken)
+                lines.append(f"{mean} = {leaves[x]} / n")
+                leaves[x] = mean
+        shown = {x: own for x, own in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
+        printer = Printer(Triton(), leaves, shown, taken)
         texts = printer.outputs(*made.values())
         stores = [f"tl.store({at}, {text})" for at, text in zip(made, texts, strict=True)]
         lines += printer.lines + ([f"return {_tuple(texts)}"] if name == "remember" else stores)
-        return self._function(name, parameters, lines or ["pass"])
+        return self._named(name, parameters, lines)
 
-    def _function(self, name: str, parameters: str, lines: Sequence[str]) -> str:
-        body = textwrap.indent("\n".join(lines), "    ")
-        return f"\n@triton.jit\ndef {self.prefix}_{name}({parameters}):\n{body}\n"
+    def _named(self, kind: str, parameters: str, lines: Sequence[str]) -> str:
+        return self._shared.named(kind, self.program.suffix, _function(parameters, lines))
+
+
+def _function(parameters: str, lines: Sequence[str]) -> str:
+    body = "\n".join(wrapped(line, WIDTH - 4) for line in lines)
+    return f"def @({parameters}):\n{textwrap.indent(body, '    ')}"
 
 
 def _tuple(xs: Sequence[str]) -> str:

@@ -5,25 +5,22 @@ struct AdamMiniNumbers {
   double b1, a1, b2, a2, c2, eps_root, eps, lr, shrink;
 };
 
-template <class T>
-struct AdamMini {
+template <class T> struct AdamMini : Usual {
   using Numbers = AdamMiniNumbers;
-  static constexpr int STATES = 1, ROUNDS = 1, CACHES = 0, KEEPS = -1;
-  static constexpr int LAYER_STATES = 1, OF_LAYER = 1 << 1;
-  static constexpr int SUMS[1] = {1}, CACHED[1] = {0};
+  static constexpr int STATES = 1, ROUNDS = 1, SUMS[1] = {1}, TERMS_READ[1] = {1 << G},
+    APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0, LAYER_STATES = 1, OF_LAYER = 1 << 1;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
-  static constexpr int KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int TERMS_READ[1] = {1 << G};
-  static constexpr int APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
 
   T b1, a1, shrink, step;
 
-  AdamMini(const AdamMiniNumbers& k, const double* a) {
+  AdamMini(const Numbers& k, In a) {
     b1 = T(k.b1); a1 = T(k.a1); shrink = T(k.shrink); step = T(a[0]);
   }
 
-  template <int ROUND>
-  void terms(T, T g, const T*, T* x) const {
+  template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
+  template <int ROUND, class... A> static void answer(const A&... a) { AdamMini<T>::answer_0(a...); }
+
+  void terms_0(T, T g, const T*, T* x) const {
     x[0] = g;
   }
 
@@ -34,28 +31,16 @@ struct AdamMini {
     return p - shrink * unless_off(shrink, p) - step * m_;
   }
 
-  static void answer(int round, const AdamMiniNumbers& k, const double* S, const double* old, double* a) {
-    if (round == 0) {
-      const double rms = root(S[0]);
-      const double v = k.b2 * old[0] + k.a2 * (rms * rms);
-      const bool zero = k.c2 * v + k.eps_root == 0;
-      const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
-      a[0] = k.lr / d;
-    }
+  static void answer_0(const Numbers& k, In S, In old, Out a, Out to) {
+    const double rms = root(S[-1]), v = k.b2 * old[0] + k.a2 * (rms * rms);
+    const bool zero = k.c2 * v + k.eps_root == 0;
+    const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
+    const bool zero_ = v == 0;
+    a[0] = k.lr / d; to[0] = rms; to[1] = zero_ ? 0 : root(zero_ ? 1 : v); to[2] = 1;
   }
 
-  static void report(const AdamMiniNumbers& k, const double* S, const double* old, double* to) {
-    const double rms = root(S[0]);
-    const double v = k.b2 * old[0] + k.a2 * (rms * rms);
-    const bool zero = v == 0;
-    to[0] = rms;
-    to[1] = zero ? 0 : root(zero ? 1 : v);
-    to[2] = 1;
-  }
-
-  static void remember(const AdamMiniNumbers& k, const double* S, const double* old, double* to) {
-    const double rms = root(S[0]);
-    const double v = k.b2 * old[0] + k.a2 * (rms * rms);
+  static void remember(const Numbers& k, In S, In old, Out to) {
+    const double rms = root(S[-1]), v = k.b2 * old[0] + k.a2 * (rms * rms);
     to[0] = v;
   }
 };

@@ -1,7 +1,5 @@
 """Compiled part of layerwise."""
 
-import enum
-
 import numpy
 from numpy.typing import NDArray
 
@@ -36,21 +34,6 @@ def open_plain(tensor: object, parameter: object, exchange: object | None) -> bo
     """
     Make tensors of another library known by its table of C functions; return False if that is of another version.
     """
-
-class Sum(enum.Enum):
-    OWN = 0
-
-    MODEL = 1
-
-    ROWS = 2
-
-    COLS = 3
-
-    G = 4
-
-    R = 5
-
-    TOTAL = 6
 
 def use_torch_functions(addresses: tuple[int, int, int], plain: object, negated: object) -> bool:
     """
@@ -158,9 +141,9 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def requests(self) -> list[tuple[int, Sum, int, int]]:
+    def requests(self) -> list[tuple[int, int, int, int]]:
         """
-        The requests of this round: the job, which of its sums, which of its totals, and how many numbers.
+        The requests of this round: the job, the stage of its requests, which of those, and how many numbers.
         """
 
     def sums(self) -> NDArray[numpy.float64]:

@@ -50,8 +50,8 @@ def name_of(kernel):
 
 def is_of(front, kwargs):
     """Whether a kernel is launched with the printed functions of an optimizer."""
-    named = [x.fn.__name__ for x in kwargs.values() if hasattr(x, "fn")]
-    return any(name.startswith(f"{front.__name__.lower()}_") for name in named)
+    modules = [x.fn.__module__ for x in kwargs.values() if hasattr(x, "fn")]
+    return any(name.endswith(f"printed.{front.__name__.lower()}") for name in modules)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def unseen(tmp_path, monkeypatch):
     if not (ROOT / "tools").exists():
         pytest.skip("the tools are in the source alone")
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
-    from kernels import kernels_of
+    from kernels import kernels_of, row_of
 
     module = load(tmp_path / "unseen.py", UNSEEN)
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -41,12 +41,8 @@ def unseen(tmp_path, monkeypatch):
     functions = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, functions)
     spec.loader.exec_module(functions)
-    table = {
-        key: printed.Program(found.names[one], 0, one.suffix, tuple(one.stats))
-        for key, one in found.structures.programs.items()
-    }
-    known = frozenset(module.Unseen.__dataclass_fields__)
-    row = programs.Printed(known, found.structures.options, tuple(found.numbers), table)
+    table = {key: row_of(one, found.names[one], 0) for key, one in found.structures.programs.items()}
+    row = programs.Printed(found.structures.options, tuple(found.numbers), table)
     monkeypatch.setitem(printed.RULES, module.__name__, row)
     monkeypatch.setattr(programs, "_found", {})
     return module

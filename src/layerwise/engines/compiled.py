@@ -34,7 +34,8 @@ PURE = (
 )
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 # Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
-# PyTorch's stable interface; the first is `bool at::native::is_neg(const at::Tensor&)`.
+# PyTorch's stable interface, which has nothing like the first, `bool at::native::is_neg(const at::Tensor&)`: hence its
+# name as compilers write it. What they say is compared with methods, and they are not used if it differs.
 TORCH_FUNCTIONS = (
     "_ZN2at6native6is_negERKNS_6TensorE",
     "aoti_torch_get_storage_size",

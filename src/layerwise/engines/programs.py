@@ -13,21 +13,44 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 from layerwise.rules.parts import bounds_of, is_number, is_on
 
 ANY = ...  # the form of a number, or of dimensions
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}
+REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
+MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
+STATISTICS = 4  # requests in the first round where a second moment is factored, before those of the program
 
 
 class Program(NamedTuple):
-    """The kernels of one structure of a rule."""
+    """The kernels of one structure of a rule, with their inputs and outputs."""
 
     name: str
     place: int  # in the order of all programs
-    totals: tuple[str, ...]  # the names of the requests whose totals it takes
     stats: tuple[str, ...]  # what it reports
+    states: tuple[str, ...] = ()  # those of the tensor's shape
+    layer_states: tuple[str, ...] = ()  # those that are one number of the layer
+    rounds: tuple[tuple[str, ...], ...] = ()  # the names of the requests in each
+    keeps: int | None = None  # the round before whose sums `keep` makes state that is final
+    keep_writes: int = 0  # bits of the states that each of both makes
+    apply_writes: int = 0
+    cached: tuple[int, ...] = ()  # terms of the last round that cost most to make
+    rereads: bool = True  # `apply` needs the gradient again
+
+    @property
+    def totals(self) -> tuple[str, ...]:
+        """Return the names of the requests of all rounds, one after the other."""
+        return sum(self.rounds, ())
+
+    def first(self, number: int) -> int:
+        """Return the first total of a round."""
+        return len(sum(self.rounds[:number], ()))
+
+    def keeps_by(self, number: int) -> bool:
+        """Return True if `keep` has been made by the time of this round's sums."""
+        return self.keeps is not None and number >= self.keeps
 
 
 class Printed(NamedTuple):
@@ -36,7 +59,6 @@ class Printed(NamedTuple):
     Programs are found by the existing parts of the state, followed by the forms of `options`.
     """
 
-    known: frozenset[str]  # the options that the rule had
     options: tuple[str, ...]
     numbers: tuple[str, ...]  # options and fields of `now` that kernels take beside the coefficients
     programs: Mapping[tuple[Any, ...], Program]
@@ -85,8 +107,10 @@ def missing(job: Any) -> str:
     rule, printed = found
     if job.rule is not rule:  # another formula with the same options
         return f"there are no kernels for {job.rule.__name__}"
+    own: Any = next(cls for cls in type(job.h).__mro__ if cls.__module__ == rule.__name__)
+    known = {spec.name for spec in fields(own)}
     for spec in fields(job.h):
-        if spec.name not in printed.known and (value := getattr(job.h, spec.name)) != spec.default:
+        if spec.name not in known and (value := getattr(job.h, spec.name)) != spec.default:
             return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
     if _key(job, printed) not in printed.programs:
         settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
@@ -100,6 +124,24 @@ def program_for(job: Any) -> Program:
     if found is None:
         raise LookupError(missing(job))
     return found[1].programs[_key(job, found[1])]
+
+
+def requests_of(job: Any) -> list[tuple[Any, ...]]:
+    """Return what engines request of a job in each stage, in the order of their sums.
+
+    First come the norm of its gradient and that of all, if they are bounded, and then the rounds of its program. A
+    factored second moment takes two: its statistics with all that is known without it, and then the square of its
+    update, which is the program's last total.
+    """
+    own, model = clips(job.h)
+    norms = [(Squares(None),) * own, (ModelSum(None),) * model]
+    rounds = [tuple(REQUESTS[name](None) for name in one) for one in program_for(job).rounds]
+    if factored := getattr(job.h, "factored", None):
+        rows, cols = factored
+        *others, update = rounds[0]
+        means = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols)
+        rounds = [(*means, *others), (update,)]
+    return norms + rounds
 
 
 def _key(job: Any, printed: Printed) -> tuple[Any, ...]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layerwise.drive import Others, Request, TensorRequest, dims_of, once_of
+from layerwise.drive import Others, TensorRequest, dims_of, once_of
 from layerwise.engines import Job
-from layerwise.engines.programs import program_for
-from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
-
-REQUESTS: dict[str, type[Request]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
+from layerwise.engines.programs import requests_of
+from layerwise.rules.asks import Now
 
 
 class Rounds:
@@ -21,7 +19,6 @@ class Rounds:
     ) -> None:
         self._jobs = list(jobs)
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
-        self._sums = native.Sum
         self._requests: list[list[TensorRequest]] = []  # of each round
 
     def step(self, grads: list[Any], nows: list[Now], places: Any, others: Others) -> bool:
@@ -47,19 +44,8 @@ class Rounds:
             if not more or not self.batch.measure():
                 return
 
-    def _tensor_request(self, i: int, what: Any, total: int, length: int) -> TensorRequest:
+    def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
         job = self._jobs[i]
-        request = self._request(job, what, total)
+        request = requests_of(job)[stage][which]
         dims = dims_of(request, len(job.p.shape), job.block_dims)
         return TensorRequest(i, type(request), dims, length, once=once_of(request))
-
-    def _request(self, job: Job, what: Any, total: int) -> Request:
-        """Return the rule's request for these sums."""
-        sums = self._sums
-        rows, cols = getattr(job.h, "factored", None) or ((), ())
-        named = {sums.ROWS: cols, sums.COLS: rows, sums.G: rows + cols, sums.R: rows}
-        if what in named:
-            return Mean(None, named[what], once=cols if what == sums.R else ())
-        if what == sums.TOTAL:
-            return REQUESTS[program_for(job).totals[total]](None)
-        return ModelSum(None) if what == sums.MODEL else Squares(None)

@@ -16,8 +16,8 @@ from layerwise.engines.gpu.kernels.formats import BITS, FIRST_LAYER, PLANES
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.passes import Passes, Total
 from layerwise.engines.gpu.planes import Tiling
-from layerwise.engines.gpu.program import Program
 from layerwise.engines.gpu.requests import Statistics
+from layerwise.engines.programs import STATISTICS, Program
 
 WARPS = 8  # for kernels that hold a tile
 OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
@@ -95,10 +95,8 @@ class WithPlanes(Passes):
     def totals(self, number: int) -> list[Total]:
         found = super().totals(number)
         for j in self.factored.by_job:
-            program = self.tables.programs[j]
-            of_update = _of_update(program)
-            own = (range(of_update), range(of_update, of_update + 1))[number] if number < 2 else ()
-            found += [Total(j, i, program.totals[i]) for i in own]
+            first, requests = _of_update(self.tables.programs[j]) * number, self.requests(j, number)
+            found += [Total(j, n, one) for n, one in enumerate(requests[0 if number else STATISTICS :], first)]
         return found
 
     def complete(self, call: Call, number: int, others: Others) -> None:
@@ -116,11 +114,12 @@ class WithPlanes(Passes):
     def apply(self, call: Call) -> None:
         super().apply(call)
         for group, tiling in self.factored.groups:
-            program = group.kind.traits.program
+            functions = group.kind.traits.functions
             if not group.kind.traits.flat:
                 self._each_tile(
-                    call, planes.apply, group, tiling, self.tables.answers, VALUES=program.values, APPLY=program.apply,
-                    MOMENTUM=len(program.states) > 1, CLAMP=group.kind.traits.clamps, FORMATS=group.kind.formats,
+                    call, planes.apply, group, tiling, self.tables.answers, VALUES=functions.values,
+                    APPLY=functions.apply, MOMENTUM=len(group.kind.traits.program.states) > 1,
+                    CLAMP=group.kind.traits.clamps, FORMATS=group.kind.formats,
                 )  # fmt: skip
         for group in self.flat:
             self.apply_each(call, group, FACTORED=True, CLAMP=group.kind.traits.clamps, WRITES=OF_MOMENTUM)

@@ -18,9 +18,10 @@ from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Kind, Layers
-from layerwise.engines.gpu.program import STATES, functions_for
+from layerwise.engines.gpu.program import STATES
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
+from layerwise.engines.programs import program_for
 from layerwise.rules.asks import ModelSum, Squares
 
 OF_TORCH = {
@@ -81,7 +82,7 @@ class Tables:
         self.shared = Shared(layers.n, device) if shared is None else shared
         self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
         self.pointers = torch.from_numpy(_pointers(jobs, states, self.storage)).to(device)
-        self.programs = [functions_for(job) for job in jobs]
+        self.programs = [program_for(job) for job in jobs]
         sums = [len(program.totals) for program in self.programs]
         real: Any = {"dtype": torch.float64, "device": device}
         # The partial sums of a round of each chunk, and all totals of each layer.

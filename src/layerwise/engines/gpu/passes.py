@@ -13,8 +13,8 @@ from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import passes
 from layerwise.engines.gpu.layout import Group
-from layerwise.engines.gpu.program import Program
-from layerwise.rules import asks
+from layerwise.engines.gpu.program import Functions, functions_for
+from layerwise.engines.programs import MEASURED, Program, requests_of
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 
@@ -23,6 +23,7 @@ class Spans(NamedTuple):
     """The layers of one program, and the places of their partial sums."""
 
     program: Program
+    functions: Functions
     table: Tensor
     partials: Tensor
 
@@ -32,7 +33,7 @@ class Total(NamedTuple):
 
     job: int
     number: int
-    kind: str
+    request: Any
 
 
 class Passes:
@@ -56,11 +57,13 @@ class Passes:
         """Return the layers of each program; `starts` are the first partial sum of each layer and their number."""
         tables, found = self.tables, []
         for program in dict.fromkeys(tables.programs[j] for j in jobs):
-            own = [j for j in jobs if tables.programs[j] is program]
+            own = [j for j in jobs if tables.programs[j] == program]
             layers = np.concatenate([np.arange(*tables.layers.firsts[j : j + 2]) for j in own])
             if len(layers):
                 rows = torch.from_numpy(np.stack([layers, *starts[layers].T], -1))
-                found.append(Spans(program, rows.to(tables.step_params.device), partials))
+                found.append(
+                    Spans(program, functions_for(tables.jobs[own[0]]), rows.to(tables.step_params.device), partials)
+                )
         return found
 
     def step(self, call: Call) -> None:
@@ -82,15 +85,16 @@ class Passes:
     def measure(self, call: Call, number: int) -> None:
         tables = self.tables
         for group in self.groups:
-            program, late = group.kind.traits.program, is_late(group, call)
+            program, functions, late = group.kind.traits.program, group.kind.traits.functions, is_late(group, call)
             if number >= len(program.rounds):
                 continue
             kinds, last = program.rounds[number], number + 1 == len(program.rounds)
             keeps = program.keeps_by(number) and (late or number == program.keeps)
             call.each(
                 passes.measure, [group], tables.answers, tables.partials, tables.partials.shape[1],
-                VALUES=program.values, KEEP=program.keep, TERMS=program.terms[number], STATES=len(program.states),
-                SUMS=len(kinds), PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
+                VALUES=functions.values, KEEP=functions.keep, TERMS=functions.terms[number],
+                STATES=len(program.states), SUMS=len(kinds),
+                PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
                 WRITES=program.keep_writes if keeps and not late else 0,
                 LAST=keeps and not late and last and not program.rereads,
             )  # fmt: skip
@@ -112,24 +116,25 @@ class Passes:
     def launch_answer(
         self, call: Call, spans: Spans, first: int, totals: int, add: bool, ask: bool, number: int = 0
     ) -> None:
-        tables, program = self.tables, spans.program
-        answer = program.answers[number] if program.answers else None
+        tables, program, functions = self.tables, spans.program, spans.functions
         tables.kernels[passes.answer, len(spans.table)](
             tables.coefficients, tables.layers.table, spans.table, spans.partials, spans.partials.shape[1], tables.sums,
             tables.answers, tables.layers.n, tables.width, call.skip, FIRST_TOTAL=first, TOTALS=totals, ADD=add,
-            ANSWER=answer, REPORT=program.report, REMEMBER=program.remember, STATES=len(program.layer_states),
-            ASKED=ask and answer is not None,
-            LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+            ANSWER=functions.answers[number], REMEMBER=functions.remember, STATES=len(program.layer_states),
+            ASKED=ask, LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
     def totals(self, number: int) -> list[Total]:
         """Return the sums of a round, which all ranks see alike."""
-        found = []
-        for j in self.jobs:
-            program = self.tables.programs[j]
-            if number < len(program.rounds):
-                found += [Total(j, program.first(number) + i, kind) for i, kind in enumerate(program.rounds[number])]
-        return found
+        firsts = {j: self.tables.programs[j].first(number) for j in self.jobs}
+        return [
+            Total(j, n, one) for j, first in firsts.items() for n, one in enumerate(self.requests(j, number), first)
+        ]
+
+    def requests(self, job: int, number: int) -> tuple[Any, ...]:
+        """Return what a job requests in a round."""
+        rounds = requests_of(self.tables.jobs[job])[MEASURED:]
+        return rounds[number] if number < len(rounds) else ()
 
     def complete(self, call: Call, number: int, others: Others) -> None:
         """Let other ranks add to the sums of a round."""
@@ -140,7 +145,7 @@ class Passes:
         """Return the requests of a round, and the places of their sums."""
         if number not in self._asked:
             totals = self.totals(number)
-            requests = [call.each_layer(one.job, getattr(asks, one.kind)(None)) for one in totals]
+            requests = [call.each_layer(one.job, one.request) for one in totals]
             places = [np.zeros(0, np.int64), *(call.places(one.job, one.number) for one in totals)]
             self._asked[number] = requests, torch.from_numpy(np.concatenate(places)).to(self.tables.sums.device)
         return self._asked[number]
@@ -150,16 +155,16 @@ class Passes:
     def apply(self, call: Call) -> None:
         for group in self.groups:
             program = group.kind.traits.program
-            keeps = program.keep is not None and is_late(group, call)
+            keeps = program.keeps is not None and is_late(group, call)
             writes = program.apply_writes | (program.keep_writes if keeps else 0)
             self.apply_each(call, group, FACTORED=False, CLAMP=False, KEEPS=keeps, WRITES=writes)
 
     def apply_each(self, call: Call, group: Group, *, KEEPS: bool = False, **flags: Any) -> None:
         """Launch `apply` on the elements of a group, in the order of memory."""
-        program = group.kind.traits.program
+        program, functions = group.kind.traits.program, group.kind.traits.functions
         call.each(
-            passes.apply, [group], self.tables.answers, VALUES=program.values, KEEP=program.keep,
-            TERMS=program.terms[-1] if program.rounds else None, APPLY=program.apply, STATES=len(program.states),
+            passes.apply, [group], self.tables.answers, VALUES=functions.values, KEEP=functions.keep,
+            TERMS=functions.terms[-1] if program.rounds else None, APPLY=functions.apply, STATES=len(program.states),
             MEASURED=bool(program.rounds), KEEPS=KEEPS, **flags,
         )  # fmt: skip
 

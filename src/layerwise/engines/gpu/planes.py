@@ -11,8 +11,9 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
-from layerwise.engines.gpu.program import Program, functions_for
+from layerwise.engines.gpu.program import Functions, functions_for
 from layerwise.engines.gpu.stored import is_grouped, remainders, rows_of
+from layerwise.engines.programs import Program, program_for
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -25,6 +26,7 @@ class Traits(NamedTuple):
     """The constants of a job's kernels, besides dtypes and layout."""
 
     program: Program
+    functions: Functions
     factored: bool
     clamps: bool  # of a factored second moment
     flat: bool  # applied element by element, because tiles would cut groups of the momentum
@@ -33,7 +35,7 @@ class Traits(NamedTuple):
 def traits_of(job: Job) -> Traits:
     factored = bool(getattr(job.h, "factored", False))
     clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
-    return Traits(functions_for(job), factored, clamps, factored and _cuts_groups(job))
+    return Traits(program_for(job), functions_for(job), factored, clamps, factored and _cuts_groups(job))
 
 
 def _cuts_groups(job: Job) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from layerwise.drive import TensorRequest
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.factored import Factored, FactoredJob, Stretch
-from layerwise.rules.asks import Mean
+from layerwise.engines.programs import MEASURED, STATISTICS, requests_of
 
 
 class Statistics:
@@ -22,10 +22,8 @@ class Statistics:
         self.requests: list[TensorRequest] = []
         found: list[tuple[torch.dtype, np.ndarray]] = []
         for j, factored_job in factored.by_job.items():
-            rows, cols = jobs[j].h.factored
             own = places_of(factored_job)
-            means = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols)
-            for mean, (_, places) in zip(means, own, strict=True):
+            for mean, (_, places) in zip(requests_of(jobs[j])[MEASURED][:STATISTICS], own, strict=True):
                 self.requests.append(call.tensor_request(j, mean, len(places)))
             found += own
         none = np.zeros(0, np.int64)

@@ -13,7 +13,8 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
 from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
-from layerwise.engines.gpu.program import functions_for, states_of
+from layerwise.engines.gpu.program import states_of
+from layerwise.engines.programs import program_for
 from layerwise.storage import Format, Storage
 from layerwise.storage.groups import GROUP
 from layerwise.storage.groups import count as groups_of
@@ -48,7 +49,7 @@ class Stored(NamedTuple):
 def arrays_of(job: Job) -> Iterator[Stored]:
     """Yield the weights and the states of a job that have a format."""
     if job.storage is not None:
-        names = functions_for(job).states
+        names = program_for(job).states
         formats = dict(zip(("", *job.state._fields), job.storage.formats, strict=True))
         arrays = [("", job.p), *zip(names, states_of(job), strict=False)]
         for i, (name, array) in enumerate(arrays):

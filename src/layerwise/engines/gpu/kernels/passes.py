@@ -286,13 +286,12 @@ def apply_at(
 @triton.jit(do_not_specialize=VARYING)
 def answer(
     coefficients, layers, spans, partials, sums_stride, sums, answers, n, width, skip,
-    FIRST_TOTAL: tl.constexpr, TOTALS: tl.constexpr, ADD: tl.constexpr, ANSWER: tl.constexpr, REPORT: tl.constexpr,
-    REMEMBER: tl.constexpr, STATES: tl.constexpr, ASKED: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr,
-    LANES: tl.constexpr,
+    FIRST_TOTAL: tl.constexpr, TOTALS: tl.constexpr, ADD: tl.constexpr, ANSWER: tl.constexpr, REMEMBER: tl.constexpr,
+    STATES: tl.constexpr, ASKED: tl.constexpr, LAST: tl.constexpr, SKIPS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Add up the sums of a round, and make the rule's answers of all TOTALS up to here.
+    """Add up the sums of a round, make the rule's answers of all TOTALS up to here, and report what is known.
 
-    In the LAST round it reports, and stores the numbers of the layer's state, since nothing can stop the step then.
+    In the LAST round it stores the numbers of the layer's state, since nothing can stop the step then.
     """
     span = spans + tl.program_id(0) * SPAN
     layer, first, parts = tl.load(span + SPAN_LAYER), tl.load(span + SPAN_FIRST), tl.load(span + SPAN_COUNT)
@@ -312,11 +311,9 @@ def answer(
             kind = tl.load(row + OLD0 + 2 * i + 1)
             old += (fetch(tl.load(row + OLD0 + 2 * i), kind, 0, kind >= 0, 0.0),)
         if ASKED:
-            ANSWER(k, S, entries, old, to + ANSWERED)
-        if LAST:
-            REPORT(k, S, entries, old, to + REPORTED)
-            if STATES > 0:
-                new = REMEMBER(k, S, entries, old)
-                for i in tl.static_range(STATES):
-                    kind = tl.load(row + OLD0 + 2 * i + 1)
-                    put(tl.load(row + OLD0 + 2 * i), kind, 0, new[i], kind >= 0)
+            ANSWER(k, S, entries, old, to + ANSWERED, to + REPORTED)
+        if LAST and STATES > 0:
+            new = REMEMBER(k, S, entries, old)
+            for i in tl.static_range(STATES):
+                kind = tl.load(row + OLD0 + 2 * i + 1)
+                put(tl.load(row + OLD0 + 2 * i), kind, 0, new[i], kind >= 0)
