@@ -63,7 +63,7 @@ setup: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pre_commit install
 
 demo: $(VENV)/.demo $(VENV)/.package
-	@$(PY) -m layerwise demo $(DEMO_ARGS)
+	@$(PY) -m demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev $(VENV)/.package
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
@@ -138,11 +138,11 @@ site-serve: $(VENV)/.docs
 	@$(MKDOCS) serve
 
 bench: $(VENV)/.parity $(VENV)/.package
-	@$(PY) benchmarks/numpy_front.py $(BENCH_ARGS)
-	@$(PY) benchmarks/torch_front.py $(BENCH_ARGS)
+	@$(PY) benchmarks/fronts.py numpy $(BENCH_ARGS)
+	@$(PY) benchmarks/fronts.py torch $(BENCH_ARGS)
 	@$(PY) benchmarks/backward_memory.py $(if $(BENCH_ARGS),--no-write)
 	@$(PY) benchmarks/noise_scale.py $(if $(BENCH_ARGS),--no-write)
-	@$(PY) benchmarks/jax_front.py $(BENCH_ARGS)
+	@$(PY) benchmarks/fronts.py jax $(BENCH_ARGS)
 	@$(PY) benchmarks/cpu_engine.py $(BENCH_ARGS)
 	@$(PY) benchmarks/sharding.py $(BENCH_ARGS)
 	@$(PY) benchmarks/formats.py $(if $(BENCH_ARGS),--shapes tiny-1000 --rounds 3 --no-write)

@@ -17,14 +17,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import layerwise.torch
 from layerwise.cli.bench.memory import peak_on_cpu
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, provenance, show
 from sharding import Sent
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
@@ -137,10 +135,7 @@ def main() -> None:
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     rows = [row for ranks in given.ranks or RANKS for row in rows_of(ranks)]
-    table = Table(*(column.replace("_", " ") for column in rows[0]))
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console().print(table)
+    show("memory of a step in the backward pass", rows)
     if not given.no_write:
         append(RESULTS / TABLE, [{**row, **provenance()} for row in rows])
 

@@ -15,22 +15,23 @@ from typing import Any
 from unittest import mock
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import layerwise
 import layerwise.torch
+from fronts import versions
 from layerwise import _native
 from layerwise.cli.bench.arrays import Arrays, Held, random_arrays
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
-from layerwise.cli.bench.timing import Step, Timing, alternately
+from layerwise.cli.bench.timing import Step, alternately
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
-from rows import RESULTS, append, provenance
-from torch_front import versions
+from rows import RESULTS, append, figures, provenance, show
 
 TABLE = "cpu_engine.csv"
+SHOWN = (
+    "optimizer", "shapes", "threads", "implementation", "median_ms", "q1_ms", "q3_ms", "ratio", "share_of_copy"
+)  # fmt: skip
 Names = Sequence[str]
 Frozen = tuple[tuple[str, tuple[int, ...]], ...]
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
@@ -53,11 +54,10 @@ def main() -> None:
     given = parser.parse_args()
     use_threads(given.threads)
     origin = {**provenance(), **versions(), "isa": _native.instruction_set()}
-    console = Console(width=120)
     tables = {"table": table, "scale": scale, "sweep": sweep, "threads": threads, "copy": copied}
     for name in ["table"] if given.quick else given.only or ["table", "sweep", "threads", "copy"]:
         rows = list(tables[name](given.quick, given.threads, given.optimizer or OPTIMIZERS))
-        show(console, name, rows)
+        show(f"{name}; load {os.getloadavg()[0]:.1f}", rows, SHOWN)
         if not (given.quick or given.no_write):
             append(RESULTS / TABLE, [{"table": name, **row, **origin} for row in rows])
 
@@ -183,44 +183,10 @@ def as_rows(
     name: str, shapes: str, size: int, n: int, steps: dict[str, Callable[[], Any]], rounds: int
 ) -> Iterator[dict[str, object]]:
     found = alternately(steps, rounds)
+    common = {"optimizer": name, "shapes": shapes, "parameters": size, "threads": n}
     ours = next(iter(found.values()))
     for label, timing in found.items():
-        yield row(name, shapes, size, n, label, timing, ours)
-
-
-def row(name: str, shapes: str, size: int, n: int, label: str, timing: Timing, ours: Timing) -> dict[str, object]:
-    return {
-        "optimizer": name,
-        "shapes": shapes,
-        "parameters": size,
-        "threads": n,
-        "implementation": label,
-        "rounds": len(timing.rounds),
-        "median_ms": round(1e3 * timing.median, 4),
-        "q1_ms": round(1e3 * timing.quartiles[0], 4),
-        "q3_ms": round(1e3 * timing.quartiles[1], 4),
-        "min_ms": round(1e3 * min(timing.rounds), 4),
-        "ratio": round(timing.median / ours.median, 3),
-        "share_of_copy": "",
-    }
-
-
-def show(console: Console, name: str, rows: list[dict[str, object]]) -> None:
-    shown = (
-        "optimizer",
-        "shapes",
-        "threads",
-        "implementation",
-        "median_ms",
-        "q1_ms",
-        "q3_ms",
-        "ratio",
-        "share_of_copy",
-    )
-    grid = Table(*shown, title=f"{name}; load {os.getloadavg()[0]:.1f}", box=None)
-    for one in rows:
-        grid.add_row(*(str(one[key]) for key in shown))
-    console.print(grid)
+        yield {**common, "implementation": label, **figures(timing, ours), "share_of_copy": ""}
 
 
 if __name__ == "__main__":

@@ -12,14 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import layerwise
 import layerwise.torch
 from layerwise.cli.bench.shapes import SETS
 from layerwise.cli.bench.timing import Timing, alternately
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, figures, provenance, show
 
 TABLE = "formats.csv"
 YARDSTICK = "torch.optim.Adam, fused, float32"
@@ -59,10 +57,10 @@ def timed(optimizer: str, set_name: str, rounds: int) -> dict[str, Timing]:
 
 def timed_rows(optimizer: str, set_name: str, rounds: int) -> Iterator[dict[str, Any]]:
     found = timed(optimizer, set_name, rounds)
+    common = {"optimizer": optimizer, "shapes": set_name, "threads": torch.get_num_threads()}
     for name, one in found.items():
-        low, middle, high = (f"{1e3 * x:.2f}" for x in (one.quartiles[0], one.median, one.quartiles[1]))
-        times = {"rounds": rounds, "median_ms": middle, "q1_ms": low, "q3_ms": high}
-        row = {"optimizer": optimizer, "shapes": set_name, "threads": torch.get_num_threads(), "format": name, **times}
+        row = {**common, "format": name, **figures(one, found[YARDSTICK])}
+        del row["min_ms"]
         yield {**row, "ratio": f"{one.over(found[YARDSTICK]).median:.3f}"}
 
 
@@ -78,11 +76,9 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     rows, origin = [], provenance()
     for optimizer in given.optimizer or OPTIONS:
-        table = Table(optimizer, "median, ms", "quartiles, ms", "× Adam")
-        for row in timed_rows(optimizer, given.shapes, given.rounds):
-            table.add_row(row["format"], row["median_ms"], f"{row['q1_ms']}–{row['q3_ms']}", row["ratio"])
-            rows.append({**row, **origin})
-        Console().print(table)
+        found = list(timed_rows(optimizer, given.shapes, given.rounds))
+        show(f"{optimizer}; ratio: to Adam", found, ("format", "median_ms", "q1_ms", "q3_ms", "ratio"))
+        rows += [{**row, **origin} for row in found]
     if not given.no_write:
         append(RESULTS / TABLE, rows)
 

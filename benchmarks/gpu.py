@@ -99,28 +99,27 @@ def run(asked: argparse.Namespace, place: Any) -> int:
 
 def report(asked: argparse.Namespace, place: Any, to: Any) -> int:
     import layerwise
-    from layerwise.cli.bench.display import Console
     from on_gpu.aims import aims
     from on_gpu.plan import Deadline, Run
     from on_gpu.tables import Results, legend
     from on_gpu.traffic import measure_copy
 
     deadline = Deadline(asked.time_limit)
-    console, origin = Console(file=to), {**provenance(), **described(place)}
+    origin = {**provenance(), **described(place)}
     copy = measure_copy(place)
     kept = not (asked.no_write or place.interpreted)
     write = writer(origin, asked.out or RESULTS) if kept else ignore
     log = None if asked.out is None else asked.out / "tests.txt"
-    doing = Run(console, place, Results(console, copy, deadline.passed), deadline, write, log)
-    doing.say(f"layerwise {layerwise.__version__} of {Path(layerwise.__file__).parent}")
-    doing.say(f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}")
-    doing.say("An interpreter takes the steps: times say nothing." if place.interpreted else str(copy), "")
+    results = Results(to or sys.stdout, copy, deadline.passed)
+    doing, say = Run(place, results, deadline, write, log), results.say
+    say(f"layerwise {layerwise.__version__} of {Path(layerwise.__file__).parent}")
+    say(f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}")
+    say("An interpreter takes the steps: times say nothing." if place.interpreted else str(copy), "")
     doing.carry_out(doing.parts(asked.only, asked.models))
-    for line in legend(copy, on_gpu=not place.interpreted):
-        console.print(line, soft_wrap=True)
+    say(*legend(copy, on_gpu=not place.interpreted))
     if not place.interpreted:
-        doing.say("", *(str(aim) for aim in aims(doing.results, asked.models)))
-    doing.say(*(f"left out: {what}" for what in doing.left_out))
+        say("", *(str(aim) for aim in aims(results, asked.models)))
+    say(*(f"left out: {what}" for what in doing.left_out))
     return int(doing.wrong > 0)
 
 

@@ -16,10 +16,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from rich.console import Console
-from rich.table import Table
-
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, provenance, show
 
 TABLE = "memory.csv"
 MIB = 2**20
@@ -175,10 +172,7 @@ def main() -> None:
         return
     there = {number: kind for number, kind in enumerate(KINDS) if is_there(kind)}
     rows = list(rows_of(there, not given.no_peak))
-    table = Table("bytes a parameter", "weights", "gradients", "state", "weights and state", "peak of a step, MiB")
-    for row in rows:
-        table.add_row(*row.values())
-    Console().print(table)
+    show("bytes a parameter", rows)
     if not given.no_write:
         append(RESULTS / TABLE, [{**row, **provenance()} for row in rows])
 

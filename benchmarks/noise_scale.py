@@ -9,13 +9,11 @@ import argparse
 from collections.abc import Callable
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from backward_memory import Transformer
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.torch import NoiseScale
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, provenance, show
 
 TABLE = "noise_scale.csv"
 PASSES, WORDS = 2, 8192
@@ -56,9 +54,7 @@ def main() -> None:
     shape = given.sequences, given.length
     steps = {name: step_of(*shape, name == "measured") for name in ("plain", "measured")}
     found = row(*shape, **alternately(steps, given.rounds))
-    table = Table(*found)
-    table.add_row(*map(str, found.values()))
-    Console().print(table)
+    show("noise scale", [found])
     if not given.no_write:
         append(RESULTS / TABLE, [found | provenance()])
 

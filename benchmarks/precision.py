@@ -1,6 +1,6 @@
 """The precision ladder: what weights and state in fewer bytes do to the loss.
 
-Two networks of `layerwise demo`, the transformer on text and the convolutional one on digits, are trained with each
+Two networks of the demo, the transformer on text and the convolutional one on digits, are trained with each
 way to store weights and state. A seed gives the same initial weights and batches to all of them, so losses are paired.
 Everything is computed in float32, the passes as well: weights stored in bfloat16 are widened for them, and their
 gradients are stored in bfloat16. So storage alone differs. The figure is the loss on data that was not trained on, with
@@ -30,8 +30,9 @@ from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from layerwise.cli.demo.outcome import Outcome
-from layerwise.cli.demo.settings import DIGITS, LAMB, LARS, TEXT, WITH_MOMENTUM, Case, Contender, Run, Task
+import checkout  # noqa: F401
+from demo.result import Outcome
+from demo.settings import DIGITS, LAMB, LARS, TEXT, WITH_MOMENTUM, Case, Contender, Run, Task
 from rows import RESULTS, append, provenance
 
 FOUND = RESULTS / "precision.csv"
@@ -97,8 +98,8 @@ def outcome(work: Work) -> Outcome:
     import torch
 
     import layerwise
-    from layerwise.cli.demo.data import Split, load
-    from layerwise.cli.demo.train import train
+    from demo.data import Split, load
+    from demo.train import train
 
     torch.set_num_threads(1)
     layerwise.set_num_threads(1)

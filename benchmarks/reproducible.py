@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 import layerwise
 import layerwise.torch
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, provenance, show
 
 TABLE = "reproducible.csv"
 SHAPES = {"one of 4096×4096": [(4096, 4096)], "200 of 64×64": [(64, 64)] * 200}
@@ -73,12 +71,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rows, origin = [], provenance()
     for shapes in SHAPES:
-        table = Table(shapes, "", "median, ms", "quartiles, ms", "× usual")
-        for optimizer in OPTIMIZERS:
-            for row in rows_of(optimizer, shapes, given.rounds):
-                table.add_row(optimizer, row["step"], row["median_ms"], f"{row['q1_ms']}–{row['q3_ms']}", row["ratio"])
-                rows.append({**row, **origin})
-        Console().print(table)
+        found = [row for optimizer in OPTIMIZERS for row in rows_of(optimizer, shapes, given.rounds)]
+        show(shapes, found, ("optimizer", "step", "median_ms", "q1_ms", "q3_ms", "ratio"))
+        rows += [{**row, **origin} for row in found]
     if not given.no_write:
         append(RESULTS / TABLE, rows)
 

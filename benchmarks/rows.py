@@ -11,7 +11,9 @@ from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.memory import available
 from layerwise.cli.bench.origin import origin
 from layerwise.cli.bench.peers import Peer, Work
+from layerwise.cli.bench.report import aligned
 from layerwise.cli.bench.timing import Timing
+from layerwise.threads import available_processors
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -20,22 +22,29 @@ def provenance() -> dict[str, str]:
     return {**origin(), "commit": _commit()}
 
 
-class Silent:
-    """A display that shows nothing."""
-
-    def begin(self, what: str, steps: int) -> None: ...
-
-    def advance(self, what: str, steps: int) -> None: ...
-
-
 def in_turns(optimizer: str, set_name: str, work: Work, peers: Sequence[Peer], rounds: int) -> dict[str, Timing]:
     """The times of those that are installed, ours first; in groups, where not all fit the memory side by side."""
-    there = [peer for peer in peers if peer.installed and (work.on_cuda or not peer.gpu)]
-    table = Table(optimizer, set_name, work.shapes, work.dtype, work.device, 0, there[0].label)
-    Measurement(table, there, work, 0.9 * available(), Silent()).run(rounds)
+    table = Table.of(optimizer, set_name, work, available_processors(), peers[0].label)
+    Measurement(table, peers, work, 0.9 * available()).run(rounds)
     for label, why in table.left_out.items():
         print(f"left out: {label}: {why}")
     return {label: row.timing for label, row in table.rows.items() if row.timing.rounds}
+
+
+def figures(timing: Timing, base: Timing) -> dict[str, object]:
+    """The columns of what was timed beside what."""
+    low, high = timing.quartiles
+    milliseconds = {"median_ms": timing.median, "q1_ms": low, "q3_ms": high, "min_ms": min(timing.rounds)}
+    return {
+        "rounds": len(timing.rounds),
+        **{name: round(1e3 * seconds, 4) for name, seconds in milliseconds.items()},
+        "ratio": round(timing.median / base.median, 3),
+    }
+
+
+def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> None:
+    """Print these columns, or all."""
+    print(title, *aligned([{name: str(row[name]) for name in columns or row} for row in rows]), "", sep="\n")
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

@@ -24,7 +24,8 @@ from dataclasses import replace
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from layerwise.cli.demo.settings import ADAMW, LAMB, TEXT, Act, Case, Contender, Run, Tuned
+import checkout  # noqa: F401
+from demo.settings import ADAMW, LAMB, TEXT, Act, Case, Contender, Run, Tuned
 from rows import RESULTS, append, provenance
 from tune_demo import OPTIONS, WARMUPS, Search, outcome, tune
 

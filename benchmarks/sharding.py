@@ -19,9 +19,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from rich import box
-from rich.console import Console
-from rich.table import Table
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -29,10 +26,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
 import overlapping
+from fronts import versions
 from layerwise.cli.bench.peers import LR, load
 from layerwise.cli.bench.timing import Step, Timing, alternately
-from rows import RESULTS, append, provenance
-from torch_front import versions
+from rows import RESULTS, append, provenance, show
 
 RANKS = (2, 4)
 TENSORS = (50, 100, 200, 400)
@@ -145,41 +142,19 @@ def measured(world: int, parts: Sequence[Callable[[], list[Row]]]) -> Iterator[l
             yield torch.load(Path(folder, str(number)))
 
 
-def show(console: Console, rows: list[Row]) -> None:
+def show_stepped(rows: list[Row]) -> None:
+    stepped, raising = ([row for row in rows if bool(row["raises"]) is raises] for raises in (False, True))
     title = f"{rows[0]['tensors']} tensors, sharded over {rows[0]['ranks']} processes"
-    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("implementation", no_wrap=True)
-    for heading in ("median ms", "quartiles", "ratio", "collectives"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        if row["raises"]:
-            continue
-        quartiles = f"{row['q1_ms']:,.4g} to {row['q3_ms']:,.4g}"
-        cells = f"{row['median_ms']:,.4g}", quartiles, f"{row['ratio']:.2f}", str(row["collectives"])
-        table.add_row(row["implementation"], *cells)
-    console.print(table)
-    for row in rows:
-        if row["raises"]:
-            console.print(f"{row['implementation']} raises {row['raises']}", highlight=False, markup=False)
+    show(title, stepped, ("implementation", "median_ms", "q1_ms", "q3_ms", "ratio", "collectives"))
+    for row in raising:
+        print(f"{row['implementation']} raises {row['raises']}")
 
 
-def show_overlap(console: Console, rows: list[Row]) -> None:
-    table = Table(title="Buckets by the rule, before and after they overlap", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("processes", "", "emulated ms", "ms", "of which waiting", "after / before", "quartiles"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        step, waits = (" → ".join(str(row[f"{how}{what}_ms"]) for how in overlapping.HOW) for what in ("", "_waits"))
-        quartiles = f"{row['q1']} to {row['q3']}"
-        cells = row["ranks"], row["optimizer"], row["emulated_ms"], step, waits, row["ratio"], quartiles
-        table.add_row(*map(str, cells))
-    console.print(table)
-
-
-def overlap(console: Console, worlds: Sequence[int], rounds: int) -> list[Row]:
+def overlap(worlds: Sequence[int], rounds: int) -> list[Row]:
     """The rows of `overlapping.py`: of real groups, and of an emulated network."""
     rows = [row for world in worlds for row in next(measured(world, [partial(overlapping.measure, rounds)]))]
     rows += next(measured(1, [partial(overlapping.emulated, rounds)]))
-    show_overlap(console, rows)
+    show("Buckets by the rule, before and after they overlap", rows)
     return rows
 
 
@@ -191,16 +166,16 @@ def main() -> None:
     parser.add_argument("--overlap", action="store_true", help="buckets whose sums are on their way, and nothing else")
     parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
-    console, origin = Console(), {**provenance(), **versions()}
+    origin = {**provenance(), **versions()}
     if given.overlap:
-        rows = overlap(console, given.ranks or RANKS, 3 if given.quick else ROUNDS)
+        rows = overlap(given.ranks or RANKS, 3 if given.quick else ROUNDS)
         if not (given.quick or given.no_write):
             append(RESULTS / OVERLAP, [row | origin for row in rows])
         return
     sizes = tuple(given.tensors or (TENSORS[:1] if given.quick else TENSORS))
     for world in given.ranks or (RANKS[:1] if given.quick else RANKS):
         for rows in measured(world, [partial(measure, n, 3 if given.quick else ROUNDS) for n in sizes]):
-            show(console, rows)
+            show_stepped(rows)
             if not (given.quick or given.no_write):
                 columns = next(row for row in rows if not row["raises"])
                 append(RESULTS / TABLE, [{key: row.get(key, "") for key in columns} | origin for row in rows])

@@ -1,4 +1,4 @@
-"""Find the settings of `layerwise demo`: the same budget for every optimizer, at the small and at the large batch.
+"""Find the settings of the demo: the same budget for every optimizer, at the small and at the large batch.
 
 36 runs each, judged by the loss on data that the demo does not show, with seeds that it does not use:
 
@@ -23,8 +23,9 @@ from itertools import product
 from multiprocessing import get_context
 from typing import Any, NamedTuple
 
-from layerwise.cli.demo.outcome import Outcome
-from layerwise.cli.demo.settings import ACTS, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
+import checkout  # noqa: F401
+from demo.result import Outcome
+from demo.settings import ACTS, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
 from rows import RESULTS, provenance
 
 SEEDS = (100, 101)
@@ -70,8 +71,8 @@ def outcome(run: Run) -> Outcome:
     import torch
 
     import layerwise
-    from layerwise.cli.demo.data import load
-    from layerwise.cli.demo.train import train
+    from demo.data import load
+    from demo.train import train
 
     torch.set_num_threads(1)
     layerwise.set_num_threads(1)

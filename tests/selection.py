@@ -19,7 +19,6 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from layerwise.arguments import NUMPY, TORCH
 from layerwise.registry import ENTRIES, Entry
 
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
@@ -39,8 +38,8 @@ def _kind(entry: Entry) -> str:
 KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}
 USUALLY = 3
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
-# Of the same name in fronts, where they are arguments of all optimizers.
-OPTIONS = set().union(*TAKEN.values()) - {one.name for one in (*NUMPY, *TORCH)}
+# Without one that is also an argument of all optimizers, in NumPy.
+OPTIONS = set().union(*TAKEN.values()) - {"decay"}
 
 
 def applies(item: Any) -> bool:

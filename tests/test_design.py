@@ -14,14 +14,12 @@ MAP = ROOT / "docs" / "design.md"
 OF_ROOMS = sorted([*(ROOT / "csrc").glob("*.md"), *LIBRARY.rglob("README.md")])
 PAGES = [MAP, *OF_ROOMS]
 TREE = re.search(r"^```\n(src/layerwise/\n.*?)^```", MAP.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-# What these pages say of changes that are not merged yet, which make or move it; to be dropped then, and GOING with it.
+# What these pages say of changes that are not merged yet, which make or move it; to be dropped then.
 COMING = {
-    *("demo", "spelling.py", "_agreeing.py", "tools/sharing.py", "engines/programs.py:requests_of"),
-    *(f"src/layerwise/{x}" for x in ("contrib", "contrib/trainers", "torch/checkpoints/foreign")),
+    *("_agreeing.py", "tools/sharing.py", "engines/programs.py:requests_of"),
     *("torch/_agreeing.py", "torch/_agreeing.py:Agreeing.profile_hook_step", "torch/_agreeing.py:Agreeing._agreement"),
     "torch/step/_bytes.py:restored",
 }
-GOING = {LIBRARY / "cli/demo"}
 FILE = r"[\w/]+\.(?:py|cpp|hpp)"
 
 
@@ -71,7 +69,7 @@ def test_what_is_on_the_map_exists():
 def test_every_room_is_on_the_map():
     shown = {at for at, _ in rooms()}
     folders = {path.parent for path in LIBRARY.rglob("*.py")}
-    assert folders - shown - GOING - {LIBRARY / "engines/gpu/kernels", LIBRARY / "engines/gpu/printed"} == set()
+    assert folders - shown - {LIBRARY / "engines/gpu/kernels", LIBRARY / "engines/gpu/printed"} == set()
     files = {at.name for at in shown} | {one for _, text in rooms() for one in re.findall(r"\w+\.py\b", text)}
     assert {path.name for path in LIBRARY.glob("[!_]*.py")} <= files
 

@@ -15,7 +15,9 @@ from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
 from layerwise.errors import HyperparameterError, UnknownOptionError
-from layerwise.keywords import MEANT
+from layerwise.keywords import MEANT, meant
+from layerwise.registry import ENTRIES
+from layerwise.spelling import KERAS, OF_KERAS, OPTAX, PADDLE
 
 P = [torch.nn.Parameter(torch.ones(2))]
 FUNCTIONS = {
@@ -35,7 +37,7 @@ FUNCTIONS = {
         ("torch.Adafactor", "decay_rate_fn", "Is `beta2` meant (a function of the step)?"),
         ("torch.Lamb", "foreach", "Is `fused` meant"),
         ("torch.Lamb", "weight_decy", "Is `weight_decay` meant?"),
-        ("torch.Lamb", "momentum", "Is `betas` meant?"),
+        ("torch.Lamb", "momentum", "Is `betas` meant (the first of a pair)?"),
         ("torch.Lamb", "always_adapt", "Is `adapt` meant"),
         ("torch.Lamb", "xyzzy", "It takes params, lr, betas"),
         ("torch.Lamb", "adam", "It takes params"),
@@ -71,8 +73,22 @@ def test_the_options_that_are_meant_exist():
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
-    taken |= {one.name for one in (*arguments.KERAS, *arguments.PADDLE)}
+    taken |= {*arguments.KERAS, "parameters", "grad_clip"}
     assert {name for called, _ in MEANT.values() for name in called} <= taken
+
+
+def test_an_option_is_found_by_each_name_that_it_has_in_some_api():
+    for api in (OPTAX, PADDLE, KERAS, OF_KERAS):
+        for entry in ENTRIES.values():
+            for option, names in api.of(entry.hyper).items():
+                for i, name in enumerate(names, 1):
+                    assert meant(name, ["xyzzy", option]).startswith(f"Is `{option}` meant")
+                    assert meant(option, ["xyzzy", name]).startswith(f"Is `{name}` meant")
+                    if len(names) > 1:
+                        assert name.endswith(str(i))
+                        assert f"(the {('first', 'second')[i - 1]} of a pair)" in meant(name, ["xyzzy", option])
+    assert KERAS.of(ENTRIES["Adafactor"].hyper)["eps"] == ("epsilon_1", "epsilon_2")
+    assert KERAS.of(ENTRIES["Lamb"].hyper)["eps"] == ("epsilon",)
 
 
 def test_a_subclass_keeps_arguments_of_its_own():

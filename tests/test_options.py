@@ -16,8 +16,8 @@ from cases import CASES
 
 from layerwise import hyper
 from layerwise import numpy as front
-from layerwise.arguments import BY_NAME
 from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise.names import INSTEAD
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.adamw import AdamW
 from layerwise.rules.lamb import Lamb
@@ -228,7 +228,7 @@ def row(cls: Any, name: str) -> tuple[Range, str]:
 def refused(make: Any, error: type[Exception], **options: Any) -> str:
     """Return the message, the same from the settings and from the NumPy front, or "" if there is none."""
     messages = []
-    by_name = any(name in BY_NAME and (callable(x) or isinstance(x, dict)) for name, x in options.items())
+    by_name = any(name in INSTEAD and (callable(x) or isinstance(x, dict)) for name, x in options.items())
     for constructor in (make,) if by_name else (make, getattr(front, make.__name__)):
         try:
             constructor(**options)

@@ -13,11 +13,12 @@ pytest.importorskip("matplotlib")
 from scripts import HOME, load
 
 DOCS = Path(__file__).parents[1] / "docs"
+load("checkout")
 load("rows")
 load("tune_demo")
 load("precision")
 scaling = load("scaling")
-demo = load("demo")
+demo = load("full_demo")
 load("drawn", "drawn/__init__.py", submodule_search_locations=[str(HOME / "drawn")])
 pictures = load("pictures")
 
@@ -136,7 +137,9 @@ def test_the_tables_of_learning_rates(name):
 
 def test_the_tables_of_the_demo():
     result, _ = demo.read()
-    assert demo.markdown(result) in (DOCS / "demo.md").read_text(encoding="utf-8"), "run `benchmarks/demo.py --show`"
+    assert demo.markdown(result) in (DOCS / "demo.md").read_text(encoding="utf-8"), (
+        "run `benchmarks/full_demo.py --show`"
+    )
     assert sum(1 for _ in demo.rows_of(result)) == len(result.runs())
     first, second = (re.findall(r"^\| (\w+) \|.* ([\d.]+) ± [\d.]+ (?:% )?\| [\d.]+ \|$", table, re.MULTILINE)
                      for table in demo.markdown(result).split("\n\n")[:2])  # fmt: skip

@@ -16,6 +16,7 @@ from scripts import load
 
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
+load("checkout")
 load("rows")
 script = load("precision")
 

@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import front_arguments as arguments
 import optax_calls
+from front_arguments import Argument
 from source import Parameter, docstring, renamed, signature, source_of
 
-from layerwise import arguments
-from layerwise.arguments import Argument
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.presets import find
 from layerwise.registry import ENTRIES, Entry
+from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS, is_pair
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -260,11 +261,11 @@ def _keras(entry: Entry) -> str:
     optional = " | None" if lr.type.endswith("None") else ""
     means = f"{lr.means.rstrip('.')}. It may be a schedule of Keras, or a function without arguments."
     own["weight_decay"] = own["weight_decay"]._replace(type="float | None")
-    rest = [one for one in own.values() if one.name not in arguments.INSTEAD_IN_KERAS]
+    rest = [one for one in own.values() if one.name not in OF_KERAS.of(entry.hyper)]
     first = lr._replace(name="learning_rate", type=f"Rate{optional}", means=means)
     theirs = [
         Parameter(name, "float | None", "None", f"Keras's name for {_share(option, names, name)}.")
-        for option, names in arguments.keras_names(entry.hyper).items()
+        for option, names in KERAS.of(entry.hyper).items()
         for name in names
     ]
     parameters = [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
@@ -346,21 +347,21 @@ def _paddle(entry: Entry) -> str:
 def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:
     """Return the argument of an option, or the two of a pair, as they are called and typed in Paddle."""
     h, spec = entry.hyper, entry.hyper.__dataclass_fields__[one.name]
-    names, both = arguments.paddle_names(h), arguments.paddle_pairs(h).get(one.name)
-    means = renamed(one.means, names)
-    if both is not None:
+    both = PADDLE.of(h).get(one.name, (one.name,))
+    means = renamed(one.means, PADDLE.in_messages(h))
+    if is_pair(both):
         each = zip(both, ("first", "second"), spec.default, strict=True)
         return [
             Parameter(name, "float", repr(usual), f"The {nth} of the two: {means[0].lower()}{means[1:]}")
             for name, nth, usual in each
         ]
-    theirs = find(arguments.PADDLE_PRESETS[entry.name]).options if entry.name in arguments.PADDLE_PRESETS else {}
+    theirs = find(PADDLE_PRESETS[entry.name]).options if entry.name in PADDLE_PRESETS else {}
     if one.name == "adapt" and one.name in theirs:
         return [Parameter(one.name, f"{one.type} | None", "None", f"{means} None is as always_adapt says.")]
     type_ = one.type.replace("Scheduled", "float | LRScheduler" if one.name == "lr" else "float")
     default = source_of(theirs[one.name]) if one.name in theirs else one.default
     type_ = one.type if one.name == "beta2" else type_
-    return [Parameter(names.get(one.name, one.name), type_, default, means)]
+    return [Parameter(both[0], type_, default, means)]
 
 
 # ---- JAX

@@ -11,9 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fronts
 import kernels
 import pages
+
+import fronts
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -6,14 +6,13 @@ import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import MISSING
-from typing import Any
 
 import optax
+from front_arguments import JAX_MASK, OWN_FORM
 from source import Parameter, renamed, source_of
 
-from layerwise import arguments
-from layerwise.arguments import OWN_FORM, optax_names, optax_pairs
 from layerwise.registry import Entry
+from layerwise.spelling import OPTAX, is_pair
 
 MASKS = ("mask", "weight_decay_mask")
 
@@ -28,7 +27,7 @@ def parameters(entry: Entry, own: Sequence[Parameter], of_front: Sequence[Parame
     theirs = inspect.signature(getattr(optax, entry.name.lower())).parameters if there_is(entry) else {}
     known = {**options, **{one.name: one for one in of_front}}
     if not theirs:
-        mask = Parameter("mask", "ByLeaf", "None", arguments.JAX_MASK)
+        mask = Parameter("mask", "ByLeaf", "None", JAX_MASK)
         first = [one for one in options.values() if not one.keyword]
         rest = [mask, *(one for one in options.values() if one.keyword), *of_front]
         return [first[0]._replace(default=None), *first[1:], *rest]
@@ -39,25 +38,25 @@ def parameters(entry: Entry, own: Sequence[Parameter], of_front: Sequence[Parame
 
 
 def _mask(name: str, default: str | None) -> Parameter:
-    return Parameter(name, "ByLeaf", default, arguments.JAX_MASK, keyword=False)
+    return Parameter(name, "ByLeaf", default, JAX_MASK, keyword=False)
 
 
 def _here(entry: Entry, one: Parameter) -> list[Parameter]:
     """Return the argument of an option, or the two of a pair, as they are called and typed here."""
     h = entry.hyper
     known = h.__dataclass_fields__[one.name].metadata
-    means = renamed(one.means, optax_names(h))
+    names = OPTAX.of(h).get(one.name, (one.name,))
+    means = renamed(one.means, OPTAX.in_messages(h))
     type_ = re.sub(r"\bfloat\b", "Number", one.type).replace("Scheduled", "Rate")
-    both: Any = optax_pairs(h).get(one.name)
-    if both is not None:
+    if is_pair(names):
         usual = h.__dataclass_fields__[one.name].default
-        ordinal = zip(both, ("first", "second"), usual, strict=True)
+        ordinal = zip(names, ("first", "second"), usual, strict=True)
         return [
             Parameter(name, "Number", repr(value), f"The {nth} of the two: {means[0].lower()}{means[1:]}", one.keyword)
             for name, nth, value in ordinal
         ]
     default = one.default if known["optax_default"] is MISSING else source_of(known["optax_default"])
-    return [Parameter(optax_names(h).get(one.name, one.name), type_, default, means, one.keyword)]
+    return [Parameter(names[0], type_, default, means, one.keyword)]
 
 
 def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]) -> Parameter:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from demo import TABLE, read
+import checkout  # noqa: F401
+from demo import figures
+from demo.result import Result
+from demo.settings import ACTS, Act
 from drawn.style import SMALL, TEXT, THEMES, Drawing, Theme, lettered, source
-from layerwise.cli.demo import figures
-from layerwise.cli.demo.result import Result
-from layerwise.cli.demo.settings import ACTS
+from full_demo import TABLE, read
 
 SERIES = {  # one for each optimizer of the demo
     "light": ("#bc4c00", "#0969da", "#1a7f37", "#8250df", "#bf3989", "#1b7c83"),
@@ -42,14 +43,16 @@ def demo(figure: Figure, theme: Theme) -> None:
 def finding(result: Result) -> str:
     """Return what the re-tuned optimizers did at the large batch, in the rows' own figures."""
     first, second, _ = result.acts
-    before, after = ([result.get(first, name, batch, batch == first.task.large) for name in ("LARS", "AdamW", "SGD")]
-                     for batch in first.batches)  # fmt: skip
-    lost = [f"{(a.mean or 0) - (b.mean or 0):.1f}" for a, b in zip(before, after, strict=True) if a and b]
-    lamb, adamw = (result.get(second, name, second.task.large, retuned=True) for name in ("LAMB", "AdamW"))
-    apart = (adamw.mean or 0) - (lamb.mean or 0) if lamb and adamw else 0
+
+    def means(act: Act, batch: int, retuned: bool = False) -> dict[str, float]:
+        return {row.case.contender.name: row.mean or 0 for row in result.rows(act, batch, retuned)}
+
+    small, large = means(first, first.task.small), means(first, first.task.large, retuned=True)
+    lost = {name: f"{small[name] - large[name]:.1f}" for name in small}
+    nats = means(second, second.task.large, retuned=True)
     return (
-        f"Large batch: LARS loses {lost[0]} points, AdamW {lost[1]}, SGD {lost[2]}; "
-        f"LAMB ends {apart:.2f} nats below AdamW"
+        f"Large batch: LARS loses {lost['LARS']} points, AdamW {lost['AdamW']}, SGD {lost['SGD']}; "
+        f"LAMB ends {nats['AdamW'] - nats['LAMB']:.2f} nats below AdamW"
     )
 
 

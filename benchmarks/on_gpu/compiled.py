@@ -13,7 +13,6 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layerwise.cli.bench.memory import bytes_in, peak_on_cpu, peak_on_cuda
 from layerwise.cli.bench.peers import DECAY, LR, Peer, Running
 from layerwise.cli.bench.tensors import Stepping
 from layerwise.cli.bench.timing import Step
@@ -83,7 +82,7 @@ class CompiledStep(CompiledPeer):
         optimizer.step()  # makes the state
         step = torch.compile(optimizer.step, backend=self.options["backend"])
         settle(step)
-        return Stepped(self.label, work, step, optimizer.state)
+        return Stepping(self.label, work, step, optimizer.state)
 
 
 def settle(step: Step) -> None:
@@ -116,8 +115,7 @@ class CompiledRule(CompiledPeer):
             with torch.no_grad():
                 function(*flat)
 
-        step()
-        return Stepped(self.label, work, step, whole.states)
+        return Stepping(self.label, work, step, whole.states)
 
 
 class WholeStep:
@@ -155,17 +153,3 @@ class WholeStep:
 
     def _run(self, p: Tensor, g: Tensor, state: Any, h: Any, now: Now) -> Run:
         return Run((self._rule.step(torch, p, g, state, h, now),), tuple(p.shape))
-
-
-class Stepped(Stepping):
-    """A step that is not an optimizer's own."""
-
-    def __init__(self, label: str, work: Any, step: Step, state: Any) -> None:
-        self.label, self._work, self.step, self._state = label, work, step, state
-
-    @property
-    def state_bytes(self) -> int:
-        return bytes_in(self._state)
-
-    def peak(self) -> int:
-        return peak_on_cuda(self.step) if self._work.on_cuda else peak_on_cpu(self.step)

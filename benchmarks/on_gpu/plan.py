@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from layerwise.cli.bench.display import Console
 from layerwise.cli.bench.measure import in_short
 from layerwise.cli.bench.shapes import SETS
 from on_gpu import check, graph, profiled, rivals, testing
@@ -48,7 +47,6 @@ class Part(NamedTuple):
 class Run:
     """What is done, and what came of it."""
 
-    console: Console
     place: Place
     results: Results
     deadline: Deadline
@@ -101,20 +99,20 @@ class Run:
                 self.left_out.append(f"{part.name}, for which there is too little memory")
             except Exception as problem:
                 self.wrong += 1
-                self.say(f"{part.name} failed: {in_short(problem)}")
+                self.results.say(f"{part.name} failed: {in_short(problem)}")
             self.write(self.results.new_rows())  # so that what comes does not take what is there with it
 
     def judge(self, name: str, outcomes: Callable[[Place], Iterator[Outcome]], part: float) -> None:
         """Show them all, in no more than this part of the time that is left."""
         found, least = 0, (1 - part) * self.deadline.left()
         for outcome in outcomes(self.place):
-            self.say(str(outcome))
+            self.results.say(str(outcome))
             found += outcome.wrong
             if self.deadline.left() <= least:
                 self.left_out.append(f"{name} beyond {outcome.what!r}, for which there was no time")
                 break
         self.wrong += found
-        self.say(f"{found} wrong" if found else "nothing is wrong", "")
+        self.results.say(f"{found} wrong" if found else "nothing is wrong", "")
 
     def tables(self, model: str) -> None:
         shapes = SETS[model]()
@@ -138,11 +136,7 @@ class Run:
             self.left_out.append(f"tests, which need {gone}")
         else:
             found = testing.run(self.log, self.deadline.left())
-            self.say(found.line, "")
+            self.results.say(found.line, "")
             self.wrong += found.failed
             if not found.whole:
                 self.left_out.append("tests beyond those, for which there was no time")
-
-    def say(self, *lines: str) -> None:
-        for line in lines:
-            self.console.print(line, markup=False, highlight=False, soft_wrap=True)

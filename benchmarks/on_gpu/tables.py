@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
 from layerwise.cli.bench import report
-from layerwise.cli.bench.display import Console, Text
 from layerwise.cli.bench.measure import Measurement, Row, Table
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.tensors import free
 from layerwise.cli.bench.timing import Timing
 from on_gpu.traffic import Copy, bytes_each, kind_of, stored_as
-from rows import Silent
 
 ROOM = 0.9  # of what is free may be taken
 
@@ -24,7 +22,7 @@ ROOM = 0.9  # of what is free may be taken
 class Results:
     """All that was timed, and what it is held against."""
 
-    console: Console
+    out: TextIO
     copy: Copy
     enough: Callable[[], bool] = bool
     tables: list[tuple[str, Table]] = field(default_factory=list)  # each with the part it belongs to
@@ -32,17 +30,16 @@ class Results:
 
     def measure(self, part: str, optimizer: str, name: str, work: Any, peers: Sequence[Peer], rounds: int) -> Table:
         """Time them in turns; the first is what the others are compared with."""
-        threads = torch.get_num_threads()
-        table = Table(optimizer, name, work.shapes, work.dtype, work.device, threads, peers[0].label)
-        reasons = {peer.label: peer.why_not(work, threads) for peer in peers}
-        table.left_out |= {label: why for label, why in reasons.items() if why is not None}
-        there = [peer for peer in peers if peer.label not in table.left_out]
+        table = Table.of(optimizer, name, work, torch.get_num_threads(), peers[0].label)
         self.tables.append((part, table))
-        Measurement(table, there, work, ROOM * free(work.device), Silent(), self.enough).run(rounds)
+        Measurement(table, peers, work, ROOM * free(work.device), enough=self.enough).run(rounds)
         return table
 
     def show(self, table: Table) -> None:
-        report.show(self.console, table, lambda row: cells(table, row, self.copy))
+        self.say(*report.lines(table, more=lambda row: cells(table, row, self.copy)))
+
+    def say(self, *lines: str) -> None:
+        print(*lines, sep="\n", file=self.out)
 
     def find(self, optimizer: str, name: str, label: str, dtype: str = "float32") -> Row | None:
         """The first that was timed of these."""
@@ -97,7 +94,7 @@ def figures(table: Table, row: Row, copy: Copy) -> dict[str, object]:
     }
 
 
-def legend(copy: Copy, on_gpu: bool) -> list[Text]:
+def legend(copy: Copy, on_gpu: bool) -> list[str]:
     """How the columns are to be read."""
     step = (
         "the GPU's time between two events around one step, asked for while the GPU was still held up"
@@ -105,10 +102,9 @@ def legend(copy: Copy, on_gpu: bool) -> list[Text]:
         else "until the call returned"
     )
     host = "until the call returned, the GPU idle before" if on_gpu else "the step of as many tensors of one element"
-    lines = (
+    return [
         f"step: {step}; median, in turns in one process. host: {host}.",
         "ratio: to the first of the table, in the same round. peak: beside parameters, gradients and state.",
         "bytes: what the method has to read and write, with a state of float32 or in the format that is named.",
         f"at copy's rate: what these bytes take at {copy.rate / 1e9:,.0f} GB/s, which is what copying reached here.",
-    )
-    return [Text(line, style="dim") for line in lines]
+    ]

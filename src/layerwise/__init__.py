@@ -4,6 +4,7 @@ Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise
 `layerwise.mlx` or `layerwise.paddle`. Importing this package imports no framework.
 """
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,9 @@ from layerwise.names import optional
 from layerwise.presets import Preset, preset, presets
 from layerwise.registry import ENTRIES
 from layerwise.threads import get_num_threads, set_num_threads
-from layerwise.trainers import register, register_as_asked
+
+if TYPE_CHECKING:
+    from layerwise.contrib.trainers import register
 
 __all__ = [
     "Blocks",
@@ -51,7 +54,10 @@ def _place(name: str) -> str:
 
 
 if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = missing(__name__, _place)
+    __getattr__ = missing(__name__, _place, {"register": "layerwise.contrib.trainers"})
 
 
-register_as_asked()  # which imports nothing unless the environment asks for it
+if os.environ.get("LAYERWISE_REGISTER"):
+    from layerwise.contrib.trainers import register_as_asked
+
+    register_as_asked()

@@ -1,15 +1,9 @@
-"""The arguments of each front beside the options of a formula: they are the same for all its optimizers.
-
-Signatures and docstrings of the fronts are generated from these and from the options that rules declare.
-"""
+"""The arguments of each API beside the options of a formula: they are the same for all its optimizers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, fields
-from typing import Any, Literal, NamedTuple, TypeVar
-
-from layerwise.hyper import Hyper
+from typing import Any, Literal, TypeVar
 
 V = TypeVar("V")
 ByName = Mapping[str, V] | Callable[[str], V | None]
@@ -18,274 +12,33 @@ where a mapping has no key for a name, or the function returns None."""
 StateDtype = Literal["float32", "bfloat16", "int8"]
 """The storage of a part of the state: as it is computed, in 16 bits, or in 8 bits with a scale for each 64 numbers."""
 
-
-class Argument(NamedTuple):
-    """An argument of a front: its name, its type and default as source, and its meaning in one sentence."""
-
-    name: str
-    type: str
-    default: str
-    means: str
-    unless: str = ""  # an option: a rule that has it takes this argument in its place
-    only_with: str = ""  # an option: only rules that have it take this argument
-
-
-SKIPS = "Skip a step if any gradient contains nan or inf, and count it in `skipped`."
-JAX_MASK = (
-    "The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that returns one."
-)
-
-# How weights and state are stored, the same in all fronts.
-STORAGE = (
-    Argument(
-        "master_weights",
-        'bool | Literal["split", "split24"]',
-        "False",
-        "Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits "
-        '("split") or 8 bits ("split24") that each weight lacks.',
-    ),
-    Argument(
-        "rounding",
-        'Literal["nearest", "stochastic"] | None',
-        "None",
-        'Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and '
-        '"stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.',
-    ),
-    Argument(
-        "state_dtype",
-        "StateDtype | Mapping[str, StateDtype] | None",
-        "None",
-        'Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping from names of '
-        "state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.",
-    ),
-    Argument("seed", "int", "0", "The seed of stochastic rounding, the same on all processes."),
-)
-
-TORCH = (
-    Argument(
-        "blocks",
-        "BlocksByName | None",
-        "None",
-        "Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer. Needs "
-        "named_parameters().",
-    ),
-    *STORAGE,
-    Argument("skip_nonfinite", "bool", "False", SKIPS),
-    Argument(
-        "model_group",
-        "ProcessGroup | None",
-        "None",
-        "Processes that hold other tensors of the same model, as in a pipeline; they clip and skip together.",
-    ),
-    Argument(
-        "reproducible",
-        "bool",
-        "False",
-        "Sum exactly, so that a step gives the same bits for any number of processes and any sharding.",
-    ),
-    Argument("differentiable", "bool", "False", "Let autograd differentiate through the step, as in torch.optim."),
-    Argument("capturable", "bool", "False", "Allow the step to be captured in a CUDA graph, as in torch.optim."),
-    Argument(
-        "fused",
-        "bool | None",
-        "None",
-        "True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest available.",
-    ),
-)
-# What Keras does itself, before the gradient comes to a rule or after it; the same as in its own optimizers.
-KERAS = (
-    Argument("clipnorm", "float | None", "None", "Scale each variable's gradient down to at most this norm."),
-    Argument("clipvalue", "float | None", "None", "Clip every element of the gradient to [-c, c]."),
-    Argument("global_clipnorm", "float | None", "None", "Scale all gradients down to at most this common norm."),
-    Argument("use_ema", "bool", "False", "Keep a moving average of the weights."),
-    Argument("ema_momentum", "float", "0.99", "Decay rate of that average."),
-    Argument("ema_overwrite_frequency", "int | None", "None", "Put the average in the weights every so many steps."),
-    Argument("loss_scale_factor", "float | None", "None", "What the loss was multiplied with, and gradients are not."),
-    Argument("gradient_accumulation_steps", "int | None", "None", "Step with the mean gradient of so many batches."),
-    Argument("name", "str | None", "None", "The name of the optimizer and its variables."),
-)
-# Options for which Keras has arguments of its own.
-INSTEAD_IN_KERAS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
-
+# Of PyTorch, with their defaults.
+TORCH: dict[str, Any] = {
+    "blocks": None,
+    "master_weights": False,
+    "rounding": None,
+    "state_dtype": None,
+    "seed": 0,
+    "skip_nonfinite": False,
+    "model_group": None,
+    "reproducible": False,
+    "differentiable": False,
+    "capturable": False,
+    "fused": None,
+}
 # What a parameter group may say for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")
-
-NUMPY = (
-    Argument("lr_scale", "float | ByName[float] | None", "None", "Factor on lr, for all names or by name."),
-    Argument(
-        "decay",
-        "ByName[bool | float] | None",
-        "None",
-        "Switch weight_decay on or off by name, or multiply it by a number.",
-        unless="decay",
-    ),
-    Argument(
-        "blocks", "Split | ByName[Split] | None", "None", "Blocks within arrays, for all or by name; each is a layer."
-    ),
-    Argument("skip_nonfinite", "bool", "False", SKIPS),
-    *STORAGE,
-    Argument("shared_count", "bool", "False", "Count steps once for all names instead of once for each name."),
-    Argument("engine", "str | None", "None", 'Engine to use: "rule" avoids kernels, and None picks the fastest.'),
+# What Keras does itself, before the gradient comes to a rule or after it.
+KERAS = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "use_ema",
+    "ema_momentum",
+    "ema_overwrite_frequency",
+    "loss_scale_factor",
+    "gradient_accumulation_steps",
+    "name",
 )
-# Options that the NumPy front also takes by name.
-BY_NAME = {
-    "adapt": "Adapt | ByName[Adapt]",
-    "decay": "{type} | ByName[bool | float | str]",
-    "l2": "float | ByName[float]",
-}
-
-JAX = (
-    Argument(
-        "trust_ratio_mask",
-        "ByLeaf",
-        "None",
-        "The parameters that use the trust ratio, in the same form as the mask of weight decay.",
-        only_with="adapt",
-    ),
-    Argument("blocks", "ByLeaf", "None", "Blocks within leaves, in the same form as the masks; each is a layer."),
-    *STORAGE[:-1],
-    STORAGE[-1]._replace(
-        type="int | None",
-        default="None",
-        means="The seed of stochastic rounding, a constant of the traced step; None is 0.",
-    ),
-    Argument("stats", "bool", "False", "Store the measurements of each step in the state, for `layerwise.jax.stats`."),
-    Argument(
-        "axis_name",
-        "str | tuple[str, ...] | None",
-        "None",
-        "Under shard_map, the mesh axes that shard parameters.",
-    ),
-    Argument("specs", "ByLeaf", "None", "Under shard_map, the sharded dimensions of each parameter."),
-)
-
-# Paddle's own arguments stand where its optimizers have them, and mean the same.
-PADDLE = (
-    Argument(
-        "parameters", "Any", "None", 'Parameters, or groups of them: dicts with "params" and options of their own.'
-    ),
-    Argument(
-        "grad_clip",
-        "GradientClipBase | None",
-        "None",
-        "How gradients are clipped; a group may have its own, as in Paddle.",
-    ),
-    Argument(
-        "exclude_from_weight_decay_fn",
-        "Callable[[Tensor], bool] | None",
-        "None",
-        "A function of a parameter that returns True where there is to be no weight decay.",
-    ),
-    Argument("multi_precision", "bool", "False", "Hold a float32 copy of float16 and bfloat16 parameters."),
-    Argument("name", "str | None", "None", "A word that the names of the state contain, as in Paddle."),
-    Argument(
-        "blocks",
-        "BlocksByName | None",
-        "None",
-        "What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*': 3}.",
-    ),
-    Argument("skip_nonfinite", "bool", "False", SKIPS),
-    Argument(
-        "engine", "str | None", "None", 'Engine to use: "rule" uses Paddle\'s operations, and None takes the fastest.'
-    ),
-)
-# What a parameter group may say for itself, besides options.
+# What a parameter group of Paddle may say for itself, besides options.
 OF_PADDLE_GROUP = ("params", "learning_rate", "weight_decay", "grad_clip", "exclude_from_weight_decay_fn", "name")
-ALWAYS_ADAPT = Argument(
-    "always_adapt",
-    "bool",
-    "False",
-    "Use the trust ratio everywhere; by default parameters without weight decay do without it.",
-)
-# Of an optimizer that Paddle has: its arguments in their order, and the preset with its numbers.
-PADDLE_ORDER = {
-    "Lamb": (
-        "learning_rate",
-        "lamb_weight_decay",
-        "beta1",
-        "beta2",
-        "epsilon",
-        "parameters",
-        "grad_clip",
-        "exclude_from_weight_decay_fn",
-        "multi_precision",
-        "always_adapt",
-        "name",
-    )
-}
-PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}
-
-# Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
-OWN_FORM: dict[str, tuple[Argument, ...]] = {
-    "Adafactor": (
-        Argument(
-            "learning_rate",
-            "Rate | None",
-            "None",
-            "Learning rate, or a function of the step. None is 1, or the paper's relative step if relative_step is "
-            "True or None.",
-        ),
-        Argument("decay_rate", "Number", "0.8", "The decay rate of the second moment is 1 - t**-decay_rate at step t."),
-        Argument(
-            "weight_decay_rate",
-            "Rate | None",
-            "None",
-            "Weight decay λ, or a function of the step; None is 0.",
-        ),
-        Argument(
-            "eps",
-            "Number | tuple[Number | None, Number]",
-            "1e-30",
-            "The number added to the squared gradient, or a pair of that number and a lower bound of the weights' root "
-            "mean square.",
-        ),
-        Argument(
-            "factored",
-            "Any",
-            "True",
-            'Which dimensions are rows and columns: the two largest (True, "largest"), the last two ("last"), those of '
-            'matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.',
-        ),
-    ),
-    "SGD": (Argument("momentum", "Number | None", "None", "Decay rate of the momentum buffer; None or 0 is none."),),
-}
-
-
-def keras_names(h: type[Hyper]) -> dict[str, tuple[str, ...]]:
-    """Return by option the names that it, or each of a pair, has in Keras, which are arguments beside it."""
-    options = {one.name: one for one in fields(h)}
-    found: dict[str, tuple[str, ...]] = {"betas": ("beta_1", "beta_2"), "beta2_decay": ("beta_2_decay",)}
-    if "eps" in options:
-        found["eps"] = ("epsilon_1", "epsilon_2") if isinstance(options["eps"].default, tuple) else ("epsilon",)
-    return {option: names for option, names in found.items() if option in options}
-
-
-def paddle_names(h: type[Hyper]) -> dict[str, str]:
-    """Return by option the name of its argument in Paddle, where that is another."""
-    options = {one.name: one for one in fields(h)}
-    found = {"lr": "learning_rate"}
-    if "eps" in options and isinstance(options["eps"].default, float):
-        found["eps"] = "epsilon"
-    if "lamb_weight_decay" in PADDLE_ORDER.get(h.optimizer, ()):
-        found["weight_decay"] = "lamb_weight_decay"
-    return found
-
-
-def paddle_pairs(h: type[Hyper]) -> dict[str, tuple[str, str]]:
-    """Return by option the names of the two arguments of Paddle that make it up."""
-    return {"betas": ("beta1", "beta2")} if "betas" in h.__dataclass_fields__ else {}
-
-
-def optax_names(h: type[Hyper]) -> dict[str, str]:
-    """Return by option the name of its argument in optax, where that is another."""
-    return {one.name: one.metadata["optax"] for one in fields(h) if isinstance(one.metadata["optax"], str)}
-
-
-def optax_pairs(h: type[Hyper]) -> dict[str, tuple[str, str]]:
-    """Return by option the names of the two arguments of optax that make it up."""
-    return {one.name: one.metadata["optax"] for one in fields(h) if isinstance(one.metadata["optax"], tuple)}
-
-
-def optax_defaults(h: type[Hyper]) -> dict[str, Any]:
-    """Return the options whose default in the JAX front is optax's, each with the default that it has elsewhere."""
-    return {one.name: one.default for one in fields(h) if one.metadata["optax_default"] is not MISSING}

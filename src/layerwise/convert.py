@@ -5,7 +5,7 @@ Train in one, continue in the other. Carry the parameters over yourself; these f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,9 +26,6 @@ Names = Mapping[str, str] | Callable[[str], str] | None
 """Names in PyTorch by leaf: a mapping, or a function of the leaf's path."""
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
 """Orders of dimensions by leaf: a mapping, or a function of the leaf's path; None leaves the order as it is."""
-COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
-ADAM = "ScaleByAdamState"
-MOMENTS = {LambState: ADAM, optimizers.AdamWState: ADAM, NovoGradState: "ScaleByNovogradState"}  # with mu and nu
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
@@ -40,20 +37,19 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
         params: The parameters.
     """
     ours, leaves = _ours(transform, params), parameters(params)
-    if type(ours) in MOMENTS:
-        one = _only(state, MOMENTS[type(ours)])
-        return _filled(ours, leaves, count=one.count, mu=one.mu, nu=_shaped(ours.nu, _real(one.nu)))
-    if isinstance(ours, (LarsState, optimizers.SGDState)):
-        counts = [one.count for one in _found(state, *COUNTED)] or [jnp.ones((), jnp.int32)]  # only for schedules
-        kept = {} if ours.trace is None else {"trace": _as_optax(ours, _only(state, "TraceState").trace)}
-        return _filled(ours, leaves, count=counts[0], **kept)
-    if not isinstance(ours, AdafactorState):
+    if type(ours) not in OF_OPTAX:
         raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
-    rms = _only(state, "FactoredState")
-    parts = [from_factored(*row) for row in _rows(leaves, ours, rms)]
-    trees = {part: leaves.like(column) for part, column in zip(FACTORED, zip(*parts, strict=True), strict=True)}
-    kept = {} if ours.ema is None else {"ema": _only(state, "EmaState").ema}
-    return _filled(ours, leaves, count=rms.count, **trees, **kept)
+    trees: dict[str, Any] = {}
+    counts = []
+    for name in OF_OPTAX[type(ours)]:
+        parts, turned = KINDS[name]
+        if any(getattr(ours, part) is not None for part in parts):
+            one = _only(state, name)
+            trees |= dict(zip(parts, turned(one, ours, leaves), strict=True))
+            counts += [one.count] if "count" in one._fields else []
+    # A momentum counts no steps, and optax counts those for schedules alone.
+    counts += [*(one.count for one in _found(state, *COUNTED)), jnp.ones((), jnp.int32)]
+    return _filled(ours, leaves, count=counts[0], **trees)
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
@@ -67,31 +63,17 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
     leaves, state = parameters(params), _in_numbers(_forms.inner(state))
 
     def fill(one: Any) -> Any:
-        kind, count = type(one).__name__, state.count
-        if kind in COUNTED:
-            return one._replace(count=count)
-        if kind in MOMENTS.values():
-            return one._replace(count=count, mu=_like(one.mu, state.mu), nu=_like(one.nu, _shaped(one.nu, state.nu)))
-        if kind == "TraceState":
-            return one if state.trace is None else one._replace(trace=_like(one.trace, _as_optax(state, state.trace)))
-        if kind == "EmaState":
-            return one._replace(count=count, ema=_like(one.ema, state.ema))
-        if kind == "FactoredState":
-            parts = [to_factored(*row) for row in _rows(leaves, state, one)]
-            trees = [leaves.like(column) for column in zip(*parts, strict=True)]
-            v_row, v_col, v = (_like(a, b) for a, b in zip((one.v_row, one.v_col, one.v), trees, strict=True))
-            return one._replace(count=count, v_row=v_row, v_col=v_col, v=v)
-        return one
+        name = type(one).__name__
+        parts, turned = KINDS.get(name, ((), _same))
+        if lacking := [part for part in parts if not hasattr(state, part)]:
+            raise StateError(f"theirs has a {name}, and a {type(state).__name__} has no {' or '.join(lacking)}.")
+        if name not in COUNTED and all(getattr(state, part) is None for part in parts):
+            return one
+        trees = zip(parts, turned(state, one, leaves), strict=True)
+        found = {part: _like(getattr(one, part), tree) for part, tree in trees}
+        return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
 
-    return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in FILLED)
-
-
-def _as_optax(ours: Any, trace: Any) -> Any:
-    return jax.tree.map(jnp.negative, trace) if isinstance(ours, LarsState) else trace  # there, of what is added
-
-
-FILLED = (*COUNTED, *MOMENTS.values(), "TraceState", "EmaState", "FactoredState")
-FACTORED = ("v_row", "v_col", "v")
+    return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in (*COUNTED, *KINDS))
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
@@ -247,10 +229,65 @@ def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any, signed: bool) ->
 
 
 def _like(wanted: Any, given: Any) -> Any:
-    return jax.tree.map(lambda a, b: a if b is None else _forms.placed(b, a), wanted, given)
+    def like(a: Any, b: Any) -> Any:
+        if b is not None and _forms.shape(b) != _forms.shape(a):
+            raise StateError(f"theirs needs the shape {_forms.shape(a)}, and ours has {_forms.shape(b)}.")
+        return a if b is None else _forms.placed(b, a)
+
+    return jax.tree.map(like, wanted, given)
 
 
 # ---- optax
+
+
+def _same(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+    return ()
+
+
+def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+    return given.mu, jax.tree.map(_shaped, wanted.nu, jax.tree.map(jnp.real, given.nu))
+
+
+def _shaped(like: Any, x: Any) -> Any:
+    """Return a single number with the dimensions that other APIs give it."""
+    return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
+
+
+def _trace(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+    added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is that of what is added
+    return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
+
+
+def _ema(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+    return [given.ema]
+
+
+def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+    turned = from_factored if isinstance(wanted, AdafactorState) else to_factored
+    columns = [of_state(leaves, part, getattr(one, part)) for one in (wanted, given) for part in FACTORED]
+    shapes = [tuple(p.shape) for p in leaves.arrays]
+    rows = [turned(shape, row[:3], row[3:]) for shape, *row in zip(shapes, *columns, strict=True)]
+    return [leaves.like(column) for column in zip(*rows, strict=True)]
+
+
+ADAM, NOVOGRAD, TRACE = "ScaleByAdamState", "ScaleByNovogradState", "TraceState"
+COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
+FACTORED = ("v_row", "v_col", "v")
+# Of each kind of state of optax the parts, which ours have under the same names, and what makes either of the other.
+KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
+    **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
+    TRACE: (("trace",), _trace),
+    "EmaState": (("ema",), _ema),
+    "FactoredState": (FACTORED, _factored),
+}
+OF_OPTAX: dict[type, tuple[str, ...]] = {
+    LambState: (ADAM,),
+    optimizers.AdamWState: (ADAM,),
+    NovoGradState: (NOVOGRAD,),
+    LarsState: (TRACE,),
+    optimizers.SGDState: (TRACE,),
+    AdafactorState: ("FactoredState", "EmaState"),
+}
 
 
 def _found(state: Any, *kinds: str) -> list[Any]:
@@ -265,27 +302,6 @@ def _only(state: Any, kind: str) -> Any:
             f"the state must have one {kind}, but has {len(found)}. Pass that of optax's optimizer, alone."
         )
     return found[0]
-
-
-def _real(tree: Any) -> Any:
-    return jax.tree.map(jnp.real, tree)
-
-
-def _shaped(wanted: Any, given: Any) -> Any:
-    """Return single numbers with the dimensions that other APIs give them."""
-
-    def shaped(like: Any, x: Any) -> Any:
-        return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
-
-    return jax.tree.map(shaped, wanted, given)
-
-
-def _rows(leaves: Leaves, ours: Any, theirs: Any) -> list[tuple[Any, ...]]:
-    """Return for each parameter its shape, our parts and optax's."""
-    columns = [of_state(leaves, part, getattr(ours, part)) for part in FACTORED]
-    columns += [of_state(leaves, part, getattr(theirs, part)) for part in ("v_row", "v_col", "v")]
-    shapes = [tuple(p.shape) for p in leaves.arrays]
-    return [(shape, row[:3], row[3:]) for shape, *row in zip(shapes, *columns, strict=True)]
 
 
 # ---- PyTorch

@@ -1,17 +1,23 @@
-"""Names that a module does not have: errors that say where they are, or how they are written."""
+"""Names that a module does not have: what it imports when it is asked for them, and errors that say where they are."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from difflib import get_close_matches
+from importlib import import_module
 from typing import Any
 
 
-def missing(module: str, hint: Callable[[str], str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a module: it raises with a hint, if there is one for the name."""
+def missing(module: str, hint: Callable[[str], str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: it raises with a hint, if there is one for the name.
+
+    `doors` are names that it has, each with the module that is imported for it.
+    """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
+        if doors is not None and name in doors:
+            return getattr(import_module(doors[name]), name)
         said = hint(name)
         message = f"module {module!r} has no attribute {name!r}{said and f'. {said}'}."
         # An import statement asks here before it gives up, and forgets the message of an AttributeError.
@@ -21,7 +27,7 @@ def missing(module: str, hint: Callable[[str], str]) -> Callable[[str], Any]:
     return __getattr__
 
 
-def nearly(module: str, names: Collection[str]) -> Callable[[str], Any]:
+def nearly(module: str, names: Collection[str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has names nearly like the one asked for, such as Lamb for LAMB."""
     by_lower = {name.lower(): name for name in names}
 
@@ -29,4 +35,4 @@ def nearly(module: str, names: Collection[str]) -> Callable[[str], Any]:
         close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
         return f"Is {by_lower[close[0]]} meant" if close else ""
 
-    return missing(module, hint)
+    return missing(module, hint, doors)

@@ -9,40 +9,20 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from layerwise.errors import PresetError, UnknownOptionError
+from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What others call an option, and what it is here: the first that the optimizer takes, with a remark.
+# What others call an option, and what it is here: the first that the optimizer takes, with a remark. Its names in the
+# APIs here are in `spelling`.
 MEANT: dict[str, tuple[tuple[str, ...], str]] = {
-    "lr": (("learning_rate",), ""),
-    "learning_rate": (("lr",), ""),
-    "momentum": (("beta1", "betas", "b1"), ""),
-    "beta1": (("betas", "b1", "momentum"), "the first"),
-    "beta_1": (("betas", "b1", "beta1", "momentum"), "the first of a pair"),
-    "b1": (("betas", "beta1", "momentum"), "the first of a pair"),
-    "betas": (("b1", "beta1", "momentum"), "the second is b2 in LAMB, beta2 in Adafactor"),
-    "beta2": (("betas", "b2"), "the second of a pair"),
-    "beta_2": (("beta2", "betas", "b2"), "the second of a pair"),
-    "b2": (("beta2", "betas"), "the second of a pair"),
+    "betas": (("b1", "beta1"), "the second is b2 in LAMB, beta2 in Adafactor"),
     "decay_rate_fn": (("beta2",), "a function of the step"),
-    "beta_2_decay": (("beta2_decay",), ""),
     "decay_rate": (("beta2_decay",), "0.8 there is -0.8 here, which transformers' already is"),
     "beta2_decay": (("decay_rate",), "-0.8 there is 0.8 here"),
-    "epsilon": (("eps",), ""),
-    "epsilon_1": (("eps",), "eps=(eps1, eps2)"),
-    "epsilon_2": (("eps",), "eps=(eps1, eps2)"),
     "eps1": (("eps",), "eps=(eps1, eps2)"),
     "eps2": (("eps",), "eps=(eps1, eps2)"),
     "wd": (("weight_decay", "weight_decay_rate"), ""),
-    "weight_decay": (("weight_decay_rate",), ""),
-    "weight_decay_rate": (("weight_decay",), ""),
-    "lamb_weight_decay": (("weight_decay",), ""),
-    "clipping_threshold": (("clip_threshold",), ""),
-    "clip_threshold": (("clipping_threshold",), ""),
-    "multiply_by_parameter_scale": (("scale_parameter",), ""),
-    "scale_parameter": (("multiply_by_parameter_scale",), ""),
-    "dtype_momentum": (("momentum_dtype",), ""),
-    "momentum_dtype": (("dtype_momentum",), ""),
     "trust_coeff": (("trust_coefficient",), ""),
     "trust_coef": (("trust_coefficient",), ""),
     "eta": (("trust_coefficient",), ""),
@@ -51,12 +31,7 @@ MEANT: dict[str, tuple[tuple[str, ...], str]] = {
     "use_nvlamb": (("adapt",), 'adapt=True always, adapt="decayed" where weight_decay is not 0'),
     "adam_w_mode": (("decay",), 'decay="l2" where it is False'),
     "decoupled_decay": (("decay",), 'decay="decoupled"'),
-    "clipnorm": (("max_grad_norm_per_tensor",), ""),
-    "clipvalue": (("max_grad_value",), ""),
-    "global_clipnorm": (("max_grad_norm",), ""),
     "max_grad_norm": (("global_clipnorm", "grad_clip"), ""),
-    "max_grad_norm_per_tensor": (("clipnorm",), ""),
-    "max_grad_value": (("clipvalue",), ""),
     **dict.fromkeys(
         ("grad_clip", "clip_grad", "clip_grad_norm", "clip_norm", "gradient_clip_val", "gradient_clipping", "max_norm"),
         (
@@ -177,8 +152,9 @@ def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
     called, remark = MEANT.get(name, ((), ""))
-    close = next(([one] for one in called if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
+    said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
+    close = next(([one] for one in said if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
     if not close:
         return f"It takes {', '.join(known)}."
-    aside = f" ({remark})" if remark and close[0] in called else ""
+    aside = f" ({said[close[0]]})" if said.get(close[0]) else ""
     return f"Is {' or '.join(f'`{one}`' for one in close)} meant{aside}?"

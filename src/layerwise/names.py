@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerwise.arguments import BY_NAME
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 
 
@@ -22,7 +21,7 @@ class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bia
 
 Name = str | int
 """The name of a parameter: a string, or an integer such as `id(array)`."""
-INSTEAD = tuple(BY_NAME)  # options that the NumPy front may take by name instead
+INSTEAD = ("adapt", "decay", "l2")  # options that the NumPy front may take by name instead
 
 
 def as_name(name: Any) -> Name:

@@ -33,14 +33,14 @@ def here(capsys, *arguments, code=0, **environment):
     return capsys.readouterr()
 
 
-def on_a_terminal(*arguments, interrupt_at=None, **environment):
+def on_a_terminal(*arguments, program=COMMAND, interrupt_at=None, **environment):
     """What a terminal receives, and the exit code; Ctrl-C as soon as `interrupt_at` matches."""
     terminal, its_side = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), its_side)
     environment = {**PLAIN, "TERM": "xterm", "COLUMNS": "100", **environment}
     # A shell that runs the tests in its background has them ignore Ctrl-C, and so what they start.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    child = subprocess.Popen([*COMMAND, *arguments], **streams, env=environment, start_new_session=True)
+    child = subprocess.Popen([*program, *arguments], **streams, env=environment, start_new_session=True)
     signal.signal(signal.SIGINT, before)
     os.close(its_side)
     seen = b""

@@ -17,6 +17,7 @@ from rich.console import Console
 
 import layerwise
 from layerwise.cli.bench import memory, report, shapes, tensors, timing
+from layerwise.cli.bench import run as bench_run
 from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
 from layerwise.cli.bench.groups import Cost, grouped
 from layerwise.cli.bench.measure import Measurement, Table
@@ -107,9 +108,14 @@ def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
     assert re.search(r"^layerwise.torch.Lamb, by the rule ", out, re.MULTILINE)
 
 
-def test_a_file_that_cannot_be_finished_is_one_line(bench):
-    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", "/dev/full", code=2)
-    assert done.err == "layerwise: cannot write /dev/full: No space left on device\n"
+def test_a_file_that_cannot_be_finished_is_one_line(tmp_path, bench, monkeypatch):
+    def full(path, text):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("layerwise.cli.files.replace_text", full)
+    out = str(tmp_path / "rows.csv")
+    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", out, code=2)
+    assert done.err == f"layerwise: cannot write {out}: No space left on device\n"
 
 
 @pytest.mark.slow
@@ -127,6 +133,8 @@ def test_ctrl_c_shows_what_there_is(tmp_path):
 
 class Made(Peer):
     """A peer with this state in bytes, that raises an error at its start, or of full size at a step or at its peak."""
+
+    installed = True
 
     def start(self, work):
         if self.options.get("at") == "start":
@@ -169,12 +177,6 @@ def measured(*peers, rounds=3, room=1e9, enough=bool):
     return table, lambda: measurement.run(rounds)
 
 
-def shown(table, width, *more, **console):
-    file = StringIO()
-    report.show(Console(file=file, width=width, color_system=None, **console), table, *more)
-    return file.getvalue().splitlines()
-
-
 def rounds_of(table):
     return {label: (len(row.timing.rounds), len(row.ratio.rounds)) for label, row in table.rows.items()}
 
@@ -184,7 +186,9 @@ class TestMeasurement:
     def test_on_a_terminal_the_table_is_as_wide_as_that(self, columns, peaks):
         table, measure = measured(*(Made(peer.label, "") for peer in PEERS["Adafactor"]))
         measure()
-        rows = shown(table, columns, force_terminal=True)
+        console = Console(file=StringIO(), width=columns, color_system=None, force_terminal=True)
+        bench_run.show(console, table)
+        rows = console.file.getvalue().splitlines()
         assert max(map(len, rows)) <= columns
         assert ("MiB" in "".join(rows)) is peaks
         assert "…" not in "".join(rows)
@@ -228,7 +232,8 @@ class TestMeasurement:
     def test_a_caller_may_add_columns(self):
         table, measure = measured(Made("ours", ""))
         measure()
-        heading, row = shown(table, 80, lambda row: {"rounds\nthat count": str(len(row.timing.rounds))})[1:3]
+        more = {"rounds\nthat count": "3"}
+        _, heading, row, _ = report.lines(table, more=lambda row: more)
         assert heading.rstrip().endswith("rounds that count")
         assert row.rstrip().endswith(" 3")
 

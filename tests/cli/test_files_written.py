@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from layerwise import files as beside
 from layerwise.cli import files
-from layerwise.cli.demo import place
 from layerwise.cli.files import CannotWrite, check_writable, write_text
 
 
@@ -51,14 +51,14 @@ def test_a_path_that_no_file_can_have_is_one_line(name, tmp_path):
     (tmp_path / "circle.html").symlink_to("circle.html")
     (tmp_path / "\x1b[31m\n").mkdir()
     (tmp_path / "\x1b[31m\n" / "file").touch()
-    for refused in (place.report_path, check_writable, lambda path: write_text(path, "text")):
+    for refused in (check_writable, lambda path: write_text(path, "text")):
         with pytest.raises(CannotWrite) as found:
             refused(tmp_path / name)
         assert str(found.value).isprintable()
 
 
 def test_the_longest_name_can_be_written(tmp_path):
-    path = place.report_path(tmp_path / ("x" * 250 + ".html"))
+    path = tmp_path / ("x" * 250 + ".html")
     write_text(path, "text")
     assert path.read_text() == "text"
 
@@ -68,9 +68,8 @@ def test_no_file_that_was_put_there_before_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(beside, "token_hex", lambda n: "known")
     (tmp_path / "precious").write_text("as it was")
     (tmp_path / ".layerwise-known").symlink_to("precious")
-    for write in (place.report_path, lambda path: write_text(path, "text")):
-        with pytest.raises(CannotWrite, match="File exists"):
-            write(tmp_path / "report.html")
+    with pytest.raises(CannotWrite, match="File exists"):
+        write_text(tmp_path / "report.html", "text")
     assert (tmp_path / "precious").read_text() == "as it was"
     assert {path.name for path in tmp_path.iterdir()} == {"precious", ".layerwise-known"}
 
@@ -107,11 +106,17 @@ def test_what_is_replaced_needs_its_folder(name, tmp_path, monkeypatch):
         check_writable(path)
 
 
-def test_what_is_written_to_and_not_replaced_does_not_and_stays_a_device(monkeypatch):
-    monkeypatch.setattr(files.os, "access", lambda where, mode: str(where) == "/dev/null")
-    check_writable(Path("/dev/null"))
-    write_text(Path("/dev/null"), "text")
-    assert Path("/dev/null").is_char_device()
+def test_what_is_written_to_and_not_replaced_needs_no_folder_and_stays_a_pipe(tmp_path, monkeypatch):
+    """Not one of the system's devices, which an error in here would replace for everybody."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr(files.os, "access", lambda where, mode: where == pipe)
+    check_writable(pipe)
+    write_text(pipe, "text")
+    assert os.read(reader, 9) == b"text"
+    os.close(reader)
+    assert pipe.is_fifo()
     monkeypatch.setattr(files.os, "access", lambda where, mode: False)
     with pytest.raises(CannotWrite, match="no permission"):
-        check_writable(Path("/dev/null"))
+        check_writable(pipe)

@@ -65,6 +65,8 @@ def test_devices_never_fail(monkeypatch):
     assert found["devices"]["torch"] == ["CUDA 12.8: 0 Some GPU 0, 80 GiB", "CUDA 12.8: 1 Some GPU 1, 80 GiB"]
     assert found["devices"]["jax"] == "cannot say (RuntimeError: no backend)"
     assert "            jax: cannot say (RuntimeError: no backend)" in list(info.lines(found))
+    monkeypatch.setattr(info, "_others", Jax.devices)  # of one argument
+    assert info._torch_devices().startswith("cannot say (TypeError: ")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert info.facts(devices=True)["devices"]["torch"] == "not installed"
 
@@ -163,3 +165,9 @@ def test_paths_lose_their_folders_and_the_own_home_its_name(monkeypatch, given, 
         monkeypatch.setenv("HOME", "/srv/Ada Lovelace")
         monkeypatch.setenv("USERPROFILE", "/srv/Ada Lovelace")
     assert report.without_paths(given) == left
+
+
+def test_one_is_not_many_and_a_variable_has_its_value(monkeypatch):
+    assert [info._many(n, "processor") for n in (1, 2)] == ["1 processor", "2 processors"]
+    monkeypatch.setenv("LAYERWISE_NUM_THREADS", "2")
+    assert any(line.endswith(", LAYERWISE_NUM_THREADS=2") for line in info.lines(info.facts())) or not info.extension()

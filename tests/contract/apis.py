@@ -361,15 +361,18 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 
 def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the rule, with the rule's defaults, as the function of JAX calls them."""
-    from jax_front.front import FRONTS, arguments
+    import layerwise.jax
+    from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
 
-    from layerwise.arguments import OWN_FORM, optax_defaults
-
-    case, own_form = case_of(name), {one.name for one in OWN_FORM.get(name, ())}
-    usual = arguments(case, {one.name: one.default for one in fields(case.hyper)})
-    known = inspect.signature(FRONTS[name]).parameters.keys() - own_form
-    given = arguments(case, {**optax_defaults(case.hyper), **options})
-    return {**{key: value for key, value in usual.items() if key in known}, **given}
+    h = case_of(name).hyper
+    own_form = OWN_FORM.get(name, ())
+    known = inspect.signature(getattr(layerwise.jax, name.lower())).parameters
+    usual = OPTAX.called(h, {one.name: one.default for one in fields(h)})
+    usual = {key: value for key, value in usual.items() if key in known and key not in own_form}
+    given = OPTAX.called(h, {**optax_defaults(h), **options})
+    if "decay_rate" in given:
+        given["decay_rate"] = -given["decay_rate"]
+    return {**usual, **given}
 
 
 class JaxRun(Run):
@@ -457,14 +460,14 @@ class PaddleRun(Run):
         from paddle_front.front import parameter
 
         import layerwise.paddle
-        from layerwise.paddle._spelling import called
+        from layerwise.spelling import PADDLE
 
         self.paddle, front = paddle, getattr(layerwise.paddle, self.name)
         self._weights = {name: parameter(name, w, self.dtype_of(name)) for name, w in weights.items()}
 
         def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
             known = {key: given[key] for key in front._hyper.__dataclass_fields__ if key in given}
-            return {**called(front._hyper, known), **{key: x for key, x in given.items() if key not in known}}
+            return {**PADDLE.called(front._hyper, known), **{key: x for key, x in given.items() if key not in known}}
 
         if self.case.name == "Lamb":  # Paddle's own uses the ratio where weights decay
             options = {"weight_decay": 0.0, "adapt": True, **options}

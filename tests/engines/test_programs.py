@@ -98,7 +98,7 @@ def test_a_derived_optimizer_with_such_an_option_is_the_rules(monkeypatch):
                 opt.step()
         else:
             opt.step()
-            assert not isinstance(next(iter(opt._turns.values()))._prepared.stats()[0], compiled.Measured)
+            assert not isinstance(next(iter(opt._turns.values()))._turn.prepared.stats()[0], compiled.Measured)
 
 
 def test_a_program_is_not_made_up():

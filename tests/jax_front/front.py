@@ -14,8 +14,8 @@ import pytest
 from cases import CASES, Case
 
 import layerwise.jax as front
-from layerwise.arguments import optax_defaults, optax_names, optax_pairs
 from layerwise.jax import _drive
+from layerwise.spelling import OPTAX, optax_defaults
 
 FRONTS = {case.name: getattr(front, case.name.lower()) for case in CASES}
 NAMES = list(FRONTS)
@@ -42,13 +42,7 @@ def _made(name: str, options: tuple[tuple[str, type, Any], ...], large: int) -> 
 
 def arguments(case: Case, options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of the formulas as the functions here call them."""
-    given = dict(options)
-    for option, both in optax_pairs(case.hyper).items():
-        if option in given:
-            given |= dict(zip(both, given.pop(option), strict=True))
-    for option, argument in optax_names(case.hyper).items():
-        if option in given:
-            given[argument] = given.pop(option)
+    given = OPTAX.called(case.hyper, options)
     if "decay_rate" in given:
         given["decay_rate"] = -given["decay_rate"]
     return given

@@ -90,7 +90,7 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room(
         "tools",
-        "torch/tools/",
+        "torch/tools/ contrib/",
         "torch_front/test_stepping_alone.py torch_front/test_param_groups.py torch_front/test_monitor.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
         "sharding/test_noise_scale.py sharding/test_in_backward.py",
@@ -107,10 +107,10 @@ ROOMS: tuple[Room, ...] = (
     _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
-        "convert.py presets.py arguments.py",
+        "convert.py presets.py arguments.py spelling.py",
         "jax_front/test_conversion.py test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
-    _room("trainers", "trainers/ run.py", "trainers", slow=True),
+    _room("trainers", "contrib/trainers/ trainers/ run.py", "trainers", slow=True),
     _room("cli", "cli/ __main__.py files.py", "cli"),
 )

@@ -16,7 +16,7 @@ from contract.apis import arrays
 from contract.apis import bits as bits
 
 import layerwise.paddle
-from layerwise.paddle._spelling import called
+from layerwise.spelling import PADDLE
 
 SHAPES = {"matrix": (5, 4), "vector": (7,), "scalar": (), "stack": (2, 3, 4)}
 FRONT_OF = {case.name: getattr(layerwise.paddle, case.name) for case in CASES}
@@ -60,7 +60,7 @@ def numbers(params):
 def make(which, params, options=None, /, **arguments):
     """One of the optimizers, of these parameters, with options under the names that rules give them."""
     front = FRONT_OF[which]
-    return front(parameters=list(params.values()), **{**called(front._hyper, options or {}), **arguments})
+    return front(parameters=list(params.values()), **{**PADDLE.called(front._hyper, options or {}), **arguments})
 
 
 def close(ours, theirs, tolerance=1e-12):

@@ -19,8 +19,8 @@ from sharding.models import FRONT_OF, Blend, local
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
+from layerwise.contrib.records import rows_of
 from layerwise.torch import AdamW, Lamb, Mixed, monitor
-from layerwise.torch.tools._records import rows_of
 
 ROUNDS = {FRONT_OF[case.name]: case.exchanges() for case in CASES}
 # Those that ranks meet in where tensors are cut along their first dimension.

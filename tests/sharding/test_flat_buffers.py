@@ -143,6 +143,22 @@ def test_whole_states_do_not_fit_by_load_state_dict():
         opt.load_state_dict(state)
 
 
+def test_a_whole_state_that_does_not_fit_changes_nothing():
+    """Also beside DeepSpeed, which takes the buffers out of the groups between steps."""
+    segments, buffer = whole_buffer()
+    opt = Lamb(segments.named_parameters())
+    buffer.grad = torch.ones_like(buffer)
+    opt.step()
+    state, before = flat.full_state_dict(opt), copy.deepcopy(opt.state[buffer])
+    opt._buffers = [opt.param_groups[0]["params"]]
+    opt.param_groups[0]["params"] = out = []
+    state["state"][1]["step"] = torch.tensor(7)
+    with pytest.raises(StateError, match=r"have taken \[1, 7\] steps, and a flat buffer has one count"):
+        flat.load_full_state_dict(opt, state)
+    assert opt.param_groups[0]["params"] is out
+    assert all(torch.equal(x, before[key]) for key, x in opt.state[buffer].items())
+
+
 def _asked_by_pytorch(front: Any, orig: bool) -> tuple[list[str], bool]:
     """What is said to FSDP1 and torch.distributed.checkpoint, asked for the state, and whether ours has all tensors."""
     model = fsdp1(Small(torch.float32), use_orig_params=orig)

@@ -15,10 +15,8 @@ from torch_front.test_runs_of_others import ADAM, APEX, CUBES, SMALL, TIMM, TIMM
 from layerwise import preset
 from layerwise.errors import StateError
 from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, convert, convert_back
-from layerwise.torch.checkpoints import _others
-from layerwise.torch.checkpoints._back import TARGETS
-from layerwise.torch.checkpoints._convert import SOURCES
-from layerwise.torch.checkpoints._origin import WRITERS
+from layerwise.torch.checkpoints.foreign._bitsandbytes import nearest_codes
+from layerwise.torch.checkpoints.foreign._table import CODECS
 
 
 def of_adam(**options: Any) -> dict[str, Any]:
@@ -31,10 +29,6 @@ def of_ours(front: Any = AdamW, **options: Any) -> dict[str, Any]:
     ours = front(parameters(SMALL), **options)
     go(ours, [1])
     return ours.state_dict()
-
-
-def test_every_source_is_also_a_target_and_known_by_its_groups():
-    assert SOURCES.keys() == TARGETS.keys() == WRITERS.keys()
 
 
 # ---- whose checkpoint it is
@@ -193,10 +187,11 @@ def without(*path: Any) -> Any:
         (without("state"), "state"),
         (without("param_groups"), "param_groups"),
         (without("state", 0, "exp_avg"), "exp_avg"),
+        (lambda saved: saved["state"][0].update(step=None), "step"),
         (lambda saved: saved["state"].update({7: saved["state"][0]}), "7"),
         (lambda saved: saved["state"][0].update(exp_avg=torch.ones(5, 3).byte()), "must have floating-point numbers"),
     ],
-    ids=["no state", "no groups", "no moment", "state of nobody", "codes without scales"],
+    ids=["no state", "no groups", "no moment", "no count", "state of nobody", "codes without scales"],
 )
 def test_a_checkpoint_that_is_not_whole_is_refused(change, told):
     checkpoint = of_adam()
@@ -284,10 +279,10 @@ def test_numbers_go_to_the_nearest_code_of_bitsandbytes():
     saved, numbers = recorded("bitsandbytes.AdamW8bit")
     state = saved["state"][0]
     for i, key in ((1, "exp_avg"), (2, "exp_avg_sq")):
-        codes, largest = _others.to_bitsandbytes(numbers[key], state[f"qmap{i}"])
+        codes, largest = nearest_codes(numbers[key], state[f"qmap{i}"])
         assert torch.equal(codes, state[f"state{i}"])
         torch.testing.assert_close(largest, state[f"absmax{i}"], rtol=1 + float(state["qmap1"][0]) + 1e-5, atol=0)
-    zeros, largest = _others.to_bitsandbytes(torch.zeros(300), state["qmap2"])
+    zeros, largest = nearest_codes(torch.zeros(300), state["qmap2"])
     assert not zeros.any()
     assert not largest.any()
 
@@ -340,21 +335,22 @@ def test_a_recorded_state_that_is_not_as_they_save_it_is_refused(what):
     ],
 )
 def test_the_dimensions_that_timm_has_factored_are_found_from_their_means(row, col, shape):
-    rows, cols = _others.timm_dims_of(row, col, 16)
-    assert (rows, cols) == _others.timm_dims(shape, 16)
+    group = {"min_dim_size_to_factor": 16}
+    rows, cols = CODECS["timm.Adafactor"].dims_of(row, col, group)
+    assert (rows, cols) == CODECS["timm.Adafactor"].dims(shape, group)
     assert row[:cols] + shape[cols : cols + 1] + row[cols:] == shape
     assert col[:rows] + shape[rows : rows + 1] + col[rows:] == shape
 
 
 def test_means_that_are_of_no_tensor_are_refused():
-    with pytest.raises(StateError, match="min_dim_size_to_factor=16"):
-        _others.timm_dims_of((4, 3), (5, 3), 16)
+    with pytest.raises(StateError, match=r"shapes \(4, 3\) and \(5, 3\) .*min_dim_size_to_factor=16"):
+        CODECS["timm.Adafactor"].dims_of((4, 3), (5, 3), {"min_dim_size_to_factor": 16})
 
 
 def stand_in(name: str, params: Any, group: Any, **attributes: Any) -> Any:
     """An optimizer of a package that is not installed, with a group that has these options beside others."""
     package, _, kind = name.partition(".")
-    group = {**dict.fromkeys(WRITERS[name].has, 0.0), **group}
+    group = {**dict.fromkeys(CODECS[name].has, 0.0), **group}
     made = type(kind, (torch.optim.Optimizer,), {"__module__": f"{package}.optim", **attributes})
     return made(params, group)
 
@@ -456,8 +452,13 @@ def torch_adafactor() -> Any:
     return torch.optim.Adafactor(parameters(SMALL))
 
 
-def apex_lamb(**options: Any) -> Any:
-    return stand_in("apex.FusedLAMB", parameters(SMALL), {**OF_LAMB, **options})
+def lamb_of(name: str, **options: Any) -> Any:
+    return stand_in(name, parameters(SMALL), {**OF_LAMB, **options})
+
+
+def t5(**options: Any) -> Any:
+    name = "transformers.Adafactor"
+    return stand_in(name, parameters(SMALL), {**LAYOUTS[name][0], **options})
 
 
 def of_two_counts() -> Any:
@@ -476,13 +477,32 @@ def of_two_counts() -> Any:
         (lambda: {**of_ours(), "state": {9: {}}}, torch_adam, "torch.Adam", "state of \\['9'\\], which belongs to no"),
         (of_ours, lambda: torch_adam(amsgrad=True), "torch.Adam", "amsgrad=True"),
         (of_ours, lambda: torch_adam(SMALL[:1]), "torch.Adam", r"groups of \[2\] parameters"),
+        (of_ours, lambda: torch.optim.Adam([{"params": p} for p in parameters(SMALL)]), "torch.Adam", r"of \[1, 1\]\."),
         (of_ours, lambda: torch_adam([(1, 15), (7,)]), "torch.Adam", r"must have the shape \(1, 15\)"),
         (of_ours, torch_sgd, "torch.SGD", "momentum_buffer"),
         (dict, torch_adam, "torch.Adam", "param_groups"),
         (lambda: of_ours(Lamb, grad_averaging=False), torch_adam, "torch.Adam", "exp_avg was made with grad_averaging"),
-        (of_ours, lambda: apex_lamb(grad_averaging=False), "apex.FusedLAMB", "exp_avg was made with grad_averaging"),
-        (of_two_counts, apex_lamb, "apex.FusedLAMB", r"parameters of a group have taken \[1, 2\] steps"),
+        (of_ours, lambda: lamb_of("apex.FusedLAMB", grad_averaging=False), "apex.FusedLAMB", "theirs has False"),
+        (of_ours, lambda: lamb_of("timm.Lamb", grad_averaging=False), "timm.Lamb", "theirs has False. Make it with"),
+        (
+            of_two_counts,
+            lambda: lamb_of("apex.FusedLAMB"),
+            "apex.FusedLAMB",
+            r"parameters of a group have taken \[1, 2\] steps",
+        ),
         (lambda: of_ours(Adafactor, beta1=0.9), torch_adafactor, "torch.Adafactor", "no momentum"),
+        (
+            lambda: of_ours(Adafactor, beta1=0.9),
+            t5,
+            "transformers.Adafactor",
+            "one of the two optimizers has a momentum",
+        ),
+        (
+            lambda: of_ours(Adafactor, beta1=0.9, lr_in_momentum=False),
+            lambda: t5(beta1=0.9),
+            "transformers.Adafactor",
+            "theirs averages whole steps, and exp_avg was made with lr_in_momentum=False",
+        ),
         (
             lambda: of_ours(Adafactor, factored=False),
             torch_adafactor,

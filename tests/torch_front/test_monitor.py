@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
 
+from layerwise.contrib.records import COLUMNS, QUANTITIES, scalars, writing_to
 from layerwise.errors import HyperparameterError, MissingPackageError
 from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor, step_in_backward
-from layerwise.torch.tools._records import COLUMNS, QUANTITIES, scalars, writing_to
 
 BLOCKS = {"stack": "each", "matrix": 2}
 

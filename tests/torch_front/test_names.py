@@ -328,11 +328,11 @@ def test_names_stay_with_their_parameters(front, what, before):
     REMOVALS[what](group["params"])
     left = {name: p for name, p in params.items() if any(p is one for one in group["params"])}
     walk(opt, params, [1])
+    kept = len(opt.state)
     assert len(opt.state_dict()["param_groups"][0]["param_names"]) == len(left)
     assert {name for p, name in opt._named(0) if p is left[name]} == left.keys()
     measured = opt.stats()
     assert {name for name in left if measured[name]["trust_ratio"].__class__ is not float} == left.keys() & {"c", "d"}
-    kept = len(opt.state)
     if left:
         fresh = busy(front, left.items(), **options)
         fresh.load_state_dict(opt.state_dict())

@@ -10,8 +10,8 @@ from io import TextIOWrapper
 
 from layerwise.errors import LayerwiseError
 
-NEEDED = ("matplotlib", "rich", "sklearn", "torch", "typer")
-EXTRAS = {"demo": "demo", "bench": "cli,torch"}  # of all others: cli
+NEEDED = ("rich", "torch", "typer")
+EXTRAS = {"bench": "cli,torch"}  # of all others: cli
 WRONG = 2
 INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
 

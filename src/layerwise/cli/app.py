@@ -11,11 +11,8 @@ import layerwise
 from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
 from layerwise.cli import info as facts
 from layerwise.cli.bench import command as bench
-from layerwise.cli.demo.settings import SEEDS
-from layerwise.cli.usage import UsageError, WithNumbers, in_one_line, whole
+from layerwise.cli.usage import UsageError, WithNumbers, in_one_line
 from layerwise.errors import LayerwiseError
-
-LARGEST_SEED = 2**63 - SEEDS  # so that the last of them is one that torch takes
 
 app = typer.Typer(
     name="layerwise",
@@ -73,21 +70,3 @@ app.command("bench", short_help="Time optimizers side by side on this machine.")
 app.command("recommend", cls=WithNumbers, short_help="Settings for a batch size, with their sources.")(
     recommend.command
 )
-
-
-@app.command(short_help="Train on real data, and write a report.")
-def demo(
-    act: Annotated[
-        list[int] | None, typer.Option(**whole(1, 3), help="1 LARS, 2 LAMB, 3 fewer bytes; may be repeated.")
-    ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Less training and one seed: no conclusions.")] = False,
-    out: Annotated[str | None, typer.Option(metavar="<path>", help="File or folder of the report.")] = None,
-    seed: Annotated[int, typer.Option(**whole(0, LARGEST_SEED), help="The first of the seeds.")] = 0,
-    threads: Annotated[
-        int | None, typer.Option(**whole(1), help="Runs at the same time, each with one thread.")
-    ] = None,
-) -> None:
-    """Train small networks with LARS, LAMB, Adafactor and what they replace, and write a report."""
-    from layerwise.cli.demo.run import main  # not at the top: the other commands should neither wait for it nor need it
-
-    raise typer.Exit(main(act or (), quick, out, seed, threads))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from layerwise.hyper import Hyper
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Now, Scalar
 
 
 class Nows:
@@ -12,10 +12,10 @@ class Nows:
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Now] = {}
 
-    def of(self, h: Hyper, t: int, lr: float, weight_decay: float) -> Now:
+    def of(self, h: Hyper, t: int, lr: Scalar, weight_decay: Scalar, g_scale: Scalar = 1.0) -> Now:
         """Return the numbers of a tensor that takes its step `t`."""
-        key = t, lr, weight_decay, h.beta2_of(t)
+        key = t, lr, weight_decay, g_scale, h.beta2_of(t)
         found = self._made.get(key)
         if found is None:
-            found = self._made[key] = Now(t, lr, weight_decay, beta2=key[-1])
+            found = self._made[key] = Now(*key)
         return found

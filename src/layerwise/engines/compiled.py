@@ -163,6 +163,22 @@ class Measured(Mapping[str, Any]):
         return dict, (dict(self),)  # a copy is of the numbers
 
 
+class Numbers:
+    """The numbers of a step, computed once for all jobs with the same settings and `now`."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
+
+    def __call__(self, h: Any, now: Now) -> tuple[float, ...] | None:
+        key = id(h), id(now)
+        if key not in self._found:
+            self._found[key] = numbers_of_step(h, now)
+        return self._found[key]
+
+    def forget(self) -> None:
+        self._found.clear()
+
+
 class Layouts:
     """The layouts of jobs: a few, for gradients whose arrangement in memory changes from step to step.
 
@@ -172,6 +188,7 @@ class Layouts:
     def __init__(self, hs: Sequence[Any] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
+        self.numbers = Numbers()
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -252,12 +269,14 @@ class PreparedCompiled:
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
         """Raise `Changed` if `step` would."""
+        self._layouts.numbers.forget()
         given = self._jobs, list(grads), list(nows), self._places
         if not (skip is None and self._known and any(batch.takes(*given) for batch in self._layouts.batches)):
             self._lay_out(*given[1:3], skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
+        self._layouts.numbers.forget()
         given = list(grads), list(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
@@ -282,7 +301,7 @@ class PreparedCompiled:
         if any(numbers(job.h, now) is None for job, now in zip(self._jobs, nows, strict=True)):
             raise Changed
         try:
-            return make(self._jobs, grads, [form_of(job) for job in self._jobs], numbers_of_step)
+            return make(self._jobs, grads, [form_of(job) for job in self._jobs], self._layouts.numbers)
         except ValueError:
             raise Changed from None
 
@@ -295,12 +314,12 @@ class PreparedCompiled:
         self._was_stepped(self._rounds.batch)
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
-        for batch in self._layouts.batches:
-            if batch.step(self._jobs, grads, nows, self._places):
-                self._layouts.used(batch)
-                self._was_stepped(batch)
-                return True
-        return False
+        given = self._jobs, grads, nows, self._places
+        batch = next((one for one in self._layouts.batches if one.step(*given)), None)
+        if batch is not None:
+            self._layouts.used(batch)
+            self._was_stepped(batch)
+        return batch is not None
 
     def _was_stepped(self, batch: Any) -> None:
         if self._engine.written is not None:

@@ -23,7 +23,7 @@ def from_factored(shape: tuple[int, ...], ours: Sequence[Any], theirs: Sequence[
     return (over_largest, over_second, None) if largest > second else (over_second, over_largest, None)
 
 
-def to_factored(shape: tuple[int, ...], ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any, Any]:
+def to_factored(shape: tuple[int, ...], theirs: Sequence[Any], ours: Sequence[Any]) -> tuple[Any, Any, Any]:
     if ours[0] is None:
         return theirs[0], theirs[1], ours[2]
     second, largest = _dims(shape)

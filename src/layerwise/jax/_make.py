@@ -16,6 +16,7 @@ from layerwise.jax import _optax
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Mask, Transformation
+from layerwise.spelling import OPTAX
 from layerwise.storage.options import OPTIONS, REMAINDER_BITS, Wanted, check_fits, wanted
 
 Rate = float | jax.Array | Callable[[Any], Any]
@@ -32,7 +33,7 @@ def make(
     rule: ModuleType, h: type[Hyper], state: type[Any], given: dict[str, Any]
 ) -> optax.GradientTransformationExtraArgs:
     """Return the transformation for `given`, every argument by its name."""
-    checked = options(h, _optax.options(h, given), _optax.in_messages(h))
+    checked = options(h, _optax.options(h, given), OPTAX.in_messages(h))
     want = _wanted(rule, checked.h, given)
     ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):

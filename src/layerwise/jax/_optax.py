@@ -5,36 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from layerwise.arguments import optax_names, optax_pairs
 from layerwise.checks import number
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
 from layerwise.jax._options import is_traced
 from layerwise.rules.adafactor import EPS1, Adafactor
-
-
-def in_messages(h: type[Hyper]) -> dict[str, str]:
-    """Return each option's name in messages, if it differs."""
-    return {**{option: ", ".join(both) for option, both in optax_pairs(h).items()}, **optax_names(h)}
+from layerwise.spelling import OPTAX, is_pair, pair
 
 
 def options(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
     """Return the options of a rule, by their own names, for these arguments."""
     found = {
-        **given,
-        **{option: given[argument] for option, argument in optax_names(h).items()},
-        **{option: _pair(h, option, both, given) for option, both in optax_pairs(h).items()},
+        option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
+        for option, names in OPTAX.of(h).items()
     }
-    return {**found, **ADJUSTED.get(h.optimizer, _unchanged)(given)}
-
-
-def _pair(h: type[Hyper], option: str, both: tuple[str, str], given: dict[str, Any]) -> tuple[Any, Any]:
-    spec: Any = h.__dataclass_fields__[option]
-    first, second = (
-        given[name] if is_traced(given[name]) else check(name, given[name], f"Pass a number such as {name}={usual}.")
-        for name, check, usual in zip(both, spec.metadata["check"].members, spec.default, strict=True)
-    )
-    return first, second
+    return {**given, **found, **ADJUSTED.get(h.optimizer, _unchanged)(given)}
 
 
 def _unchanged(given: dict[str, Any]) -> dict[str, Any]:

@@ -8,13 +8,13 @@ from typing import Any
 
 import optax
 
-from layerwise.arguments import OWN_FORM, optax_defaults, optax_names, optax_pairs
 from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
 from layerwise.keywords import check_keywords, check_presets, of_preset
 from layerwise.presets import by_name, find
 from layerwise.registry import ENTRIES
+from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     _check(one.optimizer, overrides)
-    theirs = {**_called({**optax_defaults(h)}, h), **_defaults_of_others(h), **_called(dict(one.options), h)}
+    theirs = {**OPTAX.called(h, optax_defaults(h)), **_defaults_of_others(h), **OPTAX.called(h, one.options)}
     return {**of_preset(theirs, name, one.optimizer), **overrides}
 
 
@@ -52,20 +52,11 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
     return made
 
 
-def _called(options: dict[str, Any], h: type[Hyper]) -> dict[str, Any]:
-    """Return options under the argument names of the functions here."""
-    names, found = optax_names(h), dict(options)
-    for option, both in optax_pairs(h).items():
-        if option in found:
-            found |= dict(zip(both, found.pop(option), strict=True))
-    return {names.get(option, option): value for option, value in found.items()}
-
-
 def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
     """Return the defaults of the other fronts that differ from the function's, which are optax's."""
     here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
-    special = {"learning_rate", *(one.name for one in OWN_FORM.get(h.__name__, ()))}
-    theirs = _called({one.name: one.default for one in fields(h)}, h)
+    special = {"learning_rate", *OWN_FORM.get(h.__name__, ())}
+    theirs = OPTAX.called(h, {one.name: one.default for one in fields(h)})
     return {
         name: value
         for name, value in theirs.items()
@@ -79,10 +70,11 @@ def _check(optimizer: str, overrides: dict[str, Any]) -> None:
     check_keywords(optimizer.lower(), [name for name in overrides if name not in known], known)
     h = ENTRIES[optimizer].hyper
     own = {spec.name for spec in fields(h)}
-    options = {argument: option for option, argument in optax_names(h).items()}
-    special = {one.name for one in OWN_FORM.get(optimizer, ())} - {"learning_rate"}
+    names = OPTAX.in_messages(h)
+    options = {argument: option for option, argument in names.items()}
+    special = {*OWN_FORM.get(optimizer, ())} - {"learning_rate"}
     for argument, value in overrides.items():
         option = options.get(argument, argument)
         # What has no option of its name, or another form here, the function checks itself.
         if option in own and argument not in special and not is_traced(value):
-            h.check(option, value, argument, optax_names(h))
+            h.check(option, value, argument, names)

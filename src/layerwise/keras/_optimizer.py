@@ -9,7 +9,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from layerwise.arguments import INSTEAD_IN_KERAS, KERAS, keras_names
+from layerwise import spelling
+from layerwise.arguments import KERAS
 from layerwise.checks import NONE, number
 from layerwise.drive import Run, local
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
@@ -30,9 +31,6 @@ CHECKED = {
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-OF_KERAS = tuple(one.name for one in KERAS)
-# Options that are arguments of Keras's own.
-CALLED = {"lr": "learning_rate", "max_grad_norm": "global_clipnorm", "max_grad_norm_per_tensor": "clipnorm"}
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -59,7 +57,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         super().__init__(
             lr if callable(lr) else float(h.lr),
             weight_decay=float(h.weight_decay),
-            **{name: given[name] for name in OF_KERAS},
+            **{name: given[name] for name in KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
         self._excluded_names: tuple[str, ...] = ()
@@ -67,8 +65,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        found, said = {CALLED.get(option, option): value for option, value in preset(name).items()}, dict(given)
-        for option, names in keras_names(cls._hyper).items():
+        found, said = spelling.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
+        for option, names in spelling.KERAS.of(cls._hyper).items():
             if option in found and option not in said and said.keys() & {*names}:
                 usual = found[option] if len(names) > 1 else (found[option],)
                 made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
@@ -85,13 +83,13 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _options(cls) -> Sequence[str]:
-        return [name for name in options_in_order(cls._hyper) if name not in ("lr", *INSTEAD_IN_KERAS)]
+        return [name for name in options_in_order(cls._hyper) if name not in spelling.OF_KERAS.of(cls._hyper)]
 
     @classmethod
     def _given(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options, of which some may be given by the names that they have in Keras."""
         options = {name: given[name] for name in cls._options()}
-        for option, names in keras_names(cls._hyper).items():
+        for option, names in spelling.KERAS.of(cls._hyper).items():
             theirs = {name: given[name] for name in names if given[name] is not None}
             if not theirs:
                 continue
@@ -106,13 +104,10 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     @classmethod
     def _made_of(cls, option: str, names: Sequence[str], theirs: Mapping[str, Any]) -> Any:
         """Return the value of an option, given what Keras calls it, or what it calls each of a pair."""
-        spec: Any = cls._hyper.__dataclass_fields__[option]
-        check, usual = spec.metadata["check"], spec.default
-        each = zip(names, check.members, usual, strict=True) if len(names) > 1 else [(names[0], check, usual)]
-        made = tuple(
-            own(name, theirs.get(name, number), f"Pass a number such as {name}={number}.") for name, own, number in each
-        )
-        return made if len(names) > 1 else made[0]
+        if spelling.is_pair(names):
+            return spelling.pair(cls._hyper, option, tuple(names), theirs)
+        [name], spec = names, cls._hyper.__dataclass_fields__[option]
+        return spec.metadata["check"](name, theirs[name], f"Pass a number such as {name}={spec.default}.")
 
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Exclude variables from weight decay: these, and those whose names contain one of `var_names`."""

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
-from layerwise.arguments import NUMPY
 from layerwise.core.storing import as_numbers
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
@@ -22,9 +21,9 @@ from layerwise.numpy._slots import Plan, Slot
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, is_signed, wanted
 
-FLAGS = tuple(one.name for one in NUMPY if one.type == "bool")
+FLAGS = ("skip_nonfinite", "shared_count")
 RATES = ("lr", "weight_decay")
-BY_NAME = tuple(one.name for one in NUMPY if "ByName" in one.type)
+BY_NAME = ("lr_scale", "decay", "blocks")
 OPTIONAL = ("momentum_buffer", "exp_avg", "norm")  # what may start at 0, or go, in the middle
 
 

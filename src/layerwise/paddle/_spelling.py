@@ -7,12 +7,12 @@ from dataclasses import fields
 from typing import Any
 
 from layerwise import checks
-from layerwise.arguments import PADDLE_PRESETS, paddle_names, paddle_pairs
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import check_keywords, of_preset
 from layerwise.presets import find
 from layerwise.registry import ENTRIES
+from layerwise.spelling import PADDLE, PADDLE_PRESETS, is_pair, pair
 
 RATE = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
@@ -22,14 +22,14 @@ RATES = {"lr": LR_WAY_OUT, "weight_decay": "Pass a number such as 0.01, or 0 for
 
 def arguments_of(h: type[Hyper]) -> list[str]:
     """Return the names of the arguments that are options."""
-    names, pairs = paddle_names(h), paddle_pairs(h)
-    found = [one for spec in fields(h) for one in pairs.get(spec.name, (names.get(spec.name, spec.name),))]
+    found = PADDLE.arguments(h)
     return [*found, "always_adapt"] if h.optimizer in PADDLE_PRESETS else found
 
 
 def decay_argument(h: type[Hyper]) -> str:
     """Return the name of the argument for λ."""
-    return paddle_names(h).get("weight_decay", "weight_decay")
+    [name] = PADDLE.of(h).get("weight_decay", ("weight_decay",))
+    return name
 
 
 def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
@@ -49,16 +49,16 @@ def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _option(h: type[Hyper], name: str, given: Mapping[str, Any]) -> Any:
-    names, pairs = paddle_names(h), paddle_pairs(h)
-    if name in pairs:
-        return _pair(h, name, given)
     if name == "adapt" and "always_adapt" in given:
         return _adapt(h, given)
-    argument = names.get(name, name)
+    names = PADDLE.of(h).get(name, (name,))
+    if is_pair(names):
+        return pair(h, name, names, given)
+    [argument] = names
     if name in RATES:
         check = RATE | checks.NONE if h.__dataclass_fields__[name].default is None else RATE
         return check(argument, given[argument], RATES[name])
-    return h.check(name, given[argument], argument, names)
+    return h.check(name, given[argument], argument, PADDLE.in_messages(h))
 
 
 def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
@@ -71,12 +71,6 @@ def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
         way_out = "adapt says the same and more: pass one of the two."
         raise ContradictionError(sentence("always_adapt", "False beside another adapt than True", always, way_out))
     return adapt
-
-
-def _pair(h: type[Hyper], name: str, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    spec: Any = h.__dataclass_fields__[name]
-    each = zip(paddle_pairs(h)[name], spec.metadata["check"].members, spec.default, strict=True)
-    return tuple(check(one, given[one], f"Pass a number such as {one}={usual}.") for one, check, usual in each)
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
@@ -92,17 +86,8 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    options = called(h, {**_defaults_elsewhere(h), **one.options})
+    options = PADDLE.called(h, {**_defaults_elsewhere(h), **one.options})
     return {**of_preset(options, name, one.optimizer), **overrides}
-
-
-def called(h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options as arguments, under the names that these have here."""
-    found: dict[str, Any] = {}
-    for option, value in options.items():
-        both = paddle_pairs(h).get(option)
-        found |= dict(zip(both, value, strict=True)) if both else {paddle_names(h).get(option, option): value}
-    return found
 
 
 def _defaults_elsewhere(h: type[Hyper]) -> dict[str, Any]:

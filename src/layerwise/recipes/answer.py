@@ -1,14 +1,29 @@
-"""The answer to a question: one point to start from, and one rule to scale it."""
+"""The answer to a question: one point to start from, one rule to scale it, and a line for each setting."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
 
 from layerwise import schedules
-from layerwise.recipes import lines
-from layerwise.recipes.advice import Recommendation
-from layerwise.recipes.points import Point
-from layerwise.recipes.question import Question
+from layerwise.recipes.advice import Line, Recommendation
+from layerwise.recipes.numbers import number, percent
+from layerwise.recipes.points import CURVES, Curve, Point
+from layerwise.recipes.question import EXPONENTS, Question
+from layerwise.rules.lamb import Lamb
+
+LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
+FOLLOWED = 64  # times larger a batch, says its abstract of LSTMs
+LONGEST_WARMUP = max(curve.longest_warmup for curve in CURVES)
+
+OF_ITS_TASK = "a learning rate belongs to its task; to scale your own, give the batch and the rate that were good"
+FROM_CHECKPOINT = "it starts from a checkpoint; a run from scratch needs a warm-up, and maybe other betas"
+EXEMPT = "there, biases and normalization have no weight decay and no trust ratio"
+BORROWED = "no published settings of it by batch size are known to us; the rules are those for LAMB and LARS"
+MATCHED = "a tuned Adam or Nesterov momentum can match LAMB and LARS at large batches (arXiv 2102.06356)"
+LINEAR = "the LARS paper's abstract says that training may diverge with the linear rule (arXiv 1708.03888)"
+KEPT_NORM = "keep_norm is for matrices: leave embeddings, normalization and biases to AdamW"
+ANGLE = "√(lr·λ) for weights whose norm is kept: Wen et al. 2026, arXiv 2606.16899, and Levanter's adamh.py"
 
 
 def recommend(
@@ -40,29 +55,197 @@ def recommend(
         like: The name of the published series to follow.
         rule: The rule by which the learning rate follows the batch.
     """
-    q = Question(
-        optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
+    return _answer(
+        Question(
+            optimizer,
+            batch,
+            reference_batch,
+            reference_lr,
+            reference_warmup,
+            reference_decay,
+            total_samples,
+            like,
+            rule,
+        )
     )
-    kept = q.anchor if q.reference is None else Point(q.batch, q.reference.lr, None)
+
+
+def _answer(q: Question) -> Recommendation:
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
-    warmup = lines.warmup(q, steps)
-    shown = (*lines.rates(q), warmup.line, *lines.decay(q), *lines.kept(q), *lines.cost(q))
-    series = None if q.reference else q.series
+    near, series = (Point(q.batch, 0.0, None), None) if q.reference else (q.anchor, q.series)
+    share, warmup = _warmup(q, steps)
+    lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q), *_cost(q))
     return Recommendation(
         q.optimizer,
         q.batch,
         q.scaled(q.rule),
-        warmup.share,
-        kept.betas,
-        kept.momentum,
-        kept.weight_decay,
+        share,
+        near.betas,
+        near.momentum,
+        near.weight_decay,
         steps,
-        shown,
-        notes=tuple(lines.notes(q, kept, steps)),
-        sources=tuple(lines.sources(q, shown)),
+        lines,
+        notes=tuple(_notes(q, series, near, steps)),
+        sources=tuple(_sources(q, lines)),
         keep_norm=None if q.reference_decay is None else True,
         run="" if series is None else f"{series.name}: {series.task}",
         power=None if series is None else series.power,
         end=0.0 if series is None else series.end,
         yours=q.yours,
     )
+
+
+class Far(NamedTuple):
+    """How far a batch is from another, in words, and whether that is more than was published."""
+
+    distance: str
+    extrapolated: bool = False
+
+
+def _far(batch: int, curve: Curve | None) -> Far:
+    """Return the distance from the nearest point of a series; beyond all of them it is an extrapolation."""
+    if curve is None:
+        return Far("nothing published", True)
+    near, first, last = curve.nearest(batch).batch, curve.points[0].batch, curve.points[-1].batch
+    words = "a published batch" if batch == near else f"{_times(batch, near)} the published {near:,}"
+    return Far(words, not first <= batch <= last)
+
+
+def _from_yours(q: Question) -> Far:
+    """Return how far a rule is stretched and where that ends; either may be more than was published."""
+    batch, yours = q.batch, q.anchor.batch
+    if batch == yours:
+        return Far("yours")
+    end, outside = _far(batch, q.curve)
+    stretched = max(batch, yours) > FOLLOWED * min(batch, yours)
+    return Far(f"{_times(batch, yours)} yours; {end}", stretched or outside)
+
+
+def _times(batch: int, other: int) -> str:
+    return f"{number(max(batch, other) / min(batch, other))}× {'above' if batch > other else 'below'}"
+
+
+def _rates(q: Question) -> Iterator[Line]:
+    """Yield the learning rate, what the other rule would make of it, and what published runs had."""
+    whose = q.series.name if not q.reference else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
+    far, series = (_from_yours(q), "") if q.reference else (_far(q.batch, q.series), whose)
+    start = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}"
+    if q.batch == q.anchor.batch:
+        yield Line("learning rate", number(q.anchor.lr), start, far.distance, series, far.extrapolated)
+    else:
+        for rule in sorted(EXPONENTS, key=lambda rule: rule != q.rule):
+            name, other = ("learning rate", False) if rule == q.rule else (f"{rule} rule", True)
+            beyond = far.extrapolated or rule == "linear"  # which no published series follows
+            why = f"{start}, by the {rule} rule"
+            yield Line(name, number(q.scaled(rule)), why, far.distance, series, beyond, alternative=other)
+    for curve in q.curves:
+        yield from _published(q, curve)
+
+
+def _published(q: Question, curve: Curve) -> Iterator[Line]:
+    """Yield the growth of the rate in a series since the reference; without one, the rate of another series."""
+    near, far = curve.nearest(q.batch), _far(q.batch, curve)
+    if q.reference is None:
+        if curve is not q.curve:
+            why = f"not scaled, at batch {near.batch:,}"
+            yield Line(curve.name, number(near.lr), why, far.distance, curve.name, alternative=True)
+    elif (before := curve.nearest(q.reference.batch)) is not near:
+        grown = near.lr / before.lr
+        why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
+        rate = number(q.reference.lr * grown)
+        yield Line(f"as {curve.name}", rate, why, far.distance, curve.name, far.extrapolated, alternative=True)
+
+
+def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
+    """Return the warm-up: the same number of steps at every batch, so a share of the run that grows with it.
+
+    The user's run is assumed to start from scratch.
+    """
+    fitting = [one for one in (q.curve, *q.curves) if one and (one.from_scratch or q.reference is None)]
+    if q.reference is not None and q.reference.warmup is not None:
+        point, whose, series, far, ending = q.reference, "yours", "", _from_yours(q), ""
+    elif fitting:
+        point, whose, far = fitting[0].nearest(q.batch), fitting[0].name, _far(q.batch, fitting[0])
+        series, ending = whose, "" if fitting[0].from_scratch else "; it starts from a checkpoint"
+    else:
+        return None, Line("warm-up", "keep yours", "give what it was, and it is scaled", "nothing published")
+    wanted = (point.warmup or 0.0) * (q.batch / point.batch)
+    share = min(wanted, LONGEST_WARMUP)
+    why = f"{whose}, {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
+    why += ", as many steps" * (q.batch != point.batch)
+    why += f", but not more than the longest published, {percent(LONGEST_WARMUP)}" * (share < wanted)
+    why += f"; here {round(share * steps):,} steps" if steps else ""
+    return share, Line(
+        "warm-up", percent(share), why + ending, far.distance, series, far.extrapolated or share < wanted
+    )
+
+
+def _decay(series: Curve | None, batch: int) -> Iterator[Line]:
+    """Yield what follows the warm-up in the series that is cited."""
+    if series is not None and series.power is not None:
+        value, why = f"polynomial of power {series.power:g} to {series.end:g}", f"{series.name}, after the warm-up"
+        yield Line("decay of the rate", value, why, _far(batch, series).distance, series.name)
+
+
+def _kept(q: Question) -> Iterator[Line]:
+    """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
+    if q.reference_decay is not None:
+        yield Line("keep norm", "True", "in place of weight decay", "nothing published by batch")
+    elif q.curve is not None:
+        series, near, far = q.curve.name, q.curve.nearest(q.batch), _far(q.batch, q.curve)
+        before = q.curve.nearest(q.reference.batch) if q.reference else near
+        for setting in q.kept:
+            value, was = _shown(getattr(near, setting)), _shown(getattr(before, setting))
+            mine, beyond = "keep yours", False
+            if not value:
+                why = f"{series} does not say"
+            elif q.reference is None:
+                mine, why, beyond = value, f"{series}, at batch {near.batch:,}", far.extrapolated
+            elif value == was:
+                why = f"{series} kept {value}"
+            else:
+                why = f"or try: {series} went from {was} at batch {before.batch:,} to {value} at {near.batch:,}"
+            yield Line(setting.replace("_", " "), mine, why, far.distance, series, beyond)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return "/".join(map(_shown, value)) if isinstance(value, tuple) else number(value, 6)
+
+
+def _cost(q: Question) -> Iterator[Line]:
+    """Yield the published cost of a larger batch: the target took more training."""
+    if q.curve is None or not q.curve.unit:
+        return
+    before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
+    near, far, name = q.curve.nearest(q.batch), _far(q.batch, q.curve), q.curve.name
+    if near is not before and near.cost and before.cost:
+        why = f"{name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
+        value = f"× {near.cost / before.cost:.2f}"
+        yield Line("training needed", value, why, far.distance, name, far.extrapolated, alternative=True)
+
+
+def _notes(q: Question, series: Curve | None, kept: Point, steps: int | None) -> Iterator[str]:
+    b2 = (kept.betas or Lamb().betas)[1]
+    short = q.has("betas") and steps is not None and steps * (1 - b2) < 1
+    averages = f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps or 0:,}"
+    for note, applies in (
+        (OF_ITS_TASK, series is not None),
+        (f"{series and series.name}: {EXEMPT}", series is not None and series.exempt),
+        (f"{series and series.name}: {FROM_CHECKPOINT}", series is not None and not series.from_scratch),
+        (averages, short),
+        (LINEAR, q.rule == "linear"),
+        (KEPT_NORM, q.reference_decay is not None),
+        (MATCHED if q.curves else BORROWED, True),
+    ):
+        if applies:
+            yield note
+
+
+def _sources(q: Question, lines: Sequence[Line]) -> Iterator[str]:
+    yield LEGW
+    if q.reference_decay is not None:
+        yield ANGLE
+    named = {line.series for line in lines}
+    yield from (f"{one.name}: {one.task}; {one.source}" for one in q.curves if one.name in named)

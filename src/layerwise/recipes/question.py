@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from math import sqrt
 from typing import Any, Literal
 
 from layerwise.checks import NONE, Check, Refused, checked, integer, number, one_of, option
@@ -16,6 +17,7 @@ EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
 FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
 ALONE = "None without a reference"
+WHOLE_RUN = "Pass how many samples the whole run sees: epochs times the size of the data."
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
 
@@ -59,42 +61,37 @@ class Question:
     def __post_init__(self) -> None:
         for spec in fields(self):
             object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
-        self._check_reference()
-        self._check_length()
+        for wrong, name, allowed, way_out in self._contradictions():
+            if wrong:
+                value: Any = getattr(self, name)
+                value = int(value) if isinstance(value, float) and name == "total_samples" and not value % 1 else value
+                raise ContradictionError(sentence(name, allowed, value, way_out))
+
+    def _contradictions(self) -> Iterator[tuple[bool, str, str, str]]:
+        """Yield whether something does not go together, the argument, what is allowed, and the way out."""
+        no_batch, no_lr = self.reference_batch is None, self.reference_lr is None
+        alone, whose = no_batch and no_lr, self.optimizer
+        steps_as_adam = self.has("keep_norm") and self.has("betas")
+        unknown = "No published settings of it by batch size are known: there is only yours to scale."
+        fewest = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
+        series = " or ".join(repr(curve.name) for curve in self.curves) or "None"
         named = next((curve for curve in CURVES if curve.name == self.like), None)
-        if named is not None and named.optimizer != self.optimizer:
-            known = " or ".join(repr(curve.name) for curve in self.curves) or "None"
-            way_out = f"That one is of {named.optimizer}."
-            raise ContradictionError(sentence("like", f"{known} for {self.optimizer}", self.like, way_out))
-
-    def _check_length(self) -> None:
-        if self.total_samples is not None and self.total_samples < FEWEST * self.batch:
-            way_out = "Pass how many samples the whole run sees: epochs times the size of the data."
-            allowed = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
-            few = self.total_samples if self.total_samples % 1 else int(self.total_samples)
-            raise ContradictionError(sentence("total_samples", allowed, few, way_out))
-
-    def _check_reference(self) -> None:
-        pair = {"reference_batch": self.reference_batch, "reference_lr": self.reference_lr}
-        missing = [name for name, value in pair.items() if value is None]
-        if len(missing) == 1:
-            given = next(name for name in pair if name not in missing)
-            raise ContradictionError(sentence(missing[0], f"given with {given}", None, "Pass both, or neither."))
-        if missing and self.reference_warmup is not None:
-            way_out = "Pass reference_batch and reference_lr too."
-            raise ContradictionError(sentence("reference_warmup", ALONE, self.reference_warmup, way_out))
-        if missing and not self.curves:
-            way_out = "No published settings of it by batch size are known: there is only yours to scale."
-            raise ContradictionError(sentence("reference_lr", f"given for {self.optimizer}", None, way_out))
-
-        if missing and self.reference_decay is not None:
-            way_out = "Pass the run's reference_batch and reference_lr too."
-            raise ContradictionError(sentence("reference_decay", ALONE, self.reference_decay, way_out))
-        if self.reference_decay is not None and not (self.has("keep_norm") and self.has("betas")):
-            way_out = "Ask for Lamb, which steps as Adam does."
-            raise ContradictionError(
-                sentence("reference_decay", f"None for {self.optimizer}", self.reference_decay, way_out)
-            )
+        pair, both = "Pass both, or neither.", "Pass reference_batch and reference_lr too."
+        yield no_batch and not no_lr, "reference_batch", "given with reference_lr", pair
+        yield no_lr and not no_batch, "reference_lr", "given with reference_batch", pair
+        yield alone and self.reference_warmup is not None, "reference_warmup", ALONE, both
+        yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
+        decay = self.reference_decay is not None
+        yield alone and decay, "reference_decay", ALONE, "Pass the run's reference_batch and reference_lr too."
+        yield (
+            decay and not steps_as_adam,
+            "reference_decay",
+            f"None for {whose}",
+            "Ask for Lamb, which steps as Adam does.",
+        )
+        yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
+        if named is not None:
+            yield named.optimizer != whose, "like", f"{series} for {whose}", f"That one is of {named.optimizer}."
 
     def has(self, setting: str) -> bool:
         """Return True if the optimizer has such an option."""
@@ -132,7 +129,7 @@ class Question:
         """The asker's own point."""
         if self.reference_batch is None or self.reference_lr is None:
             return None
-        lr = self.reference_lr if self.reference_decay is None else sqrt(self.reference_lr * self.reference_decay)
+        lr = self.reference_lr if self.reference_decay is None else math.sqrt(self.reference_lr * self.reference_decay)
         return Point(self.reference_batch, lr, self.reference_warmup)
 
     @property

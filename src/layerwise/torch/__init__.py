@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
-from layerwise.torch.checkpoints._back import convert_back
-from layerwise.torch.checkpoints._convert import convert
 from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
+from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
@@ -24,11 +23,18 @@ from layerwise.torch.sharding._segments import Segments
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.tools._backward import step_in_backward
 from layerwise.torch.tools._groups import ParamGroups, param_groups
-from layerwise.torch.tools._heatmap import heatmap
-from layerwise.torch.tools._monitor import monitor
-from layerwise.torch.tools._noise import NoiseScale
 from layerwise.torch.tools._schedule import scheduler
 
+if TYPE_CHECKING:
+    from layerwise.contrib.heatmap import heatmap
+    from layerwise.contrib.monitor import monitor
+    from layerwise.contrib.noise import NoiseScale
+
+OPTIONAL = {
+    "NoiseScale": "layerwise.contrib.noise",
+    "heatmap": "layerwise.contrib.heatmap",
+    "monitor": "layerwise.contrib.monitor",
+}
 __all__ = [
     "Mixed",
     "NoiseScale",
@@ -50,4 +56,4 @@ __all__ = [
 __all__ += optimizers.__all__
 
 if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__)
+    __getattr__ = nearly(__name__, __all__, OPTIONAL)

@@ -13,6 +13,7 @@ from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.torch._answering import Answering
 from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.step._settings import Current
 from layerwise.torch.step._turn import Due, with_gradients
 
 Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
@@ -22,6 +23,7 @@ SET_HOOKS = "Take it from optimizer.param_groups; loading a checkpoint makes new
 class ByParameter(Answering):
     """A `torch.optim.Optimizer` that can step some of its parameters by themselves."""
 
+    _current: Callable[..., Current]
     _due_of: Callable[..., Due]
     _step_due: Callable[..., None]
     _searched_ddp = False  # whether that was looked for since steps are taken in a process group
@@ -86,9 +88,9 @@ class ByParameter(Answering):
 
     def _due_alone(self, number: int, params: list[Tensor]) -> Due:
         group = self.param_groups[number]
-        h = self._settings_of(group)
-        self._refuse(h)
-        return self._due_of(number, group, h, *with_gradients(params))
+        now = self._current(group)
+        self._refuse(now.h)
+        return self._due_of(number, group, now, with_gradients(params))
 
     def _refuse(self, h: Hyper) -> None:
         """Raise if a step with these settings needs more than the gradients of a few parameters."""

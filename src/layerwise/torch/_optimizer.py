@@ -19,7 +19,6 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.presets import Like
-from layerwise.storage.options import wanted
 from layerwise.threads import OneAtATime
 from layerwise.torch._by_parameter import ByParameter
 from layerwise.torch.checkpoints import _bytes, _loading
@@ -39,6 +38,7 @@ from layerwise.torch.step._plan import Plan, check_step
 from layerwise.torch.step._plans import plan_of
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
+    Current,
     Groups,
     capturing,
     check_capture,
@@ -201,14 +201,15 @@ class Optimizer(ByParameter, Like):
 
     def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
+        return self._current(group).h
+
+    def _current(self, group: Mapping[str, Any]) -> Current:
         self._groups.forget(len(self.param_groups))
-        self._groups.look_at(group)
-        h = self._groups.check(group)
-        self._groups.check_rates_for(group)
+        found = self._groups.current(group)
         if capturing():
             check_capture(group, _schedule.moves(self, group))
         per_tensor = group.get("max_grad_norm_per_tensor")
-        if self._model_group is not None and h.asks_of_model and per_tensor:
+        if self._model_group is not None and found.asks_of_model and per_tensor:
             raise ContradictionError(
                 sentence(
                     "max_grad_norm_per_tensor",
@@ -217,19 +218,25 @@ class Optimizer(ByParameter, Like):
                     "Drop one of them: the norm of all could not be had in the first round.",
                 )
             )
-        return h
+        return found
 
     def _due(self) -> list[Due]:
-        groups = list(enumerate(self.param_groups))
-        settings = [self._settings_of(group) for _, group in groups]
-        if any(h.asks_of_model for h in settings):
-            settings = [self._groups.counted(h) for h in settings]
-        each = zip(groups, settings, [with_gradients(group["params"]) for _, group in groups], strict=True)
-        return [self._due_of(*one, h, *both) for one, h, both in each if both[0]]
+        groups = self.param_groups
+        settings = [self._current(group) for group in groups]
+        counts = any(one.asks_of_model for one in settings)
+        each = zip(groups, settings, [with_gradients(group["params"]) for group in groups], strict=True)
+        return [self._due_of(i, *one, counts) for i, one in enumerate(each) if one[2][0]]
 
-    def _due_of(self, number: int, group: dict[str, Any], h: Hyper, params: list[Tensor], grads: list[Tensor]) -> Due:
-        rule = self._groups.rule_of(group)
-        return Due(number, group, rule, h, wanted(group, rule), params, grads)
+    def _due_of(
+        self,
+        number: int,
+        group: dict[str, Any],
+        now: Current,
+        given: tuple[list[Tensor], list[Tensor]],
+        counts: bool = False,
+    ) -> Due:
+        h = self._groups.counted(now.h) if counts else now.h
+        return Due(number, group, now.rule, h, now.want, *given)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
     def _step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:

@@ -57,27 +57,14 @@ def command(
     show_list: Annotated[bool, typer.Option("--list", help="What can be measured here.")] = False,
 ) -> None:
     """Step time, host time and memory of our optimizers and of others that are installed."""
+    options = {name: value for name, value in locals().items() if name != "show_list"}  # a request names them alike
     if show_list:
         print_list()
         return
     _check_together(shapes, model, front, threads)
     _check_files(csv, json)
-    request = Request(
-        front=front,
-        shapes=shapes or [DEFAULT],
-        model=model,
-        optimizers=optimizer or list(PEERS),
-        peers=peers,
-        against=against,
-        dtype=dtype,
-        device=device,
-        threads=threads or wanted_threads(),
-        rounds=rounds,
-        memory=memory,
-        csv=csv,
-        json=json,
-    )
-    run_bench(Console(), request)
+    options |= {"shapes": shapes or [DEFAULT], "optimizer": optimizer or list(PEERS)}
+    run_bench(Console(), Request(**options | {"threads": threads or wanted_threads()}))
 
 
 def _check_together(shapes: list[str] | None, model: str | None, front: str, threads: int | None) -> None:

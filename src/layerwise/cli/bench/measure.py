@@ -6,7 +6,6 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from layerwise.cli.bench.groups import Cost, grouped, together
 from layerwise.cli.bench.peers import Peer, Running, Work
@@ -17,8 +16,8 @@ WARMUP = 2
 NOTHING = Timing(())
 
 
-class Screen(Protocol):
-    """A display of the work in progress."""
+class Screen:
+    """A display of the work in progress, which shows nothing."""
 
     def begin(self, what: str, steps: int) -> None: ...
 
@@ -53,13 +52,17 @@ class Table:
     left_out: dict[str, str] = field(default_factory=dict)
     apart: bool = False  # whether they did not all fit the memory side by side
 
+    @classmethod
+    def of(cls, optimizer: str, name: str, work: Work, threads: int, base: str) -> Table:
+        return cls(optimizer, name, work.shapes, work.dtype, work.device, threads, base)
+
     @property
     def parameters(self) -> int:
         return parameters(self.shapes)
 
 
 class Measurement:
-    """Fills a table: what fails is left out with its reason, what does not fit the memory too.
+    """Fills a table: what is missing or fails is left out with its reason, what does not fit the memory too.
 
     No more turns are taken when it is `enough`.
     """
@@ -70,11 +73,13 @@ class Measurement:
         peers: Sequence[Peer],
         work: Work,
         room: float,
-        screen: Screen,
+        screen: Screen | None = None,
         enough: Callable[[], bool] = bool,
     ) -> None:
-        self.table, self._work, self._room, self._screen, self._enough = table, work, room, screen, enough
-        self._peers = {peer.label: peer for peer in peers}
+        self.table, self._work, self._room, self._screen, self._enough = table, work, room, screen or Screen(), enough
+        reasons = {peer.label: peer.why_not(work, table.threads) for peer in peers}
+        table.left_out |= {label: why for label, why in reasons.items() if why is not None}
+        self._peers = {peer.label: peer for peer in peers if reasons[peer.label] is None}
 
     def run(self, rounds: int) -> None:
         self._screen.begin(f"{self.table.optimizer} on {self.table.name}", len(self._peers))

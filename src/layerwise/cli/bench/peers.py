@@ -90,7 +90,8 @@ class Peer:
     def start(self, work: Any) -> Running:
         from layerwise.cli.bench.tensors import Stepping
 
-        return Stepping(self.label, work, self.make(work.params))
+        optimizer = self.make(work.params)
+        return Stepping(self.label, work, optimizer.step, optimizer.state)
 
     def try_out(self, work: Any) -> Running:
         """Return the same at work on tensors that are much smaller, to find what it will take."""

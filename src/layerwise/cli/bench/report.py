@@ -1,4 +1,7 @@
-"""The report of the tables, shown and written. Every statement is made from the figures of this run."""
+"""The report of the tables, shown and written. Every statement is made from the figures of this run.
+
+It needs no package, because measurements on a GPU may have no other than PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -6,70 +9,64 @@ import csv
 import io
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
-from layerwise.cli.bench.display import Console, Grid, Text, box
 from layerwise.cli.bench.measure import Row, Table
-from layerwise.cli.bench.peers import OURS
 from layerwise.cli.bench.timing import Timing
 
+NAME = "implementation"
 # What goes first where the terminal is narrow; files have it all.
 DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
 MIB = 2**20
-WIDEST = 200
 Cells = Callable[[Row], Mapping[str, str]]  # by heading
-Rows = Sequence[tuple[Row, Mapping[str, str]]]
 
 
-def show(console: Console, table: Table, more: Cells = lambda row: {}) -> None:
-    """Print a table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation.
-
-    `more` gives the cells of columns that are to follow.
-    """
-    title = (
+def lines(table: Table, width: float = inf, more: Cells = lambda row: {}) -> Iterator[str]:
+    """Yield a title, a table as wide as that, and what it leaves out. `more` gives the cells of columns that follow."""
+    yield (
         f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
         f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
     )
-    plain = not console.is_terminal
-    console.print(Text(title, style="bold"), soft_wrap=plain)
     if table.rows:
-        shown = wide(console)
-        shown.print(_fitting(shown, plain, [(row, {**_cells(row), **more(row)}) for row in table.rows.values()]))
-    for label, why in table.left_out.items():
-        console.print(Text(f"left out: {label}: {why}", style="dim"), soft_wrap=plain)
+        yield from _fitting(rows(table, more), width)
+    yield from (f"left out: {label}: {why}" for label, why in table.left_out.items())
     if table.apart:
-        console.print(Text(f"Not all fit the memory side by side: each was timed in turns with {table.base}."))
-    console.print()
+        yield f"Not all fit the memory side by side: each was timed in turns with {table.base}."
+    yield ""
 
 
-def wide(console: Console) -> Console:
-    """Return the console, or where it is no terminal one without an end of its lines."""
-    return console if console.is_terminal else Console(file=console.file, width=WIDEST, color_system=None)
+def rows(table: Table, more: Cells = lambda row: {}) -> list[dict[str, str]]:
+    return [{NAME: row.label, **_cells(row), **more(row)} for row in table.rows.values()]
 
 
-def _fitting(console: Console, plain: bool, rows: Rows) -> Grid:
+def _fitting(whole: Sequence[Mapping[str, str]], width: float) -> list[str]:
     """Return the table with as many columns as there is room for, broken names before fewer columns than five."""
-    grids = [_grid(rows, plain, False, ()), _grid(rows, plain, False, DROPPED[:1])]
-    grids += [_grid(rows, plain, True, DROPPED[:n]) for n in range(1, len(DROPPED) + 1)]
-    room = console.options.update(width=WIDEST)
-    return next((grid for grid in grids if console.measure(grid, options=room).maximum <= console.width), grids[-1])
+    if width == inf:
+        return aligned([{heading.replace("\n", " "): cell for heading, cell in row.items()} for row in whole])
+    folded = [{**row, NAME: row[NAME].replace(", ", ",\n  ")} for row in whole]
+    tries = [(whole, 0), (whole, 1), *((folded, n) for n in range(1, len(DROPPED) + 1))]
+    for some, n in tries:
+        made = aligned([{key: cell for key, cell in row.items() if key not in DROPPED[:n]} for row in some])
+        if max(map(len, made)) <= width:
+            break
+    return made
 
 
-def _grid(all_rows: Rows, plain: bool, folded: bool, dropped: Sequence[str]) -> Grid:
-    grid = Grid(box=None if plain else box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2 if plain else 1, 0, 0))
-    grid.add_column("implementation", no_wrap=True, vertical="bottom")
-    rows = [(row, _without(dropped, cells)) for row, cells in all_rows]
-    for heading in rows[0][1]:
-        grid.add_column(heading.replace("\n", " ") if plain else heading, justify="right", no_wrap=True)
-    for row, cells in rows:
-        label = row.label.replace(", ", ",\n  ") if folded else row.label
-        grid.add_row(Text(label), *cells.values(), style="bold" if row.package == OURS else "")
-    return grid
-
-
-def _without(dropped: Sequence[str], cells: Mapping[str, str]) -> dict[str, str]:
-    return {heading: cell for heading, cell in cells.items() if heading not in dropped}
+def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return lines of aligned columns below their headings: names to the left, figures to the right."""
+    cells = [[text.split("\n") for text in row] for row in (list(rows[0]), *(list(row.values()) for row in rows))]
+    widths = [max(len(part) for cell in column for part in cell) for column in zip(*cells, strict=True)]
+    made = []
+    for row in cells:
+        height = max(map(len, row))
+        above = [[""] * (height - len(cell)) for cell in row]
+        padded = [a + c if row is cells[0] else c + a for a, c in zip(above, row, strict=True)]
+        for parts in zip(*padded, strict=True):
+            each = (part.rjust(width) for part, width in zip(parts[1:], widths[1:], strict=True))
+            made.append("  ".join([parts[0].ljust(widths[0]), *each]).rstrip())
+    return made
 
 
 def _cells(row: Row) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Request:
     front: str
     shapes: Sequence[str]
     model: str | None
-    optimizers: Sequence[str]
+    optimizer: Sequence[str]
     peers: bool
     against: str
     dtype: str | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +15,7 @@ from layerwise.cli.bench import report
 from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.memory import available
 from layerwise.cli.bench.origin import origin
-from layerwise.cli.bench.peers import OURS, PEERS, Peer, Work
+from layerwise.cli.bench.peers import OURS, PEERS, Peer
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.screen import Screen
 from layerwise.cli.files import write_text
@@ -47,14 +48,15 @@ def run_bench(console: Console, request: Request) -> None:
 def _measure(console: Console, request: Request, screen: Screen, tables: list[Table]) -> None:
     works, free, catalogue = _front(request)
     for name, work in works(request):
-        for optimizer in request.optimizers:
-            table, peers = _table(request, catalogue[optimizer], optimizer, name, work)
+        for optimizer in request.optimizer:
+            base, peers = _peers(request, catalogue[optimizer])
+            table = Table.of(optimizer, name, work, request.threads, base)
             tables.append(table)
             try:
                 room = request.room(free(work.device), work.bytes)
                 Measurement(table, peers, work, room, screen).run(request.rounds)
             finally:
-                report.show(console, table)
+                show(console, table)
         del work  # before the next is made
         gc.collect()
 
@@ -70,14 +72,18 @@ def _front(request: Request) -> tuple[Works, Callable[[str], int], Mapping[str, 
     return arrays.works, lambda _: available(), {"numpy": arrays.NUMPY_PEERS, "jax": arrays.JAX_PEERS}[request.front]
 
 
-def _table(request: Request, every: Sequence[Peer], optimizer: str, name: str, work: Work) -> tuple[Table, list[Peer]]:
-    """Return an empty table and the implementations to measure. Of all, the first is ours, and the last does less."""
+def _peers(request: Request, every: Sequence[Peer]) -> tuple[str, list[Peer]]:
+    """Return the base of the comparison and the implementations. Of all, the first is ours, and the last does less."""
     base = every[0 if request.against == "ours" else -1].label
-    peers = [peer for peer in every if request.peers or peer.package == OURS or peer.label == base]
-    table = Table(optimizer, name, work.shapes, work.dtype, work.device, request.threads, base)
-    reasons = {peer.label: peer.why_not(work, request.threads) for peer in peers}
-    table.left_out |= {label: why for label, why in reasons.items() if why is not None}
-    return table, [peer for peer in peers if peer.label not in table.left_out]
+    return base, [peer for peer in every if request.peers or peer.package == OURS or peer.label == base]
+
+
+def show(console: Console, table: Table) -> None:
+    """Print a table as wide as the terminal; elsewhere as wide as it gets, a line for each implementation."""
+    ours = tuple(row.label for row in table.rows.values() if row.package == OURS)
+    for i, line in enumerate(report.lines(table, console.width if console.is_terminal else inf)):
+        style = "bold" if i == 0 or line.startswith(ours) else "dim" if line.startswith("left out") else ""
+        console.print(Text(line, style=style), soft_wrap=not console.is_terminal)
 
 
 def _write(console: Console, request: Request, tables: Sequence[Table], where: dict[str, str]) -> None:

@@ -9,10 +9,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
+from layerwise.cli.bench import measure
+
 PAUSE = 0.1  # seconds between two looks
 
 
-class Screen:
+class Screen(measure.Screen):
     """A progress bar, drawn between steps only, to take no time from them.
 
     As a context, it leaves the terminal as it found it.

@@ -56,18 +56,17 @@ class Tensors:
 
 
 class Stepping:
-    """One of PyTorch's optimizers."""
+    """A step of PyTorch's tensors, and the state that it keeps."""
 
     copied = 0
 
-    def __init__(self, label: str, work: Any, optimizer: Any) -> None:
-        self.label, self._work, self._optimizer = label, work, optimizer
-        self.step: Step = optimizer.step
+    def __init__(self, label: str, work: Any, step: Step, state: Any) -> None:
+        self.label, self._work, self.step, self._state = label, work, step, state
         self.step()
 
     @property
     def state_bytes(self) -> int:
-        return bytes_in(self._optimizer.state)
+        return bytes_in(self._state)
 
     def peak(self) -> int:
         return peak_on_cuda(self.step) if self._work.on_cuda else peak_on_cpu(self.step)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -12,6 +12,9 @@ from layerwise.errors import StateError
 from layerwise.hyper import Hyper
 from layerwise.registry import ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.checkpoints.foreign._codec import Codec
+from layerwise.torch.checkpoints.foreign._moments import ADAM
+from layerwise.torch.checkpoints.foreign._table import CODECS
 from layerwise.torch.step._kinds import RULE
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
@@ -23,68 +26,7 @@ PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
-class Writer(NamedTuple):
-    """What tells the groups of one optimizer from those of others."""
-
-    rule: str  # the optimizer of ours that takes the same steps
-    has: frozenset[str]  # keys of each of its groups
-    may: frozenset[str] = frozenset()  # keys that only some of its versions write
-    since: frozenset[str] = frozenset()  # those of `may` that all versions write which count steps in tensors
-
-    def odd(self, group: Mapping[str, Any], counted: bool) -> tuple[list[str], list[str]]:
-        """Return the keys that a group lacks, and those by which it is another's; `counted` is _counted of it."""
-        has = self.has | (self.since if counted else frozenset())
-        return sorted(has - group.keys()), sorted((group.keys() & KNOWN) - self.has - self.may)
-
-    def fit(self, group: Mapping[str, Any], counted: bool) -> int:
-        """Return how much the keys of a group tell of this optimizer; the four of Adam alone tell nothing."""
-        return 0 if any(self.odd(group, counted)) else max(0, len(group.keys() & (self.has | self.may)) - len(ADAM))
-
-
-def _keys(names: str) -> frozenset[str]:
-    return frozenset(names.split())
-
-
-ADAM = _keys("lr betas eps weight_decay")
-SGD = _keys("lr momentum dampening weight_decay")
-FACTORED = _keys("lr eps weight_decay decay_rate")
-T5 = FACTORED | _keys("beta1 clip_threshold scale_parameter relative_step warmup_init")
-LAMB = ADAM | _keys("bias_correction grad_averaging max_grad_norm")
-ANY_TORCH = _keys("foreach maximize differentiable fused")
-ANY_TIMM = _keys("caution corrected_weight_decay max_lr_snapshot foreach")
-ANY_FLASH = _keys("initial_lr quantize")
-ALPHAS = _keys("alpha t_alpha t_beta3")
-
-WRITERS = {
-    "apex.FusedLAMB": Writer("Lamb", LAMB, _keys("step")),
-    "bitsandbytes.Adam": Writer("AdamW", ADAM, ALPHAS),
-    "bitsandbytes.LAMB": Writer("Lamb", ADAM, ALPHAS),
-    "bitsandbytes.LARS": Writer("Lars", ADAM, ALPHAS),
-    "bitsandbytes.SGD": Writer("SGD", ADAM, ALPHAS),
-    **dict.fromkeys(
-        ("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), Writer("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH)
-    ),
-    "flashoptim.FlashSGD": Writer("SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}),
-    "timm.Adafactor": Writer("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, ANY_TIMM),
-    "timm.AdafactorBigVision": Writer(
-        "Adafactor",
-        FACTORED | _keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
-        ANY_TIMM | _keys("decay_offset momentum_dtype unscaled_wd"),
-    ),
-    "timm.Lamb": Writer("Lamb", LAMB | {"trust_clip", "always_adapt"}, ANY_TIMM | {"step", "decoupled_decay"}),
-    "timm.Lars": Writer("Lars", SGD | _keys("nesterov trust_coeff trust_clip always_adapt eps"), ANY_TIMM),
-    "torch.Adafactor": Writer("Adafactor", _keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
-    **dict.fromkeys(
-        ("torch.Adam", "torch.AdamW"),
-        Writer("AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}, _keys("foreach")),
-    ),
-    "torch.SGD": Writer("SGD", SGD | {"nesterov"}, ANY_TORCH),
-    **dict.fromkeys(
-        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), Writer("AdamW", ADAM | {"amsgrad"})
-    ),
-    "transformers.Adafactor": Writer("Adafactor", T5),
-}
-KNOWN = frozenset().union(*(one.has | one.may for one in WRITERS.values()), OURS) - {"initial_lr"}
+KNOWN = frozenset().union(*(one.has | one.may for one in CODECS.values()), OURS) - {"initial_lr"}
 PYTORCH_OPTIMIZER = {"foreach", "step"}  # its groups have both
 
 
@@ -92,7 +34,7 @@ def check_source(source: str, saved: Mapping[str, Any]) -> None:
     """Raise if a group of a checkpoint has not the keys that an optimizer gives its groups."""
     counted = _counted(saved)
     for number, group in enumerate(saved["param_groups"]):
-        lacking, others = WRITERS[source].odd(group, counted)
+        lacking, others = _odd(CODECS[source], group, counted)
         if lacking or others:
             parts = (("lacks", lacking), ("has", others))
             told = " and ".join(f"{verb} {', '.join(map(repr, keys))}" for verb, keys in parts if keys)
@@ -105,6 +47,18 @@ def check_source(source: str, saved: Mapping[str, Any]) -> None:
 def _counted(saved: Mapping[str, Any]) -> bool:
     """Return True if steps are counted in tensors, as torchao does always, and PyTorch since its groups tell more."""
     return any(isinstance(one.get("step"), Tensor) for one in saved["state"].values() if isinstance(one, Mapping))
+
+
+def _odd(codec: Codec, group: Mapping[str, Any], counted: bool) -> tuple[list[str], list[str]]:
+    """Return the keys that a group lacks, and those by which it is another's; `counted` is _counted of it."""
+    has = codec.has | (codec.since if counted else frozenset())
+    return sorted(has - group.keys()), sorted((group.keys() & KNOWN) - codec.has - codec.may)
+
+
+def _fit(codec: Codec, group: Mapping[str, Any], counted: bool) -> int:
+    """Return how much the keys of a group tell of this optimizer; the four of Adam alone tell nothing."""
+    odd = any(_odd(codec, group, counted))
+    return 0 if odd else max(0, len(group.keys() & (codec.has | codec.may)) - len(ADAM))
 
 
 def _likely(group: Mapping[str, Any], counted: bool, added: Sequence[str]) -> str:
@@ -120,7 +74,7 @@ def _likely(group: Mapping[str, Any], counted: bool, added: Sequence[str]) -> st
 
 def _source_of(group: Mapping[str, Any], counted: bool) -> str | None:
     """Return the source whose keys fit a group best, or None if none do."""
-    fit = {source: one.fit(group, counted) for source, one in WRITERS.items()}
+    fit = {source: _fit(one, group, counted) for source, one in CODECS.items()}
     return max(fit, key=fit.__getitem__) if any(fit.values()) else None
 
 
@@ -180,7 +134,7 @@ def _way_out(ours: Sequence[str], group: Mapping[str, Any], counted: bool) -> st
             "No converter reads such groups; layerwise.torch.convert lists those that there are. If your program added "
             "keys, remove them from the group."
         )
-    rule = WRITERS[source].rule
+    rule = CODECS[source].rule
     names = [rule, *(name for name, plain in PLAINLY.items() if plain == rule)]
     if not {*names} & {*ours}:
         return f"It looks like that of {source}, from which {' or '.join(names)} can go on, but not {_of(ours)}."

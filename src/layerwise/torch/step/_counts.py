@@ -12,7 +12,6 @@ from layerwise.engines import Counter
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now
-from layerwise.torch.step import _state
 
 
 class Counts:
@@ -20,20 +19,14 @@ class Counts:
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
         # What once had to be on the device stays there: to read it would mean waiting. All of them are there then.
-        self.steps, self._on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
-        self.by_engine = by_engine and self._on_device
+        self.steps, self.on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
+        self.by_engine = by_engine and self.on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []
         self._rates: tuple[Any, ...] = ()
         self._nows: list[Now] = []
 
     def nows(self, h: Hyper, rates: tuple[Any, Any, Any]) -> list[Now]:
-        """Return each parameter's numbers of the step, from these settings, lr, weight decay and gradient scale."""
-        if not self._on_device:
-            taken = _state.counts(self.steps)
-            if taken.count(taken[0]) == len(taken):  # as good as always
-                return [Now(taken[0] + 1, *rates, beta2=h.beta2_of(taken[0] + 1))] * len(taken)
-            known = {n: Now(n + 1, *rates, beta2=h.beta2_of(n + 1)) for n in set(taken)}
-            return list(map(known.__getitem__, taken))
+        """Return each parameter's numbers of the step from these settings and rates, where counts are on the device."""
         if not self.by_engine:
             return [Now(t, *rates, beta2=_beta2(h, t)) for t in torch._foreach_add(self.steps, 1)]
         if h.follows_step:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ast import literal_eval
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
+from operator import is_
 from typing import Any
 
 import torch
@@ -26,14 +26,49 @@ RATES = {
 }
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
-NOT_OF_A_GROUP = tuple(one.name for one in arguments.TORCH if one.name not in SWITCHES)
-DEFAULTS = {one.name: literal_eval(one.default) for one in arguments.TORCH}
+NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
+
+
+NOT_PLANNED = frozenset((*RATES, "params", "param_names"))  # keys that change without other settings
+
+
+class Current:
+    """The settings of a group as they were last checked, which hold as long as its options are the same objects."""
+
+    def __init__(self, group: Mapping[str, Any], rule: Any, h: Hyper, want: Wanted) -> None:
+        self.rule, self.h, self.want, self.asks_of_model = rule, h, want, h.asks_of_model
+        self._keys, self._values = tuple(group), _planned(group)
+        self._rates = group["lr"], group["weight_decay"]
+        self._fixed = all(map(_is_fixed, self._values))
+
+    def holds(self, group: Mapping[str, Any]) -> bool:
+        """Return True if no option but the rates has changed, or could have without being replaced."""
+        if not self._fixed or tuple(group) != self._keys or (group["lr"] is None) != (self._rates[0] is None):
+            return False
+        return all(map(is_, _planned(group), self._values))
+
+    def has_rates(self, group: Mapping[str, Any]) -> bool:
+        """Return True if the rates are these as well; those in tensors may be others at any time."""
+        lr, weight_decay = rates = group["lr"], group["weight_decay"]
+        if lr is not self._rates[0] or weight_decay is not self._rates[1]:
+            self._rates = rates
+            return False
+        return not (isinstance(lr, Tensor) or isinstance(weight_decay, Tensor))
+
+
+def _planned(group: Mapping[str, Any]) -> list[Any]:
+    return [x for key, x in group.items() if key not in NOT_PLANNED]
+
+
+def _is_fixed(x: Any) -> bool:
+    """Return True if a value cannot change by itself."""
+    return type(x) in _PLAIN or callable(x) or (type(x) is tuple and all(map(_is_fixed, x)))
 
 
 class Groups:
@@ -45,6 +80,7 @@ class Groups:
         self._warned: set[str] = set()  # of keys that are nearly options
         self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
         self._sizes: dict[int, int] = {}  # the numbers of keys that groups had when they were looked at, by id
+        self._current: dict[int, Current] = {}  # by the ids of groups
 
     def __reduce__(self) -> Any:
         return Groups, (self.kinds, self.differentiable)  # what it remembers may have keys that cannot be pickled
@@ -117,6 +153,19 @@ class Groups:
             except HyperparameterError as problem:
                 warn(str(problem))
 
+    def current(self, group: Mapping[str, Any]) -> Current:
+        """Return the settings of a group, or raise if one of its options is wrong; checked when they have changed."""
+        found = self._current.get(id(group))
+        if found is None or not found.holds(group):
+            self.look_at(group)
+            h = self.check(group)
+            self.check_rates_for(group)
+            found = self._current[id(group)] = Current(group, self.rule_of(group), h, self.wanted(group))
+        elif not found.has_rates(group):
+            self._check_rates(self.kinds.of(group), group)
+            self.check_rates_for(group)
+        return found
+
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
         h = self.settings(group)
@@ -163,8 +212,7 @@ class Groups:
     def settings(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, checked; made once for as long as they stay the same."""
         kind = self.kinds.of(group)
-        for name, way_out in RATES.items():
-            _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
+        self._check_rates(kind, group)
         lr = group["lr"]
         static = _static(kind, group)
         key = (kind.hyper.optimizer, lr is None, *map(_hashable, static.values()))
@@ -176,14 +224,19 @@ class Groups:
             found = self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
         return found
 
+    def _check_rates(self, kind: Kind, group: Mapping[str, Any]) -> None:
+        for name, way_out in RATES.items():
+            _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
+
     def forget(self, groups: int) -> None:
         """Forget made settings, if they are more than so many groups need.
 
         A scheduler that moves betas makes new ones at every step.
         """
-        if len(self._made) > MOST_SETTINGS + 2 * groups:
+        if len(self._made) > MOST_SETTINGS + 2 * groups or len(self._current) > MOST_SETTINGS + 2 * groups:
             self._made.clear()
             self._sizes.clear()
+            self._current.clear()
 
     def complete(self, group: dict[str, Any]) -> None:
         """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
@@ -231,7 +284,7 @@ def in_lines(name: str, groups: Sequence[Mapping[str, Any]], of: Groups) -> str:
     """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
-        usual = {**DEFAULTS, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
+        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
         shown = {
             key: in_words(value)
             for key, value in group.items()

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from layerwise.checks import as_float
 from layerwise.core import turn
+from layerwise.core.nows import Nows
 from layerwise.engines import Job
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
@@ -115,6 +116,7 @@ class Turn:
         self._itself = alone and all(map(_is_itself, jobs, self.params, self.states))
         held = [one for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._turn.prepared.counts and alone)
+        self._steps = [step for counts in self._counts for step in counts.steps]
         self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
         self.agreement = agreement
         self._peers = None if agreement is None else Peers(agreement, held, self._described())
@@ -190,14 +192,23 @@ class Turn:
     def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
         # This rank may have nothing to step where others have.
         g_scale = 1.0 if scale is None else _scalar(scale, any(due.group["differentiable"] for due in dues))
-        nows: list[Now] = []
-        for due, counts in zip(dues, self._counts, strict=True):
-            lr, weight_decay = due.group["lr"], due.group["weight_decay"]
-            settled: Any = due.h
-            lr = settled.lr if lr is None else lr
-            lr, lam = (_scalar(x, due.group["differentiable"]) for x in (lr, weight_decay))
-            nows += counts.nows(due.h, (lr, lam, g_scale))
+        each = [(due, counts, *_rates(due), g_scale) for due, counts in zip(dues, self._counts, strict=True)]
+        if any(counts.on_device for counts in self._counts):
+            return [now for due, counts, *rates in each for now in self._nows_of(due, counts, rates)]
+        taken, made, nows = _state.counts(self._steps), Nows(), list[Now]()
+        alike = taken.count(taken[0]) == len(taken) if taken else True  # as good as always
+        for due, _, *rates in each:
+            if alike:
+                nows += [made.of(due.h, taken[0] + 1, *rates)] * len(due.params)
+            else:
+                nows += [made.of(due.h, t + 1, *rates) for t in taken[len(nows) : len(nows) + len(due.params)]]
         return nows
+
+    def _nows_of(self, due: Due, counts: Counts, rates: Sequence[Any]) -> list[Now]:
+        if counts.on_device:
+            return counts.nows(due.h, tuple(rates))
+        made = Nows()
+        return [made.of(due.h, t + 1, *rates) for t in _state.counts(counts.steps)]
 
     def stats(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
@@ -207,6 +218,12 @@ class Turn:
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
     """Return True if the engine gets these very tensors, and no others in the same memory."""
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
+
+
+def _rates(due: Due) -> tuple[float | Tensor, float | Tensor]:
+    """Return lr and weight decay of a group."""
+    lr, settled, followed = due.group["lr"], cast("Any", due.h), due.group["differentiable"]
+    return _scalar(settled.lr if lr is None else lr, followed), _scalar(due.group["weight_decay"], followed)
 
 
 def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:

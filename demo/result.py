@@ -1,0 +1,176 @@
+"""All that came of the demo, by run and by row of its table, and as JSON: plain data, without PyTorch."""
+
+from __future__ import annotations
+
+import math
+import platform
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from demo.settings import Act, Case, Run
+from layerwise.cli.info import NOT_INSTALLED, version_of
+
+PACKAGES = ("layerwise", "numpy", "torch", "scikit-learn", "matplotlib")
+Ratios = dict[str, float]  # trust ratios by layer
+
+
+@dataclass(frozen=True)
+class Progress:
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The gradient noise scale, in examples, and how many steps it is an average of."""
+
+    scale: float
+    parts: int
+    steps: int
+
+
+@dataclass
+class Outcome:
+    """The outcome of a run. A run that diverged has no figures, and its last loss is not finite."""
+
+    accuracy: float | None = None  # on the test images, or of the next character of the test text, in percent
+    loss: float | None = None  # on the same, in nats
+    parameters: int = 0
+    weight_bytes: int = 0
+    state_bytes: int = 0
+    seconds: float = 0.0  # of the steps, without getting ready
+    losses: list[tuple[int, float]] = field(default_factory=list)  # of the batch, by step
+    ratios: list[tuple[int, Ratios]] = field(default_factory=list)
+    noise: Noise | None = None
+
+    @property
+    def bytes_per_parameter(self) -> float:
+        """Weights and state, without gradients."""
+        return (self.weight_bytes + self.state_bytes) / self.parameters
+
+    @property
+    def diverged(self) -> bool:
+        return bool(self.losses) and not math.isfinite(self.losses[-1][1])
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case with what its seeds brought; those that are missing were not finished."""
+
+    case: Case
+    outcomes: tuple[Outcome, ...]
+    done: bool
+
+    @property
+    def figures(self) -> list[float]:
+        """Of the seeds that did not diverge: accuracy on the test images in percent, or loss on the test text."""
+        found = [getattr(o, self.case.task.metric) for o in self.outcomes]
+        return [x for x in found if x is not None]
+
+    @property
+    def diverged(self) -> int:
+        return sum(o.diverged for o in self.outcomes)
+
+    @property
+    def mean(self) -> float | None:
+        """None if a seed diverged: a mean of the others would say too much."""
+        return statistics.fmean(self.figures) if self.figures and not self.diverged else None
+
+    @property
+    def bytes(self) -> float | None:
+        """For each parameter."""
+        return self.outcomes[0].bytes_per_parameter if self.outcomes else None
+
+    def __str__(self) -> str:
+        """The mean with its standard deviation over seeds, or what there is in its place."""
+        task, n = self.case.task, len(self.outcomes)
+        if self.diverged:
+            return "diverged" if self.diverged == n else f"{self.diverged} of {n} diverged"
+        if self.mean is None:
+            return "–"
+        spread = f" ± {statistics.pstdev(self.figures):.{task.digits}f}" if n > 1 else ""
+        return f"{self.mean:.{task.digits}f}{spread}{task.unit}"
+
+
+@dataclass
+class Result:
+    acts: tuple[Act, ...]
+    seeds: range
+    threads: int
+    quick: bool = False
+    partial: bool = False
+    seconds: float = 0.0
+    outcomes: dict[Run, Outcome] = field(default_factory=dict)
+
+    def runs(self) -> list[Run]:
+        """Return the runs to do: act by act, and of each act the longest first, so that none runs alone at its end.
+
+        A run that two acts have in common is done once.
+        """
+        each = (sorted(act.runs(self.seeds), key=lambda run: -run.cost) for act in self.acts)
+        return list(dict.fromkeys(run for runs in each for run in runs))
+
+    def act_of(self, run: Run) -> Act:
+        """Return the first act that has this run."""
+        return next(act for act in self.acts if run.case in act.cases())
+
+    def rows(self, act: Act, batch: int | None = None, retuned: bool = False) -> list[Row]:
+        """Return the rows of an act: all, or those of its contenders at a batch."""
+        wanted = (batch, retuned)
+        return [self.row(case) for case in act.cases() if batch is None or (case.batch, case.retuned) == wanted]
+
+    def row(self, case: Case) -> Row:
+        found = sorted((run.seed, o) for run, o in self.outcomes.items() if run.case == case)
+        return Row(case, tuple(o for _, o in found), len(found) == len(case.seeds(self.seeds)))
+
+    def change(self, row: Row) -> float | None:
+        """Return the difference from the same contender at the small batch."""
+        case = row.case
+        before = self.row(Case(case.task, case.contender, case.task.small))
+        if case.batch == case.task.small or before.mean is None or row.mean is None:
+            return None
+        return row.mean - before.mean
+
+    @property
+    def noise(self) -> tuple[Run, Noise] | None:
+        return next(((run, o.noise) for run, o in self.outcomes.items() if o.noise is not None), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every setting, version and figure. JSON has no infinities, so a loss that is not finite is null."""
+        names = ("partial", "quick", "threads", "seconds")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "seeds": list(self.seeds),
+            "machine": platform.platform(),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: version_of(name) or NOT_INSTALLED for name in PACKAGES},
+            },
+            "acts": [self._act(act) for act in self.acts],
+        }
+
+    def _act(self, act: Act) -> dict[str, Any]:
+        about = {"number": act.number, "title": act.title, "task": asdict(act.task), "metric": act.task.metric}
+        return {**about, "cases": [_case(row) for row in self.rows(act)]}
+
+
+def _case(row: Row) -> dict[str, Any]:
+    names = ("name", "batch", "steps", "lr", "lr_is", "options", "retuned")
+    return {
+        "optimizer": row.case.contender.optimizer,
+        **{name: getattr(row.case, name) for name in names},
+        "warmup_steps": row.case.recipe.warmup_steps,
+        "mean": row.mean,
+        "spread": statistics.pstdev(row.figures) if row.figures else 0.0,
+        "runs": [_finite(asdict(o)) for o in row.outcomes],
+    }
+
+
+def _finite(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {key: _finite(value) for key, value in x.items()}
+    if isinstance(x, (list, tuple)):
+        return [_finite(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x

@@ -1,0 +1,103 @@
+"""Records of the measurements of an optimizer's steps, while it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from layerwise import checks
+from layerwise.contrib.records import Record, Table, writing_to
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.telemetry import clipped
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.step import _state
+
+
+class Monitor:
+    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, removes them."""
+
+    def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
+        # The optimizer holds the hooks and passes itself to them: a reference to it would close a circle around it.
+        self._every, self._write = every, writing_to(writer)
+        self._loaded(optimizer)
+        self._hooks = [
+            optimizer.register_step_post_hook(self._stepped),
+            optimizer.register_load_state_dict_post_hook(self._loaded),
+        ]
+
+    @property
+    def path(self) -> Path | None:
+        """The path of the table, if the monitor writes one."""
+        return self._write.path if isinstance(self._write, Table) else None
+
+    def _loaded(self, optimizer: Any) -> None:
+        self._count = self._last = _steps(optimizer)
+
+    def _stepped(self, optimizer: Any, *_: object) -> None:
+        self._count += 1
+        if self._count % self._every:
+            return
+        self._count = _steps(optimizer)  # fewer, if steps were skipped
+        if self._count % self._every or self._count == self._last or _muted(optimizer):
+            return
+        self._last = self._count
+        self._write(self._count, _record(optimizer))
+
+    def remove(self) -> None:
+        """Stop writing."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
+    """Write trust ratios, norms, the RMS of updates and the share of clipped layers of every so many steps.
+
+    Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost
+    nothing but a counter. Call remove() of the result to stop, or use it as a context.
+
+    Args:
+        optimizer: An optimizer of `layerwise.torch`.
+        writer: A TensorBoard SummaryWriter, or anything with `add_scalar(tag, value, step)`; a Weights & Biases run, or
+            anything with `log(dict)`; or the path of a .csv file.
+        every: Write one of so many steps.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(
+            sentence("optimizer", "an optimizer of layerwise.torch", optimizer, "Pass the one inside its wrapper.")
+        )
+    every = checks.integer(1)("every", every, "1 writes each step, 10 one of ten.")
+    return Monitor(optimizer, writer, every)
+
+
+def _steps(optimizer: Optimizer) -> int:
+    """Return the largest number of steps that a parameter has taken."""
+    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    return max(_state.counts(steps)) if steps else 0
+
+
+def _muted(optimizer: Optimizer) -> bool:
+    """Return True if the step is not a real one: torch.distributed.checkpoint steps with lr=0 to create the state."""
+    return all(group["lr"] is not None and float(group["lr"]) == 0 for group in optimizer.param_groups)
+
+
+def _record(optimizer: Optimizer) -> Record:
+    settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
+        p: (optimizer._settings_of(group), group)
+        for i, group in enumerate(optimizer.param_groups)
+        for p in (*group["params"], *chain.from_iterable(optimizer._buffers[i : i + 1]))  # or not in it just now
+    }
+    found = {}
+    for p, name, measured in optimizer._measured():
+        h, group = settings[p]
+        found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
+    return found

@@ -1,0 +1,75 @@
+"""The registry of timm, whose factory makes an optimizer of its name."""
+
+from __future__ import annotations
+
+from functools import wraps
+from typing import Any
+
+from layerwise.contrib.trainers import PREFIX
+from layerwise.contrib.trainers._names import classes, options_of
+from layerwise.errors import MissingPackageError
+from layerwise.presets import preset
+
+# What makes a run that was configured for timm's own go on as it was.
+PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "NovoGrad": "timm.NvNovoGrad"}
+
+
+def register() -> list[str]:
+    """Add the optimizers to timm's registry, and return their names there."""
+    try:
+        from timm.optim import OptimInfo
+        from timm.optim._optim_factory import default_registry
+    except ImportError as problem:
+        way_out = "Names are registered with timm 1.0.12 or newer, which needs torchvision; else pass the class."
+        raise MissingPackageError(
+            f"timm's registry of optimizers cannot be imported: {problem}. {way_out}"
+        ) from problem
+    known, found = set(default_registry.list_optimizers()), classes()
+    for name, optimizer in found.items():
+        if name not in known:
+            default_registry.register(_info(OptimInfo, name, optimizer))
+    if not hasattr(default_registry.create_optimizer, "names_in_one_word"):
+        default_registry.create_optimizer = _by_names_in_one_word(default_registry.create_optimizer)
+        names = {_in_one_word(name): name for name in found}
+        info = default_registry.get_optimizer_info
+        default_registry.get_optimizer_info = wraps(info)(lambda name: info(names.get(name.lower(), name)))
+    return list(found)
+
+
+def _info(make: Any, name: str, optimizer: type[Any]) -> Any:
+    options = options_of(optimizer)
+    return make(
+        name=name,
+        opt_class=optimizer,
+        description=f"layerwise.torch.{optimizer.__name__}",
+        has_eps="eps" in options,
+        has_betas="betas" in options,
+        has_momentum="momentum" in options,
+        defaults=_defaults(optimizer) or None,
+    )
+
+
+def _defaults(optimizer: type[Any]) -> dict[str, Any]:
+    """Return timm's own defaults of the optimizer, without those that its factory gives itself."""
+    name = PRESETS.get(optimizer.__name__)
+    options = {} if name is None else preset(name)
+    return {option: value for option, value in options.items() if option not in ("weight_decay", "momentum")}
+
+
+def _in_one_word(name: str) -> str:
+    return name.lower().replace(PREFIX, PREFIX.rstrip("_"))
+
+
+def _by_names_in_one_word(create: Any) -> Any:
+    """Return the factory, told names of ours without the underscore, which the registry then looks up with it.
+
+    It takes what follows the last underscore for the name, because "lookahead_" may come before it: "layerwise_lamb"
+    would be its own "lamb".
+    """
+
+    @wraps(create)
+    def create_optimizer(model_or_params: Any, opt: str, *args: Any, **kwargs: Any) -> Any:
+        return create(model_or_params, _in_one_word(opt), *args, **kwargs)
+
+    create_optimizer.names_in_one_word = True  # type: ignore[attr-defined]
+    return create_optimizer

@@ -1,0 +1,65 @@
+"""The names of optimizers in transformers' Trainer."""
+
+from __future__ import annotations
+
+from ast import literal_eval
+from functools import partial
+from typing import Any
+
+from layerwise.contrib.trainers._names import classes, options_of
+from layerwise.errors import HyperparameterError, MissingPackageError, sentence
+
+
+def register() -> list[str]:
+    """Add the optimizers to the Trainer's table and to the names that TrainingArguments takes, and return the names."""
+    try:
+        from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS
+        from transformers.training_args import OptimizerNames
+    except ImportError as problem:
+        raise MissingPackageError(
+            f"the Trainer's table of optimizers cannot be imported: {problem}. It is there from transformers 5 on; "
+            "without it, pass optimizer_cls_and_kwargs to the Trainer."
+        ) from problem
+    found = classes()
+    for name, optimizer in found.items():
+        _OPTIMIZER_HANDLERS.setdefault(name, partial(_handler, optimizer))
+        _add_name(OptimizerNames, name)
+    return list(found)
+
+
+def _add_name(names: Any, name: str) -> None:
+    """Add a name to the enumeration, in which TrainingArguments looks up values, and HfArgumentParser all members."""
+    if name in names._value2member_map_:
+        return
+    member = str.__new__(names, name)
+    member._name_, member._value_ = name.upper(), name
+    names._value2member_map_[name] = names._member_map_[member._name_] = member
+    names._member_names_.append(member._name_)
+    type.__setattr__(names, member._name_, member)  # by which some Pythons find what was pickled
+
+
+def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class, and its options made of TrainingArguments: lr, those of Adam where it has them, optim_args."""
+    options = options_of(optimizer)
+    given = dict(context.optimizer_kwargs)
+    if "betas" in options:
+        given["betas"] = context.adam_kwargs["betas"]
+        if isinstance(options["eps"].default, float):
+            given["eps"] = context.adam_kwargs["eps"]
+    if "weight_decay" in context.optim_args:
+        way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups have it, and go before optim_args."
+        raise HyperparameterError(
+            sentence("optim_args' weight_decay", "left out", context.optim_args["weight_decay"], way_out)
+        )
+    return optimizer, {**given, **{name: _value(name, text) for name, text in context.optim_args.items()}}
+
+
+def _value(name: str, text: str) -> Any:
+    """Return a value of optim_args, in which all is text: a number, None, True or a word."""
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        if not text.isidentifier():
+            way_out = "A comma divides arguments there; what holds one goes in optimizer_cls_and_kwargs."
+            raise HyperparameterError(sentence(f"optim_args' {name}", "a number or a word", text, way_out)) from None
+        return text

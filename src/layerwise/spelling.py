@@ -1,0 +1,137 @@
+"""The names that options have in each API, where they are others than in the rules: the one table of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from typing import Any
+
+from layerwise.hyper import Hyper
+from layerwise.registry import ENTRIES
+
+Names = tuple[str, ...]  # of an option's argument, or of the two of a pair
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """The names of options in one API."""
+
+    of: Callable[[Any], Mapping[str, Names]]  # the names of the options that a rule has, by option
+
+    def in_messages(self, h: type[Hyper]) -> dict[str, str]:
+        """Return each option's name, if it differs."""
+        return {option: ", ".join(names) for option, names in self.of(h).items()}
+
+    def called(self, h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options as arguments, under the names that these have."""
+        found: dict[str, Any] = {}
+        for option, value in options.items():
+            names = self.of(h).get(option, (option,))
+            found |= {names[0]: value} if len(names) == 1 else dict(zip(names, value, strict=True))
+        return found
+
+    def arguments(self, h: type[Hyper]) -> list[str]:
+        """Return the names of all arguments that are options."""
+        return [name for spec in fields(h) for name in self.of(h).get(spec.name, (spec.name,))]
+
+
+def is_pair(names: Sequence[str]) -> bool:
+    return len(names) > 1
+
+
+def pair(
+    h: type[Hyper], option: str, names: Names, given: Mapping[str, Any], is_free: Callable[[Any], bool] | None = None
+) -> tuple[Any, ...]:
+    """Return the pair of numbers that an option is, each checked by its own name, or the default where it is missing.
+
+    `is_free` says of which values nothing is known yet.
+    """
+    spec: Any = h.__dataclass_fields__[option]
+    found = []
+    for name, check, usual in zip(names, spec.metadata["check"].members, spec.default, strict=True):
+        value = given.get(name, usual)
+        free = is_free is not None and is_free(value)
+        found.append(value if free else check(name, value, f"Pass a number such as {name}={usual}."))
+    return tuple(found)
+
+
+@cache
+def _optax(h: type[Hyper]) -> dict[str, Names]:
+    called = {one.name: one.metadata["optax"] for one in fields(h)}
+    return {option: (name,) if isinstance(name, str) else name for option, name in called.items() if name is not None}
+
+
+def _where_it_has(h: type[Hyper], names: Mapping[str, Names]) -> dict[str, Names]:
+    return {option: found for option, found in names.items() if option in h.__dataclass_fields__}
+
+
+def _of_eps(h: type[Hyper], *called: Names) -> dict[str, Names]:
+    """Return those of these names of eps that are as many as its numbers."""
+    if "eps" not in h.__dataclass_fields__:
+        return {}
+    usual: Any = h.__dataclass_fields__["eps"].default
+    size = len(usual) if isinstance(usual, tuple) else 1
+    return {"eps": called[size - 1]} if size <= len(called) else {}
+
+
+@cache
+def _paddle(h: type[Hyper]) -> dict[str, Names]:
+    decay = {"weight_decay": ("lamb_weight_decay",)} if h.optimizer == "Lamb" else {}
+    names = {"lr": ("learning_rate",), "betas": ("beta1", "beta2"), **decay}
+    return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",))}
+
+
+@cache
+def _keras(h: type[Hyper]) -> dict[str, Names]:
+    names = {"betas": ("beta_1", "beta_2"), "beta2_decay": ("beta_2_decay",)}
+    return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",), ("epsilon_1", "epsilon_2"))}
+
+
+@cache
+def _of_keras(h: type[Hyper]) -> dict[str, Names]:
+    names = {
+        "lr": "learning_rate",
+        "max_grad_norm": "global_clipnorm",
+        "max_grad_norm_per_tensor": "clipnorm",
+        "max_grad_value": "clipvalue",
+    }
+    return _where_it_has(h, {option: (name,) for option, name in names.items()})
+
+
+OPTAX, PADDLE = Spelling(_optax), Spelling(_paddle)
+KERAS = Spelling(_keras)  # arguments beside the options
+OF_KERAS = Spelling(_of_keras)  # arguments of Keras's own, in their place
+PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the numbers of an optimizer that Paddle has
+# Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
+OWN_FORM: dict[str, Names] = {
+    "Adafactor": ("learning_rate", "decay_rate", "weight_decay_rate", "eps", "factored"),
+    "SGD": ("momentum",),
+}
+
+
+@cache
+def alike() -> dict[str, dict[str, str]]:
+    """Return by each name the other names of the same option, each with what is to be said of it."""
+    groups: dict[tuple[str, int, int], dict[str, None]] = {}  # by option, place in a pair, and names in it
+    for entry in ENTRIES.values():
+        for api in (OPTAX, PADDLE, KERAS, OF_KERAS):
+            for option, names in api.of(entry.hyper).items():
+                for i, name in enumerate(names):
+                    groups.setdefault((option, i, len(names)), {})[name] = None
+    found: dict[str, dict[str, str]] = {}
+    for (option, i, size), own in groups.items():
+        # The first of a pair may be an option of another rule, with names of its own.
+        names = tuple(own | {more: None for name in own for more in groups.get((name, 0, 1), ())})
+        for name in names:
+            found.setdefault(option, {}).setdefault(name, "")
+            found.setdefault(name, {})[option] = f"the {('first', 'second')[i]} of a pair" if size > 1 else ""
+            for other in names:
+                if other != name:
+                    found[name].setdefault(other, "")
+    return found
+
+
+def optax_defaults(h: type[Hyper]) -> dict[str, Any]:
+    """Return the options whose default in the JAX API is optax's, each with the default that it has elsewhere."""
+    return {one.name: one.default for one in fields(h) if one.metadata["optax_default"] is not MISSING}

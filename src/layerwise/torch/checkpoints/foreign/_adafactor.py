@@ -1,0 +1,190 @@
+"""Codecs of Adafactor, of which every package keeps the means of rows and columns in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from layerwise import factoring
+from layerwise.errors import StateError
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._moments import ANY_TIMM, ANY_TORCH
+
+Shape = tuple[int, ...]
+Dims = tuple[int, int]
+FACTORED = keys("lr eps weight_decay decay_rate")
+T5 = FACTORED | keys("beta1 clip_threshold scale_parameter relative_step warmup_init")
+
+
+class Adafactor(Codec):
+    """The second moment of a tensor, whole or in means with all dimensions, rows first."""
+
+    names: ClassVar[tuple[str, str, str]]  # of row means, of column means, and of the whole
+    beside: ClassVar[Mapping[str, Any]] = {}  # what theirs keeps besides, where ours measures it anew
+    says: ClassVar[Mapping[str, Any]] = {"lr_in_momentum": True}  # momentum averages whole steps, or else directions
+
+    def dims(self, shape: Shape, group: Group) -> Dims | None:
+        """Return the dimensions that are rows and columns, or None for a tensor that is not factored."""
+        n = len(shape)
+        return (n - 2, n - 1) if n > 1 else None
+
+    def averages(self, group: Group) -> bool:
+        """Return True if theirs has a momentum."""
+        return group["beta1"] is not None
+
+    def read(self, theirs: State, group: Group) -> State:
+        row, col, whole = self.names
+        found = {key: theirs[key] for key in ("exp_avg",) if key in theirs} | {"step": theirs["step"]}
+        if theirs.get(whole) is not None:
+            return {**found, "exp_avg_sq": theirs[whole]}
+        ours = self.read_means(theirs[row], theirs[col], group)
+        return {**found, "exp_avg_sq_row": ours[0], "exp_avg_sq_col": ours[1]}
+
+    def write(self, ours: State, place: Place) -> State:
+        row, col, whole = self.names
+        found = {**self.counted(ours["step"]), **self.beside, **self.write_momentum(ours, place)}
+        dims = self.dims(tuple(place.p.shape), place.group)
+        if dims is None:
+            return {**found, whole: ours["exp_avg_sq"]}
+        means = self.write_means(*_means(ours, place, dims), dims)
+        return {**found, row: means[0], col: means[1]}
+
+    def read_means(self, row: Tensor, col: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+        return row, col
+
+    def write_means(self, row: Tensor, col: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
+        return row, col
+
+    def write_momentum(self, ours: State, place: Place) -> State:
+        """Return the momentum, if theirs averages the same: whole steps, or directions."""
+        wanted = self.averages(place.group)
+        if ("exp_avg" in ours) != wanted:
+            raise StateError(
+                "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
+            )
+        within = self.says.get("lr_in_momentum")
+        if wanted and place.ours.get("lr_in_momentum", True) != within:
+            raise StateError(
+                f"theirs averages {'whole steps' if within else 'directions'}, and exp_avg was made with "
+                f"lr_in_momentum={not within}. Only a run with lr_in_momentum={within} can go on there."
+            )
+        return {"exp_avg": ours["exp_avg"]} if wanted else {}
+
+    def write_options(self, ours: Group, theirs: Group) -> State:
+        rates = super().write_options(ours, theirs)
+        if theirs.get("relative_step") or ours.get("relative_step"):
+            rates.pop("lr", None)  # which is no step in both
+        return rates
+
+
+def _means(ours: State, place: Place, dims: Dims) -> tuple[Tensor, Tensor]:
+    """Return our means, if they are of the dimensions that theirs has as rows and columns."""
+    shape, (rows, cols), found = tuple(place.p.shape), dims, []
+    for key, gone in (("exp_avg_sq_row", cols), ("exp_avg_sq_col", rows)):
+        if key not in ours or tuple(ours[key].shape) != (*shape[:gone], 1, *shape[gone + 1 :]):
+            raise StateError(
+                f"theirs factors a tensor of the shape {shape} by rows along {rows} and columns along {cols}, "
+                f"and ours did not. Only a run with factored=({rows}, {cols}) for it can go on there."
+            )
+        found.append(ours[key])
+    return found[0], found[1]
+
+
+class TorchAdafactor(Adafactor):
+    """PyTorch's, whose lr bounds the relative step."""
+
+    names: ClassVar = ("row_var", "col_var", "variance")
+    says: ClassVar = {"relative_step": "cap"}
+
+    def write_momentum(self, ours: State, place: Place) -> State:
+        if "exp_avg" in ours:
+            raise StateError("torch.optim.Adafactor has no momentum, and ours has beta1. Go on without conversion.")
+        return {}
+
+    def write_options(self, ours: Group, theirs: Group) -> State:
+        rates = Codec.write_options(self, ours, theirs)
+        return rates if ours.get("relative_step") == "cap" else {k: x for k, x in rates.items() if k != "lr"}
+
+
+class T5Adafactor(Adafactor):
+    """That of transformers, whose means lack the dimension that they ran over."""
+
+    names: ClassVar = ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq")
+    beside: ClassVar = {"RMS": 0.0}
+
+    def read_means(self, row: Tensor, col: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+        rows, cols = self.dims_of(tuple(row.shape), tuple(col.shape), group)
+        return row.unsqueeze(cols), col.unsqueeze(rows)
+
+    def write_means(self, row: Tensor, col: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
+        return row.squeeze(dims[1]), col.squeeze(dims[0])
+
+    def dims_of(self, row: Shape, col: Shape, group: Group) -> Dims:
+        """Return rows and columns of a tensor of which the shapes are known without columns and without rows."""
+        last, first = (*row, *col[-1:]), (*row[:1], *col[:1], *row[1:])
+        for shape in (first, last):
+            found = self.dims(shape, group)
+            if found is not None and (_without(shape, found[1]), _without(shape, found[0])) == (row, col):
+                return found
+        smallest = group.get("min_dim_size_to_factor")
+        of = "" if smallest is None else f" from min_dim_size_to_factor={smallest}"
+        raise StateError(f"means of the shapes {row} and {col} are of no tensor that theirs factors{of}.")
+
+    def read_options(self, theirs: Group) -> State:
+        rates = super().read_options(theirs)
+        if theirs["relative_step"]:  # lr is unused then, though AdafactorSchedule writes numbers there
+            rates.pop("initial_lr", None)
+            rates["lr"] = None
+        return rates
+
+
+def _without(shape: Shape, d: int) -> Shape:
+    return shape[:d] + shape[d + 1 :]
+
+
+class TimmAdafactor(T5Adafactor):
+    """timm's, which factors the first two dimensions of a convolution."""
+
+    def dims(self, shape: Shape, group: Group) -> Dims | None:
+        smallest = group["min_dim_size_to_factor"]
+        if len(shape) > 2 and min(shape[:2]) > smallest:
+            return 0, 1
+        return super().dims(shape, group) if len(shape) > 1 and min(shape[-2:]) > smallest else None
+
+
+class BigVision(Adafactor):
+    """The one of big_vision, whose rows are along the smaller of the two dimensions, and ours along the earlier one."""
+
+    names: ClassVar = ("exp_avg_sq_r", "exp_avg_sq_c", "exp_avg_sq")
+    says: ClassVar = {"lr_in_momentum": False}
+
+    def dims(self, shape: Shape, group: Group) -> Dims | None:
+        factored = factoring.dims("largest", shape, group["min_dim_size_to_factor"])
+        return None if factored is None else (factored[0][0], factored[1][0])
+
+    def averages(self, group: Group) -> bool:
+        return bool(group["momentum"])
+
+    def read_means(self, row: Tensor, col: Tensor, group: Group) -> tuple[Tensor, Tensor]:
+        cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
+        return (row, col) if not cut or row.shape[cut[-1]] == 1 else (col, row)
+
+    def write_means(self, row: Tensor, col: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
+        return (col, row) if row.shape[dims[0]] > col.shape[dims[1]] else (row, col)
+
+    def read_options(self, theirs: Group) -> State:
+        return {name: x for name, x in super().read_options(theirs).items() if name != "momentum"}  # which is beta1
+
+
+CODECS: dict[str, Codec] = {
+    "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, ANY_TIMM, count=int),
+    "timm.AdafactorBigVision": BigVision(
+        "Adafactor",
+        FACTORED | keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
+        ANY_TIMM | keys("decay_offset momentum_dtype unscaled_wd"),
+    ),
+    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
+    "transformers.Adafactor": T5Adafactor("Adafactor", T5, count=int),
+}

@@ -1,0 +1,210 @@
+"""Conversion of checkpoints, from other optimizers to ours and back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.core.storing import as_numbers
+from layerwise.errors import StateError, sentence, warn
+from layerwise.keywords import nearest
+from layerwise.storage.options import MASTER, REMAINDER, SCALE
+from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints._bytes import restored
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
+from layerwise.torch.checkpoints.foreign._table import CODECS
+from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._state import checked_lr
+from layerwise.torch.step._storage import is_group
+
+MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
+ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such
+
+
+def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
+    """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
+
+    Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
+    schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer that has another
+    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns where they differ.
+
+    Args:
+        state_dict: The other optimizer's state_dict().
+        source: The name of the other optimizer. The error for an unknown one lists all names.
+        lr_in_momentum: The form of LARS's momentum in the result, with lr in it or not; None keeps that of the source.
+            The optimizer that loads it converts it to its own.
+    """
+    codec = _codec(source, "of")
+    if lr_in_momentum not in (None, False, True):
+        way_out = "None keeps the form that the source has."
+        raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
+    if lr_in_momentum is not None and not codec.momentum:
+        raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
+    with _refused(f"this is not what {source} saves: {{}}. Pass its state_dict(), all of it."):
+        _origin.check_source(source, state_dict)
+        made = _read(state_dict, codec)
+        return _with_lr(made) if lr_in_momentum else made
+
+
+def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
+    """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
+
+    That optimizer has the same parameters, in the same groups or with names. Its options stay as they were given,
+    except those that schedulers move. If its rule is another than ours, these stay too, and a warning says both.
+    Weights that are held beside the parameters are not carried over.
+
+    Args:
+        state_dict: The state_dict() of our optimizer.
+        optimizer: The other optimizer.
+        target: Its name. The error for an unknown one lists all names.
+    """
+    codec = _codec(target, "to")
+    if not _is_named(optimizer, target):
+        raise StateError(
+            f"`optimizer` must be that of {target}, but is a {type(optimizer).__name__} of "
+            f"{type(optimizer).__module__}. Pass the one that is to go on."
+        )
+    way_out = "Pass the state_dict() of our optimizer of its kind."
+    with _refused(f"this is no state that {target} could go on from: {{}}. {way_out}"):
+        made, kept = _written(state_dict, optimizer, codec)
+    if kept:
+        warn(
+            f"{target} has another rule, so rates stay as given there: {', '.join(kept)}. To change them, set them in "
+            "its `param_groups`."
+        )
+    return made
+
+
+def _codec(name: Any, way: str) -> Codec:
+    if isinstance(name, str) and name in CODECS:
+        return CODECS[name]
+    close = " or ".join(map(repr, nearest(name, CODECS)))
+    hint = f"Is {close} meant? " if close else ""
+    raise StateError(f"no checkpoint {way} {name!r} can be converted. {hint}Pass one of {', '.join(sorted(CODECS))}.")
+
+
+def _is_named(optimizer: Any, name: str) -> bool:
+    """Return True if an optimizer, or a class that it is derived from, is one of those that a name is for.
+
+    A package may have several of one name: with decoupled decay, with state of 8 bits or in the host's memory.
+    """
+    package, _, kind = name.partition(".")
+    names = re.compile(rf"(Paged)?{kind}W?(\d+bit)?")
+    return any(
+        one.__module__.partition(".")[0] == package and names.fullmatch(one.__name__) for one in type(optimizer).__mro__
+    )
+
+
+@contextmanager
+def _refused(message: str) -> Iterator[None]:
+    """Raise with this message, and the problem in it, where a checkpoint is not as its codec takes it to be."""
+    try:
+        yield
+    except StateError:
+        raise
+    except MALFORMED as problem:
+        raise StateError(message.format(repr(problem))) from None
+
+
+# ---- theirs to ours
+
+
+def _read(state_dict: Mapping[str, Any], codec: Codec) -> dict[str, Any]:
+    state: dict[Any, State] = {}
+    groups = []
+    for group in state_dict["param_groups"]:
+        kept = {key: group[key] for key in ("params", "param_names") if key in group}
+        groups.append({**kept, **codec.read_options(group), RULE: codec.rule})
+        for key in group["params"]:
+            if found := state_dict["state"].get(key):
+                made = codec.read(found, group)
+                _check_numbers(made)
+                state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
+    _matching.check_owned(state_dict)
+    return {"state": {key: one for key, one in state.items() if one}, "param_groups": groups}
+
+
+def _check_numbers(state: State) -> None:
+    """Raise if state has no count, or is in codes, whose scales would be lost."""
+    if state and state["step"] is None:
+        raise KeyError("step")
+    for key, x in state.items():
+        if key != "step" and not x.is_floating_point():
+            raise StateError(
+                f"{key!r} must have floating-point numbers, but has {x.dtype}. Give the name of the optimizer that "
+                "saved it; what optimizers of layerwise save needs no conversion."
+            )
+
+
+def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with lr in the momentum: multiplied by lr, which is exact if lr was constant."""
+    for group in made["param_groups"]:
+        group["lr_in_momentum"] = True
+        for one in (made["state"][key] for key in group["params"] if key in made["state"]):
+            one["momentum_buffer"] = one["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
+    return made
+
+
+# ---- ours to theirs
+
+
+def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tuple[dict[str, Any], list[str]]:
+    """Return the checkpoint, and which rates of theirs stay although ours differ."""
+    kept: dict[str, None] = {}
+    template = optimizer.state_dict()["param_groups"]
+    names = [group["param_names"] for group in template] if all("param_names" in one for one in template) else None
+    found = _matching.aligned(template, names, state_dict["param_groups"])
+    _matching.check_owned(state_dict)
+    firsts: list[Group] = [members[0][0] if members else {} for members in found]
+    same = all(_origin.same_rule(codec.rule, _origin.written_by(ours), ours) for ours in firsts if ours)
+    states: dict[Any, State] = {}
+    groups = []
+    for number, (group, members, first) in enumerate(zip(template, found, firsts, strict=True)):
+        steps = set()
+        for i, (key, (ours, old)) in enumerate(zip(group["params"], members, strict=True)):
+            if state := state_dict["state"].get(old):
+                place = Place(optimizer, number, i, optimizer.param_groups[number]["params"][i], ours)
+                numbers = _in_numbers(state, place.p)
+                steps.add(numbers["step"])
+                states[key] = codec.write(numbers, place)
+        rates = {**codec.write_options(first, group), **_begun(first)} if first else {}
+        if not same:
+            kept |= dict.fromkeys(_matching.differing(group, rates))
+            rates = {}
+        groups.append({**group, **rates, **(_counted(steps, codec) if codec.in_group else {})})
+    return {"state": states, "param_groups": groups}, list(kept)
+
+
+def _begun(ours: Group) -> State:
+    return {"initial_lr": ours["initial_lr"]} if ours.get("initial_lr") is not None else {}
+
+
+def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
+    """Return a parameter's state with numbers for codes, in tensors of its own."""
+    state = restored(state, p.shape)
+    found: State = {"step": int(state["step"])}
+    for key, x in state.items():
+        if key not in ("step", MASTER, REMAINDER) and not key.endswith(SCALE):
+            found[key] = as_numbers(LIBRARY, state, key, x.dtype is torch.int8) if is_group(x) else x.clone()
+    for key in ALIKE:
+        if key in found and found[key].shape != p.shape:
+            raise StateError(
+                f"{key!r} must have the shape {tuple(p.shape)} of its parameter, but has {tuple(found[key].shape)}. It "
+                "is of another model, or of an optimizer whose state theirs cannot hold."
+            )
+    return found
+
+
+def _counted(steps: set[int], codec: Codec) -> State:
+    """Return the one number of steps of a group's parameters as theirs keeps it."""
+    if len(steps) > 1:
+        raise StateError(
+            f"parameters of a group have taken {sorted(steps)} steps, and theirs has one count for all of them."
+        )
+    return codec.counted(steps.pop()) if steps else {}

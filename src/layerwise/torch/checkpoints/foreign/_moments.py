@@ -1,0 +1,96 @@
+"""Codecs of optimizers with Adam's two moments, or with a momentum of gradients."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from layerwise.errors import StateError
+from layerwise.torch.checkpoints.foreign._codec import Codec, Form, Group, Place, State, keys
+from layerwise.torch.step._state import checked_lr
+
+ADAM = keys("lr betas eps weight_decay")
+SGD = keys("lr momentum dampening weight_decay")
+LAMB = ADAM | keys("bias_correction grad_averaging max_grad_norm")
+ANY_TORCH = keys("foreach maximize differentiable fused")
+ANY_TIMM = keys("caution corrected_weight_decay max_lr_snapshot foreach")
+
+
+class Adam(Codec):
+    """Two moments, where the first is a mean or, in LAMB without grad_averaging, a sum."""
+
+    fields: ClassVar = {"exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq"}
+
+    def read(self, theirs: State, group: Group) -> State:
+        if "max_exp_avg_sq" in theirs:
+            raise StateError(
+                "the checkpoint is of amsgrad, whose maximum no optimizer here keeps. It cannot be converted."
+            )
+        return super().read(theirs, group)
+
+    def write(self, ours: State, place: Place) -> State:
+        averages, theirs = place.ours.get("grad_averaging", True), place.group.get("grad_averaging")
+        if theirs is None and not averages:
+            raise StateError(
+                "exp_avg was made with grad_averaging=False, so that it is a sum and not a mean. Only apex.FusedLAMB "
+                "or timm.Lamb with grad_averaging=False goes on from it."
+            )
+        if theirs is not None and bool(theirs) != averages:
+            made = f"exp_avg was made with grad_averaging={averages}"
+            raise StateError(f"{made}, and theirs has {bool(theirs)}. Make it with {averages}.")
+        if place.group.get("amsgrad"):
+            raise StateError("theirs has amsgrad=True, and ours keeps no maximum. Make it without.")
+        return super().write(ours, place)
+
+    def read_options(self, theirs: Group) -> State:
+        return {**super().read_options(theirs), "grad_averaging": bool(theirs.get("grad_averaging", True))}
+
+
+class Momentum(Codec):
+    """A momentum of gradients, without lr."""
+
+    fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
+    momentum: ClassVar = True
+    says: ClassVar = {"lr_in_momentum": False}
+
+    def read(self, theirs: State, group: Group) -> State:
+        found = super().read(theirs, group)
+        return {} if found["momentum_buffer"] is None else found
+
+    def write(self, ours: State, place: Place) -> State:
+        buffer = ours["momentum_buffer"]
+        if place.ours.get("lr_in_momentum", False):
+            buffer = buffer / checked_lr("the checkpoint", place.ours["lr"], False)
+        return super().write({**ours, "momentum_buffer": buffer}, place)
+
+
+class Quantized(Form):
+    """The tensors of torchao: of classes of its own, with 8 or 4 bits and their scales."""
+
+    def read(self, theirs: State, key: str) -> Tensor:
+        x = theirs[key]
+        found: Tensor = x if type(x) is Tensor else x.dequantize()
+        return found
+
+    def write(self, x: Tensor, key: str, place: Place) -> State:
+        # A buffer of theirs quantizes what is copied there.
+        return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
+
+
+TORCH_ADAM = Adam(
+    "AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}, since=keys("foreach")
+)
+CODECS: dict[str, Codec] = {
+    "apex.FusedLAMB": Adam("Lamb", LAMB, keys("step"), count=int, in_group=True),
+    "timm.Lamb": Adam(
+        "Lamb", LAMB | {"trust_clip", "always_adapt"}, ANY_TIMM | {"step", "decoupled_decay"}, in_group=True
+    ),
+    "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), ANY_TIMM, count=None),
+    **dict.fromkeys(("torch.Adam", "torch.AdamW"), TORCH_ADAM),
+    "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, ANY_TORCH, count=None),
+    **dict.fromkeys(
+        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"),
+        Adam("AdamW", ADAM | {"amsgrad"}, form=Quantized()),
+    ),
+}

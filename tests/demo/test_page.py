@@ -1,0 +1,140 @@
+"""The report, of results made by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+from demo_results import USUAL, result
+
+from demo.page import page
+from demo.result import Result
+from demo.settings import ACTS
+
+EMPTY = ("meta", "path", "use", "rect", "image", "br", "img", "link")
+
+
+class Page(HTMLParser):
+    """Elements, ids, text by element, and what the page would fetch."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.ids, self.fetched, self.used, self.text = [], Counter(), [], set(), {}
+        self.tags = Counter()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags[tag] += 1
+        if tag not in EMPTY:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids[value] += 1
+            elif name in ("src", "href", "xlink:href", "data", "poster"):
+                (self.used.add(value[1:]) if value.startswith("#") else self.fetched.append(value))
+            self.used |= set(re.findall(r"url\(#([^)]*)\)", value or ""))
+
+    def handle_endtag(self, tag):
+        if tag not in EMPTY:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open:
+            self.text[self.open[-1]] = self.text.get(self.open[-1], "") + data
+
+
+@pytest.fixture(scope="module")
+def usual():
+    return page(result())
+
+
+@pytest.fixture(scope="module")
+def broken():
+    """Some of it diverged, some was not finished."""
+    changed = {("AdamW", 128): [3.0, math.inf, 3.1], ("LAMB 24+8", 8): [math.inf] * 2, ("LAMB", 128): None}
+    return page(result({("SGD", 1024): [math.inf] * 3, **changed}))
+
+
+class TestReport:
+    def test_it_is_whole_and_alone_and_every_colour_comes_from_the_page(self, usual):
+        seen = Page(usual)
+        assert seen.open == []
+        assert max(seen.ids.values()) == 1
+        assert seen.used <= set(seen.ids)
+        assert [ref[:22] for ref in seen.fetched] == ["data:image/png;base64,"] * len(seen.fetched)
+        assert not re.search(r"@import|url\((?!#)", seen.text["style"])
+        assert not re.search(r"#(0[1-9])\1\1", usual)
+        assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
+        assert "prefers-color-scheme: dark" in usual
+
+    def test_headlines_then_pictures_then_tables_then_caveats(self, usual):
+        parts = ("class=cards", "<svg", "<table", "What this does not show.", "<script")
+        places = [usual.index(part) for part in parts]
+        assert places == sorted(places)
+        assert "Step time" not in usual
+        labels = re.findall(r'aria-label="([^"]*)"', usual)
+        for part in (
+            "Test accuracy at batch 32 and 1,024",
+            "Test loss at batch 8 and 128",
+            "Test loss against memory",
+            "Memory for weights and state",
+            "Training loss",
+        ):
+            assert any(label.startswith(part) for label in labels), part
+        ratios = [label for label in labels if label.startswith("Trust ratios of ")]
+        assert len(ratios) == 5  # LARS and LAMB re-tuned, and all of ours in act 3
+        assert Page(usual).tags["svg"] == len(labels)
+
+    def test_what_diverged_says_so_in_its_plot_and_what_is_missing_that_the_run_was_interrupted(self, broken):
+        first, second, memory = (
+            re.search(rf'aria-label="{title}.*?</svg>', broken, re.DOTALL).group()
+            for title in ("Test accuracy at", "Test loss at", "Test loss against memory")
+        )
+        assert "✕ diverged" in first
+        assert "✕ 1 of 3 diverged" in second
+        assert "✕ diverged: LAMB 24+8" in memory
+        curves = re.findall(r'aria-label="Training loss.*?</svg>', broken, re.DOTALL)
+        assert ["diverged" in curve for curve in curves] == [True, False, True]
+        assert "This run was interrupted" in broken
+        assert json.loads(Page(broken).text["script"])["partial"] is True
+
+    def test_no_better_than_guessing(self):
+        pages = [page(result({("SGD", 1024): [x, x, x]}, acts=(1,))) for x in (9, 30)]
+        assert [one.count("no better than guessing") for one in pages] == [1, 0]
+
+    def test_every_figure_and_every_setting_is_in_it(self, usual):
+        seen = json.loads(Page(usual).text["script"])
+        assert set(seen["versions"]) >= {"python", "torch", "layerwise", "numpy", "scikit-learn", "matplotlib"}
+        assert not seen["partial"]
+        found = {}
+        for act in seen["acts"]:
+            for case in act["cases"]:
+                found[case["name"], case["batch"]] = [run[act["metric"]] for run in case["runs"]]
+                assert case["lr"] > 0
+                assert case["steps"] * case["batch"] == act["task"]["epochs"] * act["task"]["examples"]
+        assert found == USUAL
+        settings = ("layerwise.torch.Lamb", "weight_decay=0.01", "0.02, tuned at batch 8, times √16", "scale_parameter")
+        assert all(words in usual for words in settings)
+        cell = re.search(r"<td ([^>]*)>[^<]*master_weights=[^<]*</td>", usual).group(1)
+        assert cell == "class=text"  # and wraps
+        assert re.search(r"\.text {[^}]*white-space: normal", usual)
+
+    def test_a_quick_run_draws_no_conclusion(self):
+        seen = page(result(is_quick=True, acts=(2,)))
+        assert "no conclusion is drawn from it" in seen
+        assert "class=card" not in seen
+        assert "did better" not in seen
+
+    def test_nothing_at_all_is_a_page_without_pictures(self):
+        seen = Page(page(Result(ACTS, range(3), 2, partial=True)))
+        assert (seen.open, seen.tags["svg"]) == ([], 0)
+
+    @pytest.mark.slow
+    def test_it_is_reproducible(self, usual):
+        when = re.compile(r"<p class=when>[^<]*</p>")
+        assert when.sub("", page(result())) == when.sub("", usual)

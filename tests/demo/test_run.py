@@ -1,0 +1,299 @@
+"""The demo from beginning to end, and every way in which it may end: what was finished is in a report."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from cli.program import PLAIN, on_a_terminal
+from demo_results import USUAL, outcome, result
+from rich.console import Console
+
+from demo import pool, terminal
+from demo import run as demo
+from demo.pool import WorkerError, carry_out
+from demo.result import Progress
+from demo.settings import DIGITS, LARS, Case, Run
+
+COMMAND = (sys.executable, "-m", "demo")
+ROOT = Path(__file__).parents[2]
+ANSI = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+ONE = Run(Case(DIGITS, LARS, 32), 0)
+
+
+def figures_in(path):
+    return json.loads(re.search(r'id="figures">\n(.*)\n</script>', path.read_text()).group(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("asked", "runs"),
+    [pytest.param(("--act", "1"), 9, id="one act"), pytest.param((), 17, id="all", marks=pytest.mark.repeats)],
+)
+def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
+    words = (*COMMAND, "--quick", *asked, "--out", str(tmp_path), "--threads", "2")
+    done = subprocess.run(words, capture_output=True, text=True, env=PLAIN, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not re.search("[\x1b\r]", done.stdout)
+    (report,) = tmp_path.iterdir()
+    for act in figures_in(report)["acts"]:
+        for case in act["cases"]:
+            (trained,) = case["runs"]
+            figure = f"{trained['accuracy']:.1f} %" if act["metric"] == "accuracy" else f"{trained['loss']:.3f}"
+            assert f"{case['name']}, batch {case['batch']:,}, seed 0: {act['metric']} {figure}" in done.stdout
+            assert len(trained["losses"]) == len(trained["ratios"]) >= min(case["steps"], 60)
+            assert bool(trained["ratios"][-1][1]) == case["optimizer"].startswith("layerwise")
+            assert trained["loss"] < 4.8  # of guessing among all symbols
+    acts = re.findall(rf"^ *\d+ of {runs}  act (\d)", done.stdout, re.MULTILINE)
+    assert len(acts) == runs
+    assert sorted(acts[:8]) == ["1"] * 8  # the last of an act may end beside the first of the next
+    titles = ("Act 1: digits", "Act 2: text", "Act 3: text")
+    for part in (*titles[: len(set(acts))], "no conclusion is drawn", "2102.06356"):
+        assert part in done.stdout
+    assert done.stdout.endswith(f"Report: {report}\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_on_a_terminal_leaves_it_clean_and_a_partial_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    words = ("--act", "1", "--out", str(tmp_path))
+    seen, code = on_a_terminal(*words, program=COMMAND, interrupt_at=b"loss", NO_COLOR="1")
+    assert code == 130
+    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # the cursor
+    assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
+    assert "Traceback" not in seen
+    assert "Interrupted." in ANSI.sub("", seen)
+    assert [path.name for path in tmp_path.iterdir()] == ["layerwise-demo.html"]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_an_error_and_no_hang():
+    events = carry_out([ONE], 1)
+    assert next(events)[1].step == 0
+    assert next(events)[1].step > 0
+    multiprocessing.active_children()[0].kill()
+    with pytest.raises(WorkerError, match=r"LARS, batch 32, seed 0 was killed by signal 9\..*--threads 1"):
+        list(events)
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "end"),
+    [(None, "closed its pipe, but has not ended"), (0, "ended with exit code 0"), (-9, "was killed by signal 9")],
+)
+def test_how_a_worker_ended_is_said(code, end):
+    process = SimpleNamespace(join=lambda seconds: None, exitcode=code)
+    worker = pool.Worker(process, SimpleNamespace(recv=raising(EOFError())), ONE)
+    with pytest.raises(WorkerError, match=f"that trained {ONE} {end}. If"):
+        worker.answer()
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ("--quik", "unrecognized arguments: --quik"),
+        ("--act 4", "argument --act: invalid choice: 4"),
+        ("--threads 0", "argument --threads: must be an integer from 1"),
+        ("--threads x", "argument --threads: invalid integer value: 'x'"),
+        (f"--seed {2**63 - 2}", f"argument --seed: must be an integer from 0 to {2**63 - 3}, but is"),
+    ],
+)
+def test_a_mistake_is_named(words, why, capsys):
+    with pytest.raises(SystemExit) as ended:
+        demo.main(words.split())
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "rich", "sklearn", "torch"])
+def test_a_package_that_is_missing_is_named(package):
+    program = f"""
+import importlib.util, runpy
+find_spec = importlib.util.find_spec
+importlib.util.find_spec = lambda name: None if name == "{package}" else find_spec(name)
+runpy.run_module("demo", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=PLAIN, cwd=ROOT)
+    said = f"The demo needs {package}: `make demo` installs it, and so does pip install '.[demo]'.\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)
+
+
+def raising(problem):
+    def call(*_, **__):
+        raise problem
+
+    return call
+
+
+class TestEnds:
+    """The demo with its workers replaced by what they would say, and a report without pictures."""
+
+    @pytest.fixture(autouse=True)
+    def figures(self, monkeypatch):
+        found = dict(USUAL)
+
+        def said(wanted, workers):
+            for one in wanted:
+                yield one, Progress(0, math.nan)
+                value = found[one.case.name, one.case.batch]
+                if value is None:
+                    raise KeyboardInterrupt
+                yield one, outcome(one, value[one.seed])
+
+        monkeypatch.setattr(demo, "carry_out", said)
+        monkeypatch.setattr("demo.page._pictures", lambda result, act, rows: [])
+        return found
+
+    @pytest.fixture
+    def ended(self, tmp_path, capsys):
+        """The exit code, what was printed and said, and the figures of the report."""
+
+        def end(place=""):
+            code = demo.main(["--act", "1", "--threads", "2", "--out", f"{tmp_path}/{place}"])
+            reports = [path for path in tmp_path.rglob("*.html") if path.is_file()]
+            return code, *capsys.readouterr(), [figures_in(path) for path in reports]
+
+        return end
+
+    def test_well(self, ended, tmp_path, monkeypatch):
+        monkeypatch.setenv("FORCE_COLOR", "1")  # makes no terminal of a pipe
+        code, out, err, [written] = ended()
+        assert (code, err, written["partial"]) == (0, "", False)
+        assert "24 of 24  act 1  LARS re-tuned, batch 1,024, seed 2: accuracy 96.0 %" in out
+        assert out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
+        assert "\x1b" not in out
+
+    def test_sgd_may_diverge(self, figures, ended):
+        figures["SGD", 1024] = [math.nan, math.inf, math.nan]
+        code, out, err, _ = ended()
+        assert (code, err) == (0, "")
+        assert "SGD, batch 1,024, seed 0: diverged at step 30" in out
+
+    def test_others_may_not(self, figures, ended):
+        figures["LARS", 1024] = [math.nan, 94.0, 95.0]
+        code, _, err, [written] = ended()
+        assert (code, written["partial"]) == (1, True)
+        assert err.startswith("demo: the loss of LARS, batch 1,024, seed 0 is not finite after step 30")
+
+    def test_by_an_interruption(self, figures, ended, tmp_path):
+        figures["LARS", 1024] = None
+        code, out, _, [written] = ended("mine.html")
+        assert (code, written["partial"]) == (130, True)
+        assert "Interrupted. What was finished is in" in out
+        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 3, 3, 2, 0, 0]
+        assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
+
+    def test_by_an_interruption_nobody_trains_while_the_report_is_written(self, ended, monkeypatch):
+        order, said = [], demo.carry_out
+
+        def trained(wanted, workers):
+            try:
+                yield from said(wanted, workers)
+            finally:
+                order.append("workers ended")
+
+        monkeypatch.setattr(demo, "carry_out", trained)
+        monkeypatch.setattr(demo.Watch, "see", raising(KeyboardInterrupt))
+        monkeypatch.setattr(demo, "_write", lambda result, path: order.append("report"))
+        assert ended()[0] == 130
+        assert order == ["workers ended", "report"]
+
+    def test_by_workers_that_cannot_be_started(self, ended, monkeypatch):
+        monkeypatch.setattr("multiprocessing.process.BaseProcess.start", raising(OSError(24, "Too many open files")))
+        monkeypatch.setattr(demo, "carry_out", carry_out)
+        code, _, err, [written] = ended()
+        assert (code, written["partial"]) == (1, True)
+        assert err.startswith("demo: process 1 of 2 to train in could not be started: Too many open files. --threads 1")
+
+    @pytest.mark.parametrize(
+        ("problem", "said"),
+        [
+            (BrokenPipeError(32, "Broken pipe"), ""),
+            (OSError(28, "No space left"), "demo: cannot write to the output: No space left\n"),
+        ],
+    )
+    def test_by_an_output_that_cannot_be_written(self, ended, monkeypatch, problem, said):
+        forgotten = []
+        monkeypatch.setattr(demo.Watch, "see", raising(problem))
+        monkeypatch.setattr(demo, "forget_output", lambda: forgotten.append(True))
+        code, _, err, [written] = ended()
+        assert (code, err, written["partial"], forgotten) == (1, said, True, [True])
+
+    def test_by_a_report_that_cannot_be_written_any_more(self, ended, monkeypatch):
+        monkeypatch.setattr(demo, "write_text", raising(demo.CannotWrite("report", "No space left on device")))
+        code, _, err, reports = ended()
+        assert (code, reports) == (2, [])
+        assert "No space left on device" in err
+
+    @pytest.mark.parametrize(
+        ("place", "why"),
+        [
+            ("device/new", "device is not a folder"),
+            ("device/report.html", "device is not a folder"),
+            ("device", "it is no ordinary file"),
+            ("full.html", "No space left"),
+            ("a\0.html", "embedded null"),
+        ],
+    )
+    def test_before_the_work_where_no_report_can_be(self, ended, tmp_path, monkeypatch, place, why):
+        os.mkfifo(tmp_path / "device")
+        if place == "full.html":
+            monkeypatch.setattr(demo, "beside", raising(OSError(28, "No space left on device")))
+        code, out, err, _ = ended(place)
+        assert (code, out) == (2, "")
+        assert re.fullmatch(rf"demo: cannot write .*{why}.*\n", err)
+        assert [path.name for path in tmp_path.iterdir()] == ["device"]
+
+    @pytest.mark.parametrize(
+        ("place", "report"),
+        [("new/", "new/layerwise-demo.html"), ("a/b", "a/b/layerwise-demo.html"), ("v1.2/", "v1.2/layerwise-demo.html"),
+         ("new/mine.html", "new/mine.html"), ("x" * 250 + ".html", "x" * 250 + ".html")],
+    )  # fmt: skip
+    def test_in_folders_that_are_made(self, ended, tmp_path, place, report):
+        code, out, _, [written] = ended(place)
+        assert (code, written["partial"]) == (0, False)
+        assert out.endswith(f"Report: {tmp_path / report}\n")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_terminal_shows_everything_at_any_width(width):
+    made = result({("LARS", 1024): None, ("AdamW", 128): [3.0, math.inf, 3.1]})
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+    terminal.show(console, made)
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    words = " ".join(" ".join(lines).split())
+    for part in ("Act 1: digits", "Act 2: text", "Act 3: text", "Adafactor bf16", "What this does not show.", "5.25"):
+        assert part in words
+    if width >= 80:
+        assert len(lines[: lines.index("")]) <= 20
+        rows = {line.split("  ")[0]: line for line in lines if line}
+        assert re.fullmatch(r"LARS +98\.2 ± 0\.2 +– +95\.0 ± 0\.8 +8\.00 *", rows["LARS"])
+        assert any("1 of 3 diverged" in line for line in lines)
+
+
+def test_bars_are_of_runs_under_way():
+    made = result(dict.fromkeys(USUAL))
+    console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True)
+    watch = terminal.Watch(console, made)
+    first, second, *_ = made.runs()
+    for seen in ((first, Progress(0, math.nan)), (second, Progress(0, math.nan)), (first, Progress(10, 2.5))):
+        watch.see(seen)
+    shown = {task.description: (task.completed, task.fields["loss"]) for task in watch._bars.tasks}
+    assert shown == {
+        "all runs": (0, ""), f"  {first}": (10, "loss 2.500"), f"  {second}": (0, "getting ready")
+    }  # fmt: skip
+    watch.see((first, outcome(first, 97.0)))
+    assert [task.description for task in watch._bars.tasks] == ["all runs", f"  {second}"]
+    assert watch._bars.tasks[0].completed == first.cost
+    assert watch._bars.tasks[0].total == sum(run.cost for run in made.runs())
