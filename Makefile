@@ -30,7 +30,7 @@ INSTALL = $(PIP) install -qq --no-compile -c $(CONSTRAINTS) --no-build-isolation
 COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
   xargs -0 -n 500 -P "$$(getconf _NPROCESSORS_ONLN)" $(PY) -m compileall -qq >/dev/null || true; rm $@.begun
 # Folders are among the sources because removing a file touches nothing else.
-SOURCES := $(shell find src csrc ! -path '*/__pycache__*') CMakeLists.txt
+SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
 .PHONY: setup demo test test-all test-timm test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize mutants clean help

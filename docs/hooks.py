@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: pages of the repository's root, links to sources and other packages, generated tables, formulas."""
+"""Hooks of MkDocs: pages outside of this folder, links to sources and other packages, generated tables, formulas."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ sys.path.insert(0, str(ROOT / "src"))
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
 from layerwise.registry import ENTRIES  # noqa: E402
 
-# Pages of the repository's root, and their names on the site.
-OF_ROOT = {
+# Pages outside of this folder, and their names on the site.
+OUTSIDE = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "LICENSE": "license.txt",
+    "csrc/README.md": "compiled-engine.md",
+    "src/layerwise/engines/gpu/README.md": "gpu-engine.md",
+    "src/layerwise/torch/sharding/README.md": "sharded-steps.md",
 }
-REPOSITORY = {uri: source for source, uri in OF_ROOT.items()}
+REPOSITORY = {uri: source for source, uri in OUTSIDE.items()}
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)")
 PAGE = re.compile(r"\b(the\s+page\s+)(?:\"|&quot;|&#34;)([^\"&]+)(?:\"|&quot;|&#34;)")
 PICTURE = re.compile(r'<picture>\s*<source [^>]*srcset="([^"]+)">\s*<img alt="([^"]*)" src="([^"]+)">\s*</picture>')
@@ -94,7 +97,7 @@ def on_nav(nav: Any, config: Any, **_: Any) -> None:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    for source, uri in OF_ROOT.items():
+    for source, uri in OUTSIDE.items():
         files.append(File.generated(config, uri, content=(ROOT / source).read_text("utf-8")))
     return files
 
@@ -153,7 +156,7 @@ def linked(markdown: str, uri: str) -> str:
 
     def target(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(here, found[1]))
-        there = OF_ROOT.get(path, path.removeprefix("docs/"))
+        there = OUTSIDE.get(path, path.removeprefix("docs/"))
         return posixpath.relpath(there, posixpath.dirname(uri) or ".")
 
     return LINK.sub(target, markdown)

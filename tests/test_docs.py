@@ -23,7 +23,9 @@ from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
 OPTION_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "optimizers").glob("*.md"))]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *ROOT.glob("csrc/*.md"), *ROOT.glob("src/**/README.md"), *ROOT.glob("docs/**/*.md")]
+)
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
 PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
 # Packages that no environment of ours has: code that needs one is shown and not run, and says so.

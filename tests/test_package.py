@@ -82,6 +82,13 @@ def test_types_are_installed(name):
     assert (files("layerwise") / name).is_file()
 
 
+def test_pages_of_rooms_are_not_installed():
+    home = Path(str(files("layerwise"))).resolve()
+    if (home.parents[1] / "csrc").is_dir():
+        pytest.skip("these are the sources, and no installed package")
+    assert [*home.rglob("README.md")] == []
+
+
 def test_stub_names_what_the_extension_has():
     from layerwise import _native
 
