@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 import layerwise
-from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
 from layerwise.cli import info as facts
+from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
 from layerwise.cli.demo.settings import SEEDS
+from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, WithNumbers, in_one_line, whole
 from layerwise.errors import LayerwiseError
 

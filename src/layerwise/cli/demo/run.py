@@ -13,7 +13,6 @@ from time import perf_counter
 from rich.console import Console
 from rich.text import Text
 
-from layerwise.cli import INTERRUPTED, forget_output
 from layerwise.cli.demo import table
 from layerwise.cli.demo.cards import cards
 from layerwise.cli.demo.events import Event, Finished, Listener
@@ -24,6 +23,7 @@ from layerwise.cli.demo.result import Result
 from layerwise.cli.demo.screen import Screen
 from layerwise.cli.demo.settings import ACTS, SEEDS, quick
 from layerwise.cli.demo.words import beware, limits
+from layerwise.cli.exits import INTERRUPTED, forget_output
 from layerwise.cli.files import CannotWrite, write_text
 from layerwise.threads import available_processors
 
