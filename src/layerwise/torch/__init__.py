@@ -16,18 +16,18 @@ from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints._back import convert_back
 from layerwise.torch.checkpoints._convert import convert
-from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._segments import Segments
 from layerwise.torch.step._engines import set_bucket_size
+from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward
 from layerwise.torch.tools._groups import ParamGroups, param_groups
 from layerwise.torch.tools._heatmap import heatmap
 from layerwise.torch.tools._monitor import monitor
 from layerwise.torch.tools._noise import NoiseScale
-from layerwise.torch.tools._schedule import scheduler
+from layerwise.torch.tools._weights import full_precision_state_dict, load_full_precision_state_dict
 
 __all__ = [
     "Mixed",

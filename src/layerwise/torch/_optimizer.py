@@ -22,15 +22,15 @@ from layerwise.presets import Like
 from layerwise.storage.options import wanted
 from layerwise.threads import OneAtATime
 from layerwise.torch._by_parameter import ByParameter
-from layerwise.torch.checkpoints import _bytes, _loading
-from layerwise.torch.checkpoints._names import Names
+from layerwise.torch._names import Names
+from layerwise.torch.checkpoints import _loading
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import check_asker
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _state, _tensors
+from layerwise.torch.step import _bytes, _schedule, _state, _tensors
 from layerwise.torch.step._engines import check_device, engine_name, engines_of
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
@@ -47,7 +47,6 @@ from layerwise.torch.step._settings import (
     without_unsaid,
 )
 from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
-from layerwise.torch.tools import _schedule
 
 MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 

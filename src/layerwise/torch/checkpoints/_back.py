@@ -14,8 +14,8 @@ from layerwise.core.storing import as_numbers
 from layerwise.errors import StateError
 from layerwise.storage.options import MASTER, REMAINDER, SCALE
 from layerwise.torch.checkpoints import _matching, _origin, _others
-from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._state import checked_lr
 from layerwise.torch.step._storage import is_group
