@@ -7,7 +7,6 @@ builds this object first, so a mistake gives the same message everywhere.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import checks
 from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, schedule
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, sentence, warn
 from layerwise.rules.parts import is_on
 
 Shape = tuple[int, ...]
@@ -363,7 +362,7 @@ def options_in_order(h: type[Hyper]) -> list[str]:
 
 def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
     """Say that two numbers look swapped, which the formula allows all the same."""
-    warnings.warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?", stacklevel=2)
+    warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?")
 
 
 def warn_of_swapped_betas(betas: tuple[float, float]) -> None:

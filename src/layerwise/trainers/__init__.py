@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
-from layerwise.errors import HyperparameterError, MissingPackageError, sentence
+from layerwise.errors import HyperparameterError, MissingPackageError, sentence, warn
 
 PACKAGES = ("timm", "transformers")
 VARIABLE = "LAYERWISE_REGISTER"
@@ -45,7 +44,7 @@ def _registered_where_possible() -> dict[str, list[str]]:
             try:
                 found[package] = _registration(package)()
             except ImportError as problem:
-                warnings.warn(f"nothing was registered with {package}: {problem}", stacklevel=3)
+                warn(f"nothing was registered with {package}: {problem}")
     return found
 
 
