@@ -258,7 +258,7 @@ class Transformation:
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:
-    return None if value is None else as_blocks(value, argument)
+    return None if value is None else as_blocks(argument, value)
 
 
 def _scalar(p: Any) -> Any:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from layerwise import checks
-from layerwise.blocks import Blocks, as_blocks
+from layerwise.blocks import as_blocks
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
 from layerwise.engines.distributor import prepare
@@ -48,12 +49,6 @@ from layerwise.torch.step._settings import (
 )
 from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
 
-MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
-
-
-def _check_blocks(argument: str, value: Any) -> Blocks:
-    return as_blocks(value, argument)
-
 
 class Optimizer(ByParameter, Like):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
@@ -67,7 +62,7 @@ class Optimizer(ByParameter, Like):
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
         self._groups = Groups(self._kinds(given), given["differentiable"])
-        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"], given["reproducible"], given["differentiable"])
         self._model_group = as_model_group(given["model_group"])
