@@ -331,8 +331,9 @@ def test_an_option_in_error_is_named_before_a_contradiction():
     ],
 )
 def test_numbers_that_look_swapped_are_taken_with_a_warning(cls, options, said):
-    with pytest.warns(UserWarning, match=f"{said} are taken as they are. Swapped?"):
+    with pytest.warns(UserWarning, match=f"{said} are taken as they are. Swapped?") as caught:
         settings = cls(**options)
+    assert [one.filename for one in caught] == [__file__]
     assert all(getattr(settings, name) == value for name, value in options.items())
 
 
