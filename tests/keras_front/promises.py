@@ -218,7 +218,7 @@ def test_what_cannot_be_saved_of_an_exclusion_warns():
     unbuilt.exclude_from_weight_decay([model().trainable_variables[0]])
     with pytest.warns(UserWarning, match="Exclude them by var_names") as caught:
         unbuilt.get_config()
-    assert [one.filename for one in caught] == [__file__]
+    assert [one.filename for one in caught if one.category is UserWarning] == [__file__]  # Keras warns as well
 
 
 @not_on_jax
