@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import re
 import warnings
 from dataclasses import FrozenInstanceError, fields, replace
 from fractions import Fraction
+from math import inf
 from typing import Any, NamedTuple
 
 import ml_dtypes
@@ -18,6 +20,7 @@ from layerwise import hyper
 from layerwise import numpy as front
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.names import INSTEAD
+from layerwise.registry import ENTRIES
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.adamw import AdamW
 from layerwise.rules.lamb import Lamb
@@ -331,8 +334,9 @@ def test_an_option_in_error_is_named_before_a_contradiction():
     ],
 )
 def test_numbers_that_look_swapped_are_taken_with_a_warning(cls, options, said):
-    with pytest.warns(UserWarning, match=f"{said} are taken as they are. Swapped?"):
+    with pytest.warns(UserWarning, match=f"{said} are taken as they are. Swapped?") as caught:
         settings = cls(**options)
+    assert [one.filename for one in caught] == [__file__]
     assert all(getattr(settings, name) == value for name, value in options.items())
 
 
@@ -394,3 +398,17 @@ def test_the_numpy_front_has_the_signature_of_the_settings(cls):
 def test_functions_are_compared_between_processes_by_their_names():
     assert "beta2=" not in repr(Adafactor(beta2=halve))
     assert [hyper.in_words(x) for x in (halve, SCHEDULE, 0.5)] == ["<function halve>", "<function Scheduled>", 0.5]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_settings_that_only_count_in_the_norm_of_all_are_like_others(entry):
+    h = entry.hyper()
+    counting = h.counting()
+    assert (h.model_bound, counting.model_bound) == (0, inf)
+    assert h.counting() is counting
+    assert counting.counting() is counting
+    assert type(counting) is type(h)
+    assert counting.form() != h.form()
+    assert pickle.loads(pickle.dumps(counting)).model_bound == inf
+    assert hyper.settled(h, lr=0.5).model_bound == 0
+    assert hyper.settled(counting, lr=0.5).model_bound == inf

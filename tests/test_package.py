@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from importlib.metadata import requires, version
 from importlib.resources import files
@@ -119,3 +120,98 @@ def test_rules_import_nothing(path):
 
 def test_there_are_rules():
     assert {"lamb.py", "lars.py", "adafactor.py"} <= {path.name for path in RULES}
+
+
+def modules() -> dict[str, Path]:
+    """The modules of the package, by name."""
+    root = Path(str(files("layerwise")))
+    each = {path: path.relative_to(root.parent).with_suffix("").parts for path in sorted(root.rglob("*.py"))}
+    return {".".join(parts[:-1] if parts[-1] == "__init__" else parts): path for path, parts in each.items()}
+
+
+def imports(text: str, known: Collection[str]) -> set[str]:
+    """The modules among these that a text imports: anywhere, so also in its functions and for type checkers alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "write imports in full"
+            own = {one.name: f"{node.module}.{one.name}" for one in node.names if one.name != "_native"}
+            found |= {full if full in known else str(node.module) for full in own.values()}
+    return found & {*known}
+
+
+def reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
+    """The modules that a module imports, directly or through others."""
+    found, left = set[str](), [*graph[start]]
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += graph[one]
+    return found
+
+
+def circles(graph: Mapping[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of modules that all import one another."""
+    beyond = {one: reached(one, graph) for one in graph}
+    return {frozenset(other for other in beyond[one] if one in beyond[other]) for one in graph if one in beyond[one]}
+
+
+CIRCLES = {
+    # The printed table is made of the classes beside what looks things up in it.
+    frozenset({"layerwise.engines.printed", "layerwise.engines.programs"}),
+    # A GPU's engine is proved by what it prepares, and decides with the proof whether it prepares anything.
+    frozenset(f"layerwise.engines.gpu{module}" for module in ("", ".engine", ".prepared", ".proof")),
+}
+
+
+@pytest.fixture(scope="module")
+def graph() -> dict[str, set[str]]:
+    known = modules()
+    return {name: imports(path.read_text(encoding="utf-8"), known) - {name} for name, path in known.items()}
+
+
+def test_circles_are_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == {frozenset("bc")}
+    text = "import m.a\ndef f():\n    from m import b\n    from m.c import g\nfrom m import _native, d"
+    assert imports(text, ["m", "m.a", "m.b", "m.c"]) == {"m", "m.a", "m.b", "m.c"}
+
+
+def test_no_modules_import_one_another(graph):
+    assert circles(graph) == CIRCLES
+
+
+# Floors of PyTorch's API, the lowest first. What stands beside its folders is its optimizer, down to the names of its
+# parameters; the pages' names stand above all.
+FLOORS = ("sharding", "step", "checkpoints", "the optimizer", "tools", "names")
+SHOWN = ("layerwise.torch", "layerwise.torch.flat")
+# Floors of the package. An API takes what it needs from `core`, and knows no other API.
+APIS = ("torch", "numpy", "jax", "paddle", "mlx")
+
+
+def floor_of(name: str) -> int:
+    folder = name.split(".")[2] if name.count(".") > 2 else name.rpartition(".")[2]
+    floor = "names" if name in SHOWN else folder if folder in FLOORS else "the optimizer"
+    return FLOORS.index(floor)
+
+
+def test_folders_of_torch_import_downwards(graph):
+    own = {name: found for name, found in graph.items() if name.startswith("layerwise.torch")}
+    upwards = {(name, other) for name in own for other in own[name] & own.keys() if floor_of(other) > floor_of(name)}
+    assert upwards == set()
+    assert {floor_of(name) for name in own} == {*range(len(FLOORS))}
+
+
+BELOW = ("rules", "storage", "drive", "core", "engines")
+ABOVE = (*APIS, "keras", "cli", "trainers", "recipes")
+
+
+def test_no_part_below_the_apis_imports_one_and_no_api_another(graph):
+    def folder(name: str) -> str:
+        return f"{name}.".split(".")[1]
+
+    pairs = {(folder(name), folder(other)) for name, found in graph.items() for other in found}
+    assert {(one, other) for one, other in pairs if one in BELOW and other in ABOVE} == set()
+    assert {(one, other) for one, other in pairs if one in APIS and other in APIS and one != other} == set()
+    assert {*BELOW, *ABOVE} <= {one for one, _ in pairs}

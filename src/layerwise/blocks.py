@@ -104,7 +104,7 @@ BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 """Blocks by the parameter's name: a mapping, whose keys may be patterns, or a function of the name."""
 
 
-def as_blocks(value: Any, argument: str = "blocks") -> Blocks:
+def as_blocks(argument: str, value: Any) -> Blocks:
     """Return Blocks unchanged, and a `split` as Blocks along axis 0."""
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
 

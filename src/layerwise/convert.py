@@ -88,7 +88,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     """
     import torch
 
-    from layerwise.torch.checkpoints._bytes import saved as in_bytes
+    from layerwise.torch.step._bytes import saved as in_bytes
 
     leaves = parameters(params)
     _check_leaves(leaves, names=names, axes=axes)
@@ -119,7 +119,7 @@ def from_torch(
         names: The name in PyTorch of each leaf, as in `to_torch`.
         axes: The order of its dimensions in PyTorch, as in `to_torch`.
     """
-    from layerwise.torch.checkpoints._bytes import restored
+    from layerwise.torch.step._bytes import restored
 
     whole, leaves = transform.init(params), parameters(params)
     ours = _ours(transform, params)

@@ -7,17 +7,16 @@ builds this object first, so a mistake gives the same message everywhere.
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import checks
 from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, schedule
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, sentence, warn
 from layerwise.rules.parts import is_on
 
 Shape = tuple[int, ...]
@@ -166,7 +165,8 @@ class Hyper:
     @property
     def model_bound(self) -> float:
         """The bound of the norm of all gradients, a sum over every tensor of the model; 0 for none."""
-        return 0.0
+        bound: float | None = getattr(self, "max_grad_norm", None)  # an option of some; `counting` gives it to all
+        return 0.0 if bound is None else bound
 
     @property
     def asks_of_model(self) -> bool:
@@ -190,12 +190,7 @@ class Hyper:
 
     def counting(self: H) -> H:
         """Return settings with which the gradient counts towards the norm of all, which need not bound it."""
-        if self.asks_of_model:
-            return self
-        counting = copy(self)
-        own: Any = type(self)
-        object.__setattr__(counting, "__class__", _counting(own))
-        return counting
+        return self if self.asks_of_model else settled(self, max_grad_norm=inf)
 
     def state_dtypes(self) -> dict[str, str]:
         """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
@@ -214,7 +209,7 @@ class Hyper:
 
     def form(self) -> tuple[Any, ...]:
         """Return the settings without their numbers; only whether one is 0 decides how a step is laid out."""
-        return tuple(_form(getattr(self, spec.name)) for spec in fields(self))
+        return (self.asks_of_model, *(_form(getattr(self, spec.name)) for spec in fields(self)))
 
     @classmethod
     def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
@@ -229,19 +224,6 @@ class Hyper:
         return spec.metadata["check"](argument or name, value, way_out)
 
 
-@cache
-def _counting(h: Any) -> Any:
-    """Return the same options with an infinite bound of the norm of all, whether or not they have one."""
-
-    def reduced(self: Any) -> Any:  # the class cannot be found by its name, and copies are made so as well
-        plain = object.__new__(h)
-        vars(plain).update(vars(self))
-        return Hyper.counting, (plain,)
-
-    own = {name: getattr(h, name) for name in ("__doc__", "__module__", "__qualname__")}
-    return type(h.__name__, (h,), {**own, "model_bound": inf, "__reduce__": reduced})
-
-
 @dataclass(frozen=True, kw_only=True)
 class ClippedByNorm(Hyper):
     """Clipping by norm, for rules whose step depends on the gradient's length."""
@@ -252,10 +234,6 @@ class ClippedByNorm(Hyper):
     max_grad_norm_per_tensor: float | None = option(
         None, OFF, "Scale the gradient of each tensor or block down to at most this norm; None is off.", GRAD
     )
-
-    @property
-    def model_bound(self) -> float:
-        return 0.0 if self.max_grad_norm is None else self.max_grad_norm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,14 +341,15 @@ class Caution(Hyper):
 def settled(h: H, **values: Any) -> H:
     """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
     try:
-        found: H = _settled(h, **values)
+        # Settings that only count in the norm of all equal those they were made of, unless that is an option.
+        found: H = _settled(h, h.model_bound, **values)
     except TypeError:  # numbers that are traced have no hash
         found = h.settled(**values)
     return found
 
 
 @lru_cache(maxsize=256)
-def _settled(h: Any, **values: Any) -> Any:
+def _settled(h: Any, bound: float, **values: Any) -> Any:
     return h.settled(**values)
 
 
@@ -383,7 +362,7 @@ def options_in_order(h: type[Hyper]) -> list[str]:
 
 def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
     """Say that two numbers look swapped, which the formula allows all the same."""
-    warnings.warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?", stacklevel=2)
+    warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?")
 
 
 def warn_of_swapped_betas(betas: tuple[float, float]) -> None:

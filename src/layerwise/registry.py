@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from layerwise import rules
 from layerwise.hyper import Hyper
+from layerwise.storage.options import HINTS, hints_of
 
 
 class Entry(NamedTuple):
@@ -41,6 +42,7 @@ def _entry(module: ModuleType) -> Entry:
             f"{module.__name__} has a `step` and so must declare a rule: one class derived from layerwise.hyper.Hyper "
             f"(it has {len(own)}), `State` and `shapes`. rules/lamb.py is the pattern."
         )
+    HINTS[module.__name__] = hints_of(module)
     return Entry(own[0].__name__, module, own[0])
 
 

@@ -20,9 +20,9 @@ from torch.nn import Parameter
 from layerwise import engines
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
-from layerwise.numpy._optimizer import MOST_LAYOUTS
 from layerwise.torch import _optimizer
 
 pytestmark = needed
@@ -170,12 +170,12 @@ def test_not_all_sets_of_names_and_strides_of_gradients_are_remembered():
     opt, weights = of_numpy.Lamb(), {name: np.ones(2) for name in "abcdef"}
     for n in range(1, 2 ** len(weights)):
         opt.step_all(weights, {name: np.ones(2) for i, name in enumerate(weights) if n >> i & 1})
-    assert len(opt._layouts) == MOST_LAYOUTS + len(weights)
+    assert len(opt._layouts) == MOST_TURNS + len(weights)
     opt, w = of_numpy.Lamb(), np.ones((2, 2))
     for n in range(2, 12):
         opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
     [layouts] = opt._layouts.values()
-    assert [len(one.batches) for one in layouts.by_share.values()] == [compiled.LAYOUTS]
+    assert [len(one.batches) for one in layouts.by_share.values()] == [engines.LAYOUTS]
 
 
 # ---- measurements

@@ -63,7 +63,7 @@ def test_a_few_layouts_are_kept():
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
         for change in (lambda g: g, odd):
             step(ready, jobs, grads=[change(job.g.to(dtype)) for job in jobs])
-    assert len(ready._layouts) == prepared.LAYOUTS
+    assert len(ready._layouts) == engines.LAYOUTS
 
 
 @pytest.fixture

@@ -216,8 +216,9 @@ def test_what_cannot_be_saved_of_an_exclusion_warns():
     assert "excluded_from_weight_decay" not in front.AdamW().get_config()
     unbuilt = front.AdamW()
     unbuilt.exclude_from_weight_decay([model().trainable_variables[0]])
-    with pytest.warns(UserWarning, match="Exclude them by var_names"):
+    with pytest.warns(UserWarning, match="Exclude them by var_names") as caught:
         unbuilt.get_config()
+    assert [one.filename for one in caught if one.category is UserWarning] == [__file__]  # Keras warns as well
 
 
 @not_on_jax

@@ -309,8 +309,9 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     opt = make("Lamb", params, multi_precision=True)
     walk(opt, params, range(1))
     other = make("Lamb", params)
-    with pytest.warns(UserWarning, match="multi_precision=True keeps"):
+    with pytest.warns(UserWarning, match="multi_precision=True keeps") as caught:
         other.set_state_dict(opt.state_dict())
+    assert [one.filename for one in caught] == [__file__]
     assert bits(other._slots["matrix"].arrays["exp_avg"]) == bits(opt._slots["matrix"].arrays["exp_avg"])
 
 
@@ -318,5 +319,6 @@ def test_a_scheduler_s_state_that_nothing_takes_is_said_to_be_dropped():
     params = parameters(11)
     opt = make("Lamb", params, learning_rate=lr.StepDecay(0.1, 2))
     walk(opt, params, range(1))
-    with pytest.warns(UserWarning, match="LR_Scheduler"):
+    with pytest.warns(UserWarning, match="LR_Scheduler") as caught:
         make("Lamb", params).set_state_dict(opt.state_dict())
+    assert [one.filename for one in caught] == [__file__]

@@ -36,8 +36,9 @@ def test_a_package_that_cannot_be_imported_is_warned_of(monkeypatch):
     monkeypatch.setattr(trainers, "PACKAGES", ("timm",))
     monkeypatch.setattr(trainers, "find_spec", lambda name: True)
     monkeypatch.setattr(trainers, "_registration", lambda package: broken)
-    with pytest.warns(UserWarning, match="nothing was registered with timm: torchvision is not there"):
+    with pytest.warns(UserWarning, match="nothing was registered with timm: torchvision is not there") as caught:
         assert layerwise.register() == {}
+    assert [one.filename for one in caught] == [__file__]
     with pytest.raises(MissingPackageError, match="torchvision"):
         layerwise.register("timm")
 

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
+from layerwise.cli.exits import INTERRUPTED, WRONG, forget_output
 from layerwise.errors import LayerwiseError
 
 NEEDED = ("rich", "torch", "typer")
 EXTRAS = {"bench": "cli,torch"}  # of all others: cli
-WRONG = 2
-INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
-
-
-class Mistake(LayerwiseError):
-    """Something the user can put right; the message is all that is shown."""
 
 
 def main() -> None:
@@ -78,8 +72,3 @@ def _what_to_install(package: str, arguments: Sequence[str]) -> str:
     command = next((word for word in arguments if not word.startswith("-")), "")
     name = f"layerwise {command}" if command else "the command line"
     return f"{name} needs {package}: pip install 'layerwise[{EXTRAS.get(command, 'cli')}]'"
-
-
-def forget_output() -> None:
-    """Redirect the output to nowhere: at its exit Python would try again to write what cannot be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

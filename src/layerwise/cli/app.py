@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 import layerwise
-from layerwise.cli import INTERRUPTED, WRONG, presets, recommend
 from layerwise.cli import info as facts
+from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
+from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, WithNumbers, in_one_line
 from layerwise.errors import LayerwiseError
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from layerwise.cli import Mistake
+from layerwise.cli.exits import Mistake
 from layerwise.files import PATH_ERRORS, printable, replace_text
 
 

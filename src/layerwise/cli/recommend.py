@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from layerwise.cli import Mistake
+from layerwise.cli.exits import Mistake
 from layerwise.cli.usage import in_flags, number, one_of, whole
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend

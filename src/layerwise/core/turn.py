@@ -13,6 +13,7 @@ from layerwise.names import Name
 from layerwise.rules.asks import Now
 
 Prepare = Callable[[Sequence[Job], Any], Prepared]
+MOST_TURNS = 16  # different sets of tensors whose steps are kept prepared, besides one for each tensor
 
 
 class Turn:

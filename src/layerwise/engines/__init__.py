@@ -11,6 +11,8 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 from layerwise.storage import Storage
 
+LAYOUTS = 4  # ways of gradients to lie in memory that an engine remembers for one list of jobs
+
 
 class PartOf(NamedTuple):
     """The cut of a job that may be one of several with parts of a tensor; their number differs between ranks."""

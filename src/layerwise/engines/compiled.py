@@ -16,7 +16,7 @@ import numpy as np
 
 from layerwise.drive import Others
 from layerwise.drive.digits import Window
-from layerwise.engines import Candidate, Changed, Given, Job, Stats
+from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
@@ -25,7 +25,6 @@ from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
 from layerwise.threads import extension, wanted_threads
 
-LAYOUTS = 4  # ways of gradients to lie in memory that are remembered for one list of jobs
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
 VARIABLE = "LAYERWISE_ISA"
 PURE = (

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from layerwise.errors import StateError
 from layerwise.jax._drive import Task, entries
-from layerwise.jax._state import is_ours
+from layerwise.jax._slots import is_ours
 from layerwise.jax._trees import name_of
 from layerwise.telemetry import with_both
 

@@ -20,7 +20,7 @@ from layerwise.errors import ContradictionError, ParameterError, StateError, sen
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, Places, rounded
 from layerwise.jax._drive import Cut
-from layerwise.jax._state import SCALE, WAY_OUT, computing, zeros
+from layerwise.jax._slots import SCALE, WAY_OUT, computing, zeros
 from layerwise.jax._unread import Unread, stored
 from layerwise.storage import WEIGHTS, Format, groups, weights
 from layerwise.storage.bits import Key, at_step, key_of, random

@@ -13,7 +13,7 @@ import optax
 
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError
-from layerwise.jax import _mesh, _state, _trees
+from layerwise.jax import _mesh, _slots, _trees
 from layerwise.jax._drive import Cut, Task, driven
 from layerwise.jax._options import BUFFERED, Options, is_known
 from layerwise.jax._stats import measured
@@ -47,7 +47,7 @@ class Plan:
     p: Any
     layout: Layout
     decayed: bool
-    parts: tuple[_state.Shape | None, ...]  # of the state, as it is stored
+    parts: tuple[_slots.Shape | None, ...]  # of the state, as it is stored
     cut: Cut
     storing: Storing
 
@@ -122,7 +122,7 @@ class Transformation:
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         tasks = {i: list(self._tasks(plans[i], held[i], grads[i], stored[i], state.count)) for i in due}
-        t = _state.counted(state.count)
+        t = _slots.counted(state.count)
         done = driven([task for each in tasks.values() for task in each])
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
@@ -138,7 +138,7 @@ class Transformation:
         own = state.inner if isinstance(state, MasterState) else state
         if not isinstance(own, self.state) or not {*BUFFERED} & self.options.traced.keys():
             return False
-        trees = zip(self.rule.State._fields, _state.parts(own), strict=True)
+        trees = zip(self.rule.State._fields, _slots.parts(own), strict=True)
         lacks = any(tree is None and is_signed(self.rule, part) and self._is_kept(part) for part, tree in trees)
         if lacks and self.options.buffered(to_be_zero=False):
             raise StateError("the state was made with momentum=0 and has no buffer. Make it again with this momentum.")
@@ -182,23 +182,23 @@ class Transformation:
     def _stored(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[list[Any]]:
         """Return the parts of each parameter's state."""
         called = self.state._fields[1:-1]
-        columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _state.parts(state), strict=True)]
+        columns = [_trees.of_state(leaves, name, tree) for name, tree in zip(called, _slots.parts(state), strict=True)]
         for column, name, i in zip(columns, called, range(len(called)), strict=True):
             for plan, one in zip(plans, column, strict=True):
                 if isinstance(one, Grouped):
                     signed = is_signed(self.rule, self.rule.State._fields[i])
                     check_grouped(f"{name} of {plan.name}", one, plan.parts[i], signed)
                 else:
-                    _state.check_part(f"{name} of {plan.name}", one, plan.parts[i])
+                    _slots.check_part(f"{name} of {plan.name}", one, plan.parts[i])
         return [list(row) for row in zip(*columns, strict=True)]
 
     def _next(self, state: Any, leaves: Leaves, stored: list[list[Any]], stats: list[Any]) -> Any:
         trees = [
             None if before is None else leaves.like([one[i] for one in stored])
-            for i, before in enumerate(_state.parts(state))
+            for i, before in enumerate(_slots.parts(state))
         ]
         kept = leaves.like(stats) if self.stats else None
-        return self.state(_state.counted(state.count), *trees, kept)
+        return self.state(_slots.counted(state.count), *trees, kept)
 
     def _check_state(self, state: Any) -> None:
         if not isinstance(state, self.state):
@@ -206,7 +206,7 @@ class Transformation:
                 f"the state must be of type {self.state.__name__}, but is of type {type(state).__name__}. "
                 "Pass what init made; layerwise.convert.from_optax(state, optimizer, params) makes one of optax's."
             )
-        _state.check_count(state.count)
+        _slots.check_count(state.count)
         if (state.stats is not None) != self.stats:
             raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it again.")
 
@@ -215,18 +215,18 @@ class Transformation:
         signed = [is_signed(self.rule, field) for field in self.rule.State._fields]
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
-        t = _state.counted(count)
+        t = _slots.counted(count)
         now = Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
         for piece in plan.layout.pieces:
             h: Any = piece.h
             parts = (unread(x, sign, piece.view) for x, sign in zip(state, signed, strict=True))
             arrays = (weights_of(p, held, piece.view), piece.view(g), *parts)
-            cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _state.computing(p.dtype)
+            cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _slots.computing(p.dtype)
             yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
 
     def _measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
         blocked = bool(tasks[0].block_dims) or len(tasks) > 1
-        return measured([one.stats for one in stepped], tasks, blocked, _state.real(tasks[0].dtype))
+        return measured([one.stats for one in stepped], tasks, blocked, _slots.real(tasks[0].dtype))
 
     def _fresh(self, plan: Plan) -> list[Any]:
         """Return the state of one parameter before its first step."""
@@ -258,11 +258,11 @@ class Transformation:
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:
-    return None if value is None else as_blocks(value, argument)
+    return None if value is None else as_blocks(argument, value)
 
 
 def _scalar(p: Any) -> Any:
-    return _state.real(_state.computing(p.dtype))
+    return _slots.real(_slots.computing(p.dtype))
 
 
 def _move(plan: Plan, g: Any, stepped: Sequence[Stepped], held: Any, t: Any) -> tuple[Any, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.checks import Refused, plain
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence, warn
 
 Check = Callable[[str, Any], Any]
 
@@ -71,10 +70,9 @@ WIDE = (np.float64, np.complex128)
 
 @cache
 def _warn_of(dtype: str) -> None:
-    warnings.warn(
+    warn(
         f"JAX computes with {jnp.asarray(np.zeros((), dtype)).dtype} where arrays are {dtype}, because x64 is off, and "
         'so do these steps. Pass float32, or call jax.config.update("jax_enable_x64", True) first.',
-        stacklevel=2,
     )
 
 

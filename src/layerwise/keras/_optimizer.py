@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from layerwise import spelling
 from layerwise.arguments import KERAS
 from layerwise.checks import NONE, number
 from layerwise.drive import Run, local
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.hyper import OFF, Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
@@ -124,10 +123,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if keys and self.built:
             places = [i for i, one in enumerate(self._trainable_variables) if self._var_key(one) in keys]
         elif keys:
-            warnings.warn(
+            warn(
                 "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given: they have no "
                 "places before build(). Exclude them by var_names.",
-                stacklevel=3,
             )
         found = {"var_names": [*self._excluded_names], "places": places}
         return {EXCLUDED: found} if any(found.values()) else {}

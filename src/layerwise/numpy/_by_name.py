@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from layerwise import checks
-from layerwise.blocks import Blocks, as_blocks
+from layerwise.blocks import as_blocks
 from layerwise.hyper import Hyper
 from layerwise.names import ByName
 
@@ -18,10 +18,6 @@ AS_FACTOR = checks.FLAG | SCALE
 
 def _check_lr_scale(argument: str, value: Any) -> float:
     return float(SCALE(argument, value, "Pass the factor on lr, such as 0.1, by name."))
-
-
-def _check_blocks(argument: str, value: Any) -> Blocks:
-    return as_blocks(value, argument)
 
 
 def _check_option(h: type[Hyper], option: str, argument: str, value: Any) -> Any:
@@ -50,6 +46,6 @@ def settings_by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByNa
         "adapt": (None, partial(_check_option, h, "adapt")),
         "l2": (None, partial(_check_option, h, "l2")),
         "decay": (Decay(), partial(_check_decay, h)),
-        "blocks": (None, _check_blocks),
+        "blocks": (None, as_blocks),
     }
     return {name: ByName(name, given[name], default, check) for name, (default, check) in checked.items()}

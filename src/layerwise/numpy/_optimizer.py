@@ -12,6 +12,7 @@ import numpy as np
 from layerwise.core.library import LOW
 from layerwise.core.nows import Nows
 from layerwise.core.storing import Storing
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import Job
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence, warn
@@ -26,7 +27,6 @@ from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.numpy._together import (
     LIBRARY,
-    MOST_LAYOUTS,
     Begun,
     Entries,
     Together,
@@ -158,7 +158,7 @@ class Optimizer(Settable, Like):
 
     def _step(self, entries: Entries, whole: bool) -> None:
         skips, engine = self._options.flags["skip_nonfinite"], self._options.engine
-        most = MOST_LAYOUTS + len(self._slots)
+        most = MOST_TURNS + len(self._slots)
         self._skipped += not step_together({self: entries}, skips, engine, whole, self._layouts, most)
 
     def _begun(self, entries: Entries, whole: bool) -> Begun:

@@ -26,7 +26,6 @@ STACK = 1 << 12  # elements up to which a step costs more in calls than in arith
 LIBRARY = _arrays.Arrays()
 RULE = RuleEngine(LIBRARY, stack_size=STACK)
 ENGINES = (candidate(), Candidate("rule", RULE))
-MOST_LAYOUTS = 16  # different sets of names whose steps are kept laid out, besides one for each name
 Entries = Mapping[Name, tuple[Array, Array]]  # weights and gradient of each name that is due
 Together = tuple[tuple[Name, ...], tuple[bool, ...]]  # names that are stepped together, and which jobs are plain
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import FLAG, Refused
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.hyper import ClippedByNorm
@@ -16,7 +17,6 @@ from layerwise.names import Name, as_name, check_matched, check_twin, matches
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._optimizer import Optimizer
 from layerwise.numpy._together import (
-    MOST_LAYOUTS,
     Begun,
     Entries,
     Together,
@@ -135,7 +135,7 @@ class Mixed:
             for name, value in values.items():
                 given[routes[name]][i][name] = value
         due = {_Member(self, one): one._entries(*given[pattern]) for pattern, one in self._members.items()}
-        most = MOST_LAYOUTS + len(routes)
+        most = MOST_TURNS + len(routes)
         self._skipped += not step_together(due, self._skips, self._engine, True, self._layouts, most)
         for pattern, one in self._members.items():
             one._note(given[pattern][0])

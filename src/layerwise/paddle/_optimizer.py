@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
@@ -12,7 +11,7 @@ from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
 from layerwise.core.slot import Slot
 from layerwise.core.storing import Storing
-from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence
+from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence, warn
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._spelling import joined, preset
@@ -126,10 +125,9 @@ class Optimizer(Stepping, Like):
             raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
         low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
-            warnings.warn(
+            warn(
                 f"the state holds master weights that are dropped, of {', '.join(dropped[:4])}: multi_precision=True "
                 "keeps those of float16 and bfloat16 parameters.",
-                stacklevel=3,
             )
         slots, settings = {}, self._settings_by_name()
         for name, one in found.items():
@@ -157,7 +155,7 @@ class Optimizer(Stepping, Like):
             )
         if not isinstance(scheduler, LRScheduler):
             if saved:
-                warnings.warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.", stacklevel=3)
+                warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.")
             return
         if saved is None and not isinstance(scheduler, LambdaDecay):
             raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")

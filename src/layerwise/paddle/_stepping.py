@@ -13,10 +13,11 @@ from paddle.base.dygraph.base import in_to_static_mode
 from paddle.optimizer.lr import LRScheduler
 
 from layerwise import checks
-from layerwise.blocks import Blocks, as_blocks
+from layerwise.blocks import as_blocks
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.storing import Storing
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import Changed, choose
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import (
@@ -57,7 +58,6 @@ LR = checks.number(0)
 EXEMPT = "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'."
 FINER = "Pass multi_precision=True."
 PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
-MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
@@ -65,10 +65,6 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 # frames to Python, and by this ours.
 if hasattr(core, "eval_frame_skip_file_prefix"):
     core.eval_frame_skip_file_prefix((f"{Path(__file__).parents[1]}{os.sep}",))
-
-
-def _check_blocks(argument: str, value: Any) -> Blocks:
-    return as_blocks(value, argument)
 
 
 def _check_mode() -> None:
@@ -95,7 +91,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         rate = given["learning_rate"]
         lr = as_rate(rate()) if isinstance(rate, LRScheduler) else rate
         self._groups = groups_of(self._hyper, given, lr)
-        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engines = choose(given["engine"], ENGINES)
         multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, get_type_hints
 from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
-from layerwise.registry import ENTRIES
 
 MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"  # of state, beside what rules name; the last is a suffix
 REMAINDER_BITS = {"split": 16, "split24": 8}
@@ -51,8 +50,8 @@ class Wanted(NamedTuple):
         return self.rounding == "stochastic" or by_default
 
 
-# Found out beforehand, because a tracer of steps would have to read annotations otherwise.
-HINTS = {one.rule.__name__: get_type_hints(one.rule.State, include_extras=True) for one in ENTRIES.values()}
+# By rule, as the registry finds them. Beforehand, because a tracer of steps would have to read annotations otherwise.
+HINTS: dict[str, Mapping[str, Any]] = {}
 PLAIN = Wanted()
 
 
@@ -105,8 +104,13 @@ def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None
             raise ContradictionError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))
 
 
+def hints_of(rule: Any) -> Mapping[str, Any]:
+    """Return the annotations of a rule's state."""
+    return HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
+
+
 def _says(rule: Any, field: str, what: str) -> bool:
-    hints = HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
+    hints = hints_of(rule)
     return what in getattr(hints[field], "__metadata__", ())
 
 

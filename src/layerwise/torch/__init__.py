@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
-from layerwise.torch.checkpoints._weights import full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._segments import Segments
 from layerwise.torch.step._engines import set_bucket_size
+from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward
 from layerwise.torch.tools._groups import ParamGroups, param_groups
-from layerwise.torch.tools._schedule import scheduler
+from layerwise.torch.tools._weights import full_precision_state_dict, load_full_precision_state_dict
 
 if TYPE_CHECKING:
     from layerwise.contrib.heatmap import heatmap

@@ -10,13 +10,13 @@ from torch import Tensor
 from layerwise.errors import ContradictionError, ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
-from layerwise.torch.sharding._agreeing import Agreeing
+from layerwise.torch._agreeing import Agreeing
+from layerwise.torch.step import _schedule
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
 from layerwise.torch.step._storage import report, storing
 from layerwise.torch.step._turn import Due, Turn, params_of
-from layerwise.torch.tools import _schedule
 
 
 class Answering(Agreeing):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.torch._answering import Answering
 from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._alive import alive
 from layerwise.torch.step._settings import Current
 from layerwise.torch.step._turn import Due, with_gradients
 
@@ -122,5 +122,4 @@ def _has(params: Any, p: Tensor, i: int | None) -> bool:
 def _in_ddp(optimizer: ByParameter) -> bool:
     """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
     own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    found = [x for x in gc.get_objects() if issubclass(type(x), DistributedDataParallel)]
-    return any(id(p) in own for ddp in found for p in ddp.parameters())
+    return any(id(p) in own for ddp in list(alive(DistributedDataParallel)) for p in ddp.parameters())

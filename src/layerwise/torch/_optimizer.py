@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from layerwise import checks
-from layerwise.blocks import Blocks, as_blocks
+from layerwise.blocks import as_blocks
+from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
 from layerwise.engines.distributor import prepare
@@ -21,15 +22,15 @@ from layerwise.names import ByName, check_matched
 from layerwise.presets import Like
 from layerwise.threads import OneAtATime
 from layerwise.torch._by_parameter import ByParameter
-from layerwise.torch.checkpoints import _bytes, _loading
-from layerwise.torch.checkpoints._names import Names
+from layerwise.torch._names import Names
+from layerwise.torch.checkpoints import _loading
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import check_asker
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _state, _tensors
+from layerwise.torch.step import _bytes, _schedule, _state, _tensors
 from layerwise.torch.step._engines import check_device, engine_name, engines_of
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
@@ -47,13 +48,6 @@ from layerwise.torch.step._settings import (
     without_unsaid,
 )
 from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
-from layerwise.torch.tools import _schedule
-
-MOST_TURNS = 16  # different sets of parameters whose steps are kept prepared
-
-
-def _check_blocks(argument: str, value: Any) -> Blocks:
-    return as_blocks(value, argument)
 
 
 class Optimizer(ByParameter, Like):
@@ -68,7 +62,7 @@ class Optimizer(ByParameter, Like):
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
         self._groups = Groups(self._kinds(given), given["differentiable"])
-        self._by_name = ByName("blocks", given["blocks"], None, _check_blocks)
+        self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
         self._engine = engine_name(given["fused"], given["reproducible"], given["differentiable"])
         self._model_group = as_model_group(given["model_group"])

@@ -13,12 +13,12 @@
 
 from __future__ import annotations
 
-from layerwise.torch.checkpoints._flat import full_state_dict, load_full_state_dict
 from layerwise.torch.sharding._deepspeed import from_deepspeed
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._fsdp1 import from_fsdp1
 from layerwise.torch.sharding._megatron import from_megatron
 from layerwise.torch.sharding._segments import Segments
+from layerwise.torch.tools._flat_states import full_state_dict, load_full_state_dict
 
 __all__ = [
     "Segments",

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.cli import Mistake
 from layerwise.cli.bench.memory import available, bytes_in
 from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, Running, Work, load
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
+from layerwise.cli.exits import Mistake
 from layerwise.threads import available_processors, wanted_threads
 
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from layerwise.cli import Mistake
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.run import run_bench
 from layerwise.cli.bench.shapes import SETS, parameters
+from layerwise.cli.exits import Mistake
 from layerwise.cli.files import as_file, check_writable
 from layerwise.cli.usage import number, one_of, whole
 from layerwise.threads import MOST, wanted_threads

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from layerwise.cli import Mistake
 from layerwise.cli.bench.shapes import Shapes
+from layerwise.cli.exits import Mistake
 
 VARIABLE = "LAYERWISE_TRACEBACK"
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from layerwise.cli import Mistake
+from layerwise.cli.exits import Mistake
 
 SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
 GIB = 2**30

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from layerwise.cli import Mistake
 from layerwise.cli.bench.memory import available, bytes_in, peak_on_cpu, peak_on_cuda
 from layerwise.cli.bench.model import model_of
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
+from layerwise.cli.exits import Mistake
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
 # How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import Counter, Engine, Job, Stats
+from layerwise.engines import LAYOUTS, Counter, Engine, Job, Stats
 from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
@@ -33,7 +33,6 @@ from layerwise.rules.asks import Now
 if TYPE_CHECKING:
     from layerwise.engines.gpu.proof import Proof
 
-LAYOUTS = 4  # of gradients whose tables are kept
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
     "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."

@@ -143,6 +143,9 @@ def check_asker(parameters: Iterable[Tensor]) -> None:
     a parameter into the same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg comes back
     as exp_avg_sq. torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. A state_dict that
     was made before, and is handed to them, cannot be told from one that is for something else.
+
+    Nothing but the stack tells: they call `state_dict()` like everybody, without an argument, read no attribute of the
+    optimizer that is theirs alone, and hooks of `state_dict()` get the optimizer and what it returns.
     """
     if not any(map(flat_of, parameters)):
         return

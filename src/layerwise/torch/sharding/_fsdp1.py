@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.checkpoints._forms import without_wrappers
 from layerwise.torch.sharding._flat import Stretch, know
+from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._segments import ALONE, Segments, exchanged, named, siblings
 
 FLAT = "_flat_param"

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.checkpoints._forms import without_wrappers
 from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._segments import Segments, exchanged, named
 
 # Parameters of the model, and the shards that are stepped for them, group by group.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError
+from layerwise.torch.sharding._alive import alive
 from layerwise.torch.sharding._cuts import is_dtensor
 
 NO_PASS = -1  # PyTorch's number for "no backward pass runs"
@@ -58,7 +58,7 @@ def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
 def _fsdp_modules() -> Iterator[Any]:
     """Yield the modules of fully_shard that are alive."""
     fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return (x for x in gc.get_objects() if issubclass(type(x), fsdp)) if fsdp is not None else iter(())
+    return iter(()) if fsdp is None else alive(fsdp)
 
 
 def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:

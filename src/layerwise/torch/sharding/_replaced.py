@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from layerwise.errors import ParameterError
+from layerwise.torch.sharding._alive import alive
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import is_known
 
@@ -65,10 +65,9 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
 
     That part has a gradient, and no optimizer that would step it: else it is another model's.
     """
-    alive = gc.get_objects()
-    dicts = [x.__dict__.get("_parameters", {}) for x in alive if issubclass(type(x), nn.Module)]
+    dicts = [x.__dict__.get("_parameters", {}) for x in alive(nn.Module)]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
-    groups = [group for x in alive if issubclass(type(x), Optimizer) for group in x.__dict__.get("param_groups", ())]
+    groups = [group for x in alive(Optimizer) for group in x.__dict__.get("param_groups", ())]
     stepped = {id(p) for group in groups for p in group.get("params", ())}
     left = [(name, p) for name, p in held if p.is_leaf and p.grad is not None and id(p) not in stepped]
     known, cut = {id(p) for _, p in held}, {each for name, p in left for each in _parts(name, p)}

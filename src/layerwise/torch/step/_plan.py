@@ -17,9 +17,9 @@ from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
-from layerwise.torch.checkpoints._forms import without_wrappers
 from layerwise.torch.sharding._cuts import Cut, check_alike, cuts_groups, held, is_dtensor, local
 from layerwise.torch.sharding._flat import Flat
+from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]

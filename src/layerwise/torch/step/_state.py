@@ -14,8 +14,8 @@ from layerwise.errors import StateError
 from layerwise.storage.forms import scales_of
 from layerwise.storage.groups import GROUP
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
-from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.sharding._cuts import is_dtensor, local
+from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._namespace import LIBRARY, named
 from layerwise.torch.step._plan import WAY_OUT, Plan

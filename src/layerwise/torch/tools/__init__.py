@@ -1,1 +1,1 @@
-"""Tools beside an optimizer: groups, schedulers, monitors, and steps in the backward pass."""
+"""Tools beside an optimizer: groups, monitors, steps in the backward pass, and whole states and weights."""

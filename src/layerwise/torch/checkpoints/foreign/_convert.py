@@ -15,9 +15,9 @@ from layerwise.errors import StateError, sentence, warn
 from layerwise.keywords import nearest
 from layerwise.storage.options import MASTER, REMAINDER, SCALE
 from layerwise.torch.checkpoints import _matching, _origin
-from layerwise.torch.checkpoints._bytes import restored
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._table import CODECS
+from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._state import checked_lr

@@ -15,10 +15,10 @@ from layerwise.errors import HyperparameterError, StateError, sentence
 from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
-from layerwise.torch.checkpoints._bytes import restored, saved
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import flat_of, tensors_of
 from layerwise.torch.sharding._gathering import Places, put_whole, put_whole_in_boxes, whole_of, whole_of_boxes
+from layerwise.torch.step._bytes import restored, saved
 from layerwise.torch.step._flat_plan import FlatPlan, extents, holding
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._storage import is_group

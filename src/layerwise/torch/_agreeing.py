@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.threads import OneAtATime
-from layerwise.torch.checkpoints._names import Named
+from layerwise.torch._names import Named
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
