@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from engines.worlds import WORLDS, Job, World, mapped
 
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Mean, Now, Stepped, Sum
+from layerwise.rules.asks import Mean, ModelSum, Now, Stepped, Sum
 from layerwise.rules.lamb import Lamb
 
 SHAPE = (6, 5, 4)
@@ -31,6 +32,15 @@ def step(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
 
 RULE = ModuleType("asking")  # which has a hash, as engines need it
 RULE.__dict__.update(step=step, State=State, shapes=lambda h, shape: State(shape))
+
+
+def step_by_model(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
+    (total,) = yield (ModelSum(g),)
+    return Stepped(((total, g),), state, {})
+
+
+OF_MODEL = ModuleType("asking_of_the_model")
+OF_MODEL.__dict__.update(RULE.__dict__, step=step_by_model)
 
 
 def job_of(block_dims: tuple[int, ...], shape: tuple[int, ...] = SHAPE) -> Job:
@@ -72,6 +82,19 @@ def test_of_parts(block_dims: tuple[int, ...], world: World) -> None:
     )
     for job, own in zip(jobs, parts, strict=True):
         check(job, *(np.concatenate(both, 1) for both in zip(*((one.p, one.state.total) for one in own), strict=True)))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_of_the_model(world: World) -> None:
+    """Small tensors that may be stacked have a share each."""
+    jobs, cut = [replace(job_of(()), rule=OF_MODEL, h=Lamb(max_grad_norm=1.0))] * 2, Cut(1, (3,))
+    parts = [in_parts(job, cut, 2) for job in jobs]
+    step_parts(
+        world.engine_of_rule, [list(seat) for seat in zip(*parts, strict=True)], [SHAPE] * 2, [cut] * 2, world.array
+    )
+    total = sum((job.g**2).sum() for job in jobs)
+    for job, own in zip(jobs, parts, strict=True):
+        np.testing.assert_allclose(np.concatenate([one.p for one in own], 1), job.p + total * job.g, rtol=1e-12)
 
 
 @each_layer
