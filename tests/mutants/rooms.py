@@ -53,7 +53,8 @@ ROOMS: tuple[Room, ...] = (
         "engines/ threads.py",
         "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
         "contract/test_extremes.py numpy_front/test_arrays.py torch_front/test_tensors.py "
-        "torch_front/test_changes_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
+        "torch_front/test_changes_between_steps.py torch_front/test_few_bytes.py torch_front/test_on_device.py "
+        "sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "native",
@@ -100,7 +101,7 @@ ROOMS: tuple[Room, ...] = (
         "jax",
         "jax/",
         "jax_front/test_bad_input.py jax_front/test_trees.py jax_front/test_leaves.py jax_front/test_wrappers.py "
-        "jax_front/test_few_bytes.py jax_front contract",
+        "jax_front/test_few_bytes.py storage jax_front contract",
         api=True,
     ),
     _room("paddle", "paddle/", "paddle_front contract", slow=True, api=True),
