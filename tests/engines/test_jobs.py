@@ -73,6 +73,16 @@ def test_an_infinite_gradient_spoils_its_own_entry_alone():
         assert np.isnan(w).tolist() == [False, True, False]
 
 
+def test_a_mean_of_rows_is_no_less_than_eps_where_eps_clamps():
+    found = []
+    for engine in ("compiled", "rule"):
+        w = np.ones((3, 4), np.float32)
+        opt = layerwise.numpy.Adafactor(eps=(1e-3, 1e-3), eps_mode="clamp", clip_threshold=None, engine=engine)
+        opt.step("w", w, np.full((3, 4), 0.01, np.float32))
+        found.append(w)
+    np.testing.assert_allclose(*found, rtol=1e-6)
+
+
 @contextmanager
 def instructions(name):
     before = compiled._native.instruction_set()

@@ -62,7 +62,7 @@ ROOMS: tuple[Room, ...] = (
         "engines/test_formats.py engines/test_jobs.py engines/test_prepared.py engines storage test_interrupts.py "
         "contract/test_extremes.py torch_front/test_exact_sums.py "
         "torch_front/test_changes_between_steps.py contract/test_storage.py torch_front/test_tensors.py "
-        "sharding/test_model_group.py",
+        "torch_front/test_memory.py sharding/test_model_group.py",
     ),
     _room(
         "gpu",
