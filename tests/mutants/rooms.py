@@ -33,7 +33,7 @@ ROOMS: tuple[Room, ...] = (
         "test_options.py test_factoring.py test_misspelt.py contract/test_blocks.py contract/test_names.py "
         "contract/test_schedules.py contract/test_stats.py contract/test_keep_norm.py contract/test_storage.py "
         "numpy_front test_rules.py torch_front/test_monitor.py torch_front/test_changes_between_steps.py "
-        "sharding/test_layouts.py",
+        "torch_front/test_loading.py engines/test_prepared.py sharding/test_layouts.py",
     ),
     _room("schedules", "schedules.py", "test_schedules.py contract/test_schedules.py torch_front/test_schedulers.py"),
     _room(
