@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
-from gpu.world import DEVICE, ENGINE, GPU, cases, copies, jobs_of, near, prepared, step
+from gpu.world import DEVICE, ENGINE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
 from layerwise import engines
 from layerwise.engines import Counter, places
