@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import KERNELED
+from cases import KERNELED, case_of
 from draws import seeds
 from engines.jobs import Limits, drawn, held
 from engines.parts import stepping_in_parts
@@ -39,6 +39,19 @@ def test_any_jobs_are_stepped_as_by_the_rule(case, first):
             taken += held(one, world, step)
         assert [surroundings(job.p) for job in one.jobs] == around
     assert taken > EACH * 0.8
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("shape", [(40, 3, 5), (5, 40, 3), (3, 5, 40)], ids=str)
+def test_factors_go_by_their_dimensions_whichever_lies_in_a_row(shape, name):
+    """Matrices, columns or rows: the first dimension is the one in which memory goes on."""
+    case = case_of("Adafactor")
+    ours = make_job(case, case.hyper(lr=0.1, clip_threshold=None), shape, (), 0, layout="transposed")
+    theirs = copied(ours)
+    with instructions(name):
+        WORLDS[0].engine().step([ours])
+    WORLDS[0].rule.step([theirs])
+    np.testing.assert_allclose(ours.p, theirs.p, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SETS)
