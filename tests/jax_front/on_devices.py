@@ -217,11 +217,12 @@ def test_blocks_along_an_axis_that_is_cut_are_refused():
         inits(opt, (8, 4), P("x", None))
 
 
-def test_blocks_before_an_axis_that_is_cut_have_one_device_s_numbers():
-    shapes, specs, options = {"w": (4, 16)}, {"w": P(None, "x")}, {"blocks": 2, "stats": True}
-    opt, params, grads = made("Lamb", **options), tree(0, shapes), [tree(i, shapes) for i in (1, 2)]
+@pytest.mark.parametrize(("name", "more"), [("Lamb", {}), ("Adafactor", {"min_dim_size_to_factor": 2})])
+def test_blocks_before_an_axis_that_is_cut_have_one_device_s_numbers(name, more):
+    shapes, specs, options = {"w": (8, 16)}, {"w": P(None, "x")}, {"blocks": 2, "stats": True, **more}
+    opt, params, grads = made(name, **options), tree(0, shapes), [tree(i, shapes) for i in (1, 2)]
     wanted, state = goes_on(opt, params, opt.init(params), grads)
-    cut = made("Lamb", axis_name=("x", "y"), specs=specs, **options)
+    cut = made(name, axis_name=("x", "y"), specs=specs, **options)
     found = in_parts(cut, mesh_of(4), params, grads, specs, {"w": P()})
     close(found, (wanted, {"w": state.stats["w"]["trust_ratio"]}), 3e-6)
 
