@@ -188,6 +188,19 @@ def test_the_handler_is_called_when_the_step_is_counted(handlers, engine, number
     assert signal.getsignal(number) is handler
 
 
+def test_a_step_within_a_step_calls_no_handler(handlers):
+    seen, inner, opt = [], Lamb(lr=0.1), None
+
+    def lr(step):
+        inner.step("own", np.ones(3), np.ones(3))
+        return sending(signal.SIGALRM)(step)
+
+    signal.signal(signal.SIGALRM, lambda *_: seen.append(int(opt.state_dict()["w/step"])))
+    opt = Lamb(lr=lr)
+    opt.step("w", np.ones(3), np.ones(3))
+    assert seen == [1]
+
+
 def test_a_handler_that_raises_takes_no_other_its_turn(handlers):
     def raises(*_):
         raise KeyboardInterrupt

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from engines.parts import Cut, in_parts, step_parts
+from engines.parts import Cut, Failing, in_parts, step_parts
 from engines.worlds import WORLDS, Job, World, mapped
 
+from layerwise import engines
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Mean, Now, Stepped, Sum
+from layerwise.rules.asks import Mean, ModelSum, Now, Stepped, Sum
 from layerwise.rules.lamb import Lamb
 
 SHAPE = (6, 5, 4)
@@ -31,6 +33,15 @@ def step(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
 
 RULE = ModuleType("asking")  # which has a hash, as engines need it
 RULE.__dict__.update(step=step, State=State, shapes=lambda h, shape: State(shape))
+
+
+def step_by_model(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
+    (total,) = yield (ModelSum(g),)
+    return Stepped(((total, g),), state, {})
+
+
+OF_MODEL = ModuleType("asking_of_the_model")
+OF_MODEL.__dict__.update(RULE.__dict__, step=step_by_model)
 
 
 def job_of(block_dims: tuple[int, ...], shape: tuple[int, ...] = SHAPE) -> Job:
@@ -72,6 +83,44 @@ def test_of_parts(block_dims: tuple[int, ...], world: World) -> None:
     )
     for job, own in zip(jobs, parts, strict=True):
         check(job, *(np.concatenate(both, 1) for both in zip(*((one.p, one.state.total) for one in own), strict=True)))
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_of_the_model(world: World) -> None:
+    """Small tensors that may be stacked have a share each."""
+    jobs, cut = [replace(job_of(()), rule=OF_MODEL, h=Lamb(max_grad_norm=1.0))] * 2, Cut(1, (3,))
+    parts = [in_parts(job, cut, 2) for job in jobs]
+    step_parts(
+        world.engine_of_rule, [list(seat) for seat in zip(*parts, strict=True)], [SHAPE] * 2, [cut] * 2, world.array
+    )
+    total = sum((job.g**2).sum() for job in jobs)
+    for job, own in zip(jobs, parts, strict=True):
+        np.testing.assert_allclose(np.concatenate([one.p for one in own], 1), job.p + total * job.g, rtol=1e-12)
+
+
+class Slow(Failing):
+    """Others whose sums are on their way until they are awaited."""
+
+    def __init__(self) -> None:
+        super().__init__(99)
+        self.waiting = self.most = 0
+
+    def send(self, requests: Any, sums: Any) -> Any:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        return lambda: self._arrived(sums)
+
+    def _arrived(self, sums: Any) -> Any:
+        self.waiting -= 1
+        return sums
+
+
+def test_only_so_many_tensors_wait_for_their_sums_as_there_is_room_for() -> None:
+    others, jobs = Slow(), [job_of(()) for _ in range(5)]
+    engine = RuleEngine(_arrays.Arrays(), bucket_size=2 * jobs[0].p.size)
+    ready = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
+    ready.step([job.g for job in jobs], [NOW] * 5, None, others)
+    assert others.most == 2
 
 
 @each_layer

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from cases import KERNELED
+from cases import KERNELED, case_of
 from draws import seeds
 from engines.jobs import Limits, drawn, held
 from engines.parts import stepping_in_parts
@@ -42,6 +42,19 @@ def test_any_jobs_are_stepped_as_by_the_rule(case, first):
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("shape", [(40, 3, 5), (5, 40, 3), (3, 5, 40)], ids=str)
+def test_factors_go_by_their_dimensions_whichever_lies_in_a_row(shape, name):
+    """Matrices, columns or rows: the first dimension is the one in which memory goes on."""
+    case = case_of("Adafactor")
+    ours = make_job(case, case.hyper(lr=0.1, clip_threshold=None), shape, (), 0, layout="transposed")
+    theirs = copied(ours)
+    with instructions(name):
+        WORLDS[0].engine().step([ours])
+    WORLDS[0].rule.step([theirs])
+    np.testing.assert_allclose(ours.p, theirs.p, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 def test_every_length_at_every_address_is_stepped_and_nothing_beside_it(case, name):
     """Of lengths around that of a register, and around the most that is kept between two passes."""
@@ -71,6 +84,16 @@ def test_an_infinite_gradient_spoils_its_own_entry_alone():
         opt = layerwise.numpy.Adafactor(lr=0.1, clip_threshold=None, scale_parameter=False, engine=engine)
         opt.step("w", w, np.array([1, np.inf, 1], np.float32))
         assert np.isnan(w).tolist() == [False, True, False]
+
+
+def test_a_mean_of_rows_is_no_less_than_eps_where_eps_clamps():
+    found = []
+    for engine in ("compiled", "rule"):
+        w = np.ones((3, 4), np.float32)
+        opt = layerwise.numpy.Adafactor(eps=(1e-3, 1e-3), eps_mode="clamp", clip_threshold=None, engine=engine)
+        opt.step("w", w, np.full((3, 4), 0.01, np.float32))
+        found.append(w)
+    np.testing.assert_allclose(*found, rtol=1e-6)
 
 
 @contextmanager

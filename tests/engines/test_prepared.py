@@ -280,6 +280,75 @@ def test_a_step_that_others_leave_lays_nothing_out_again(world, counted):
 
 
 @worlds
+def test_an_error_in_the_numbers_of_a_step_lays_nothing_out_again(world, counted):
+    jobs, batches = jobs_of(world), []
+    ready = compiled.CompiledEngine().prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
+    for t in (1, 0, 1):
+        with nullcontext() if t else pytest.raises(ZeroDivisionError):
+            ready.step([job.g for job in jobs], [now_of(job.h, t) for job in jobs])
+        batches.append(counted["batches"])
+    assert batches[0] == batches[-1] > 0
+
+
+class Stepping(Failing):
+    """Others who take a step of the same jobs themselves before they answer for the first time."""
+
+    def __init__(self, step):
+        super().__init__(99)
+        self.step = step
+
+    def add_up(self, questions, sums):
+        step, self.step = self.step, None
+        if step is not None:
+            step()
+        return super().add_up(questions, sums)
+
+
+def test_a_batch_amid_a_step_serves_no_other(counted):
+    jobs = jobs_of(WORLDS[0])
+    ready = compiled.CompiledEngine().prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
+    given = [job.g for job in jobs], [job.now for job in jobs], None
+    ready.step(*given, Failing(9))
+    before = counted["batches"]
+    ready.step(*given, Stepping(lambda: ready.step(*given, Failing(9))))
+    assert counted["batches"] == before + 1
+
+
+@worlds
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda jobs: [replace(job, block_dims=(0,)) for job in jobs],
+        lambda jobs: [jobs[0], replace(jobs[1], now=now_of(jobs[1].h, 5))],
+    ],
+    ids=["blocks", "the step of one of two"],
+)
+def test_what_changes_beside_the_same_settings_is_seen(world, change):
+    jobs = jobs_of(world, [(40, 30)] * 2)
+    jobs = [replace(job, h=jobs[0].h) for job in jobs]
+    engine = world.engine()
+    engine.step(jobs)
+    ours = change(jobs)
+    theirs = [mapped(job, again) for job in ours]
+    engine.step(ours), world.rule.step(theirs)
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(numbers(one.p), numbers(other.p), rtol=1e-5, atol=1e-6)
+
+
+@worlds
+def test_gradients_of_another_dtype_of_the_same_size_are_read_as_theirs(world):
+    h = LAMB.hyper()
+    jobs = [make_job(LAMB, h, (40, 30), (), 0, ("float32", name, "float32")) for name in ("bfloat16", "float16")]
+    first, other = (mapped(job, world.array) for job in jobs)
+    engine = world.engine()
+    engine.step([first])
+    ours = replace(first, g=other.g)
+    theirs = mapped(ours, again)
+    engine.step([ours]), world.rule.step([theirs])
+    np.testing.assert_allclose(numbers(ours.p), numbers(theirs.p), rtol=1e-5, atol=1e-6)
+
+
+@worlds
 def test_arrays_that_were_replaced_are_not_written_to(world):
     [job], engine = jobs_of(world, [(40, 30)]), world.engine()
     engine.step([job])

@@ -12,11 +12,12 @@ import pytest
 import torch
 from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
-from gpu.world import DEVICE, ENGINE, GPU, cases, copies, jobs_of, near, prepared, step
+from gpu.world import DEVICE, ENGINE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
 from layerwise import engines
 from layerwise.engines import Counter, places
 from layerwise.engines.gpu import step_params
+from layerwise.engines.gpu.layout import aligned
 from layerwise.rules.asks import Now
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
@@ -208,6 +209,15 @@ def test_gradients_may_lie_otherwise_from_one_step_to_the_next(case, extension, 
         plain = [g.clone(memory_format=torch.contiguous_format) for g in grads]
         step(prepared(others), others, nows, grads=plain)
         near(jobs, others)
+
+
+def test_vectors_are_moved_only_where_all_begin_at_multiples_of_sixteen_bytes():
+    """Elsewhere a GPU cannot move them, though the interpreter can."""
+    [job] = copies(jobs_of(LAMB, [(8,)]))
+    arrays = [job.p, job.g.clone(), job.state.exp_avg]
+    assert aligned(given(job), arrays)
+    for i, x in enumerate(arrays):
+        assert not aligned(given(job), [*arrays[:i], odd(x), *arrays[i + 1 :]])
 
 
 def test_what_is_measured_can_be_kept():

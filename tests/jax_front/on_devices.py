@@ -217,6 +217,16 @@ def test_blocks_along_an_axis_that_is_cut_are_refused():
         inits(opt, (8, 4), P("x", None))
 
 
+@pytest.mark.parametrize(("name", "more"), [("Lamb", {}), ("Adafactor", {"min_dim_size_to_factor": 2})])
+def test_blocks_before_an_axis_that_is_cut_have_one_device_s_numbers(name, more):
+    shapes, specs, options = {"w": (8, 16)}, {"w": P(None, "x")}, {"blocks": 2, "stats": True, **more}
+    opt, params, grads = made(name, **options), tree(0, shapes), [tree(i, shapes) for i in (1, 2)]
+    wanted, state = goes_on(opt, params, opt.init(params), grads)
+    cut = made(name, axis_name=("x", "y"), specs=specs, **options)
+    found = in_parts(cut, mesh_of(4), params, grads, specs, {"w": P()})
+    close(found, (wanted, {"w": state.stats["w"]["trust_ratio"]}), 3e-6)
+
+
 # ---- stored in few bits
 
 STORED = {"w": (64, 128), "stack": (8, 16, 64), "v": (8192,), "b": (7,)}
@@ -247,6 +257,15 @@ def nearly_all_alike(ours, wanted):
         a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
         size = np.max(np.abs(b), initial=1e-30)
         assert np.sum(np.abs(a - b) > 2e-6 * size) <= max(1, 0.05 * a.size), (np.mean(a != b), a.shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "spec"), [((64, 96), P(None, "x")), ((4128,), P(("x", "y"))), ((2, 64, 64), P(None, None, "x"))], ids=str
+)
+def test_a_cut_through_groups_is_refused(shape, spec):
+    opt = FRONTS["Lamb"](0.1, state_dtype="int8", axis_name=("x", "y"), specs=spec)
+    with pytest.raises(ParameterError, match="cuts groups of 64 elements"):
+        inits(opt, shape, spec)
 
 
 @pytest.mark.parametrize("devices", [4, slow(2)])

@@ -70,6 +70,16 @@ def test_with_hyperparameters_injected_it_is_the_same():
     np.testing.assert_array_equal(np.asarray(ours["w"]), np.asarray(theirs["w"]))
 
 
+def test_random_bits_go_by_the_names_that_pytorch_has():
+    nested, flat = ({"layer": start()}, {f"layer.{key}": x for key, x in start().items()})
+    given = [({"layer": g}, {f"layer.{key}": x for key, x in g.items()}) for g in grads(2)]
+    ours, theirs = (
+        run(lamb(0.1, **EVERYTHING), *each)[0] for each in zip((nested, flat), zip(*given, strict=True), strict=True)
+    )
+    for key, p in ours["layer"].items():
+        np.testing.assert_array_equal(np.asarray(p), np.asarray(theirs[f"layer.{key}"]))
+
+
 def test_a_seed_that_is_traced_is_refused():
     injected = optax.inject_hyperparams(lamb, hyperparam_dtype=jnp.float32)
     opt = injected(0.01, rounding="stochastic", seed=3)

@@ -63,6 +63,12 @@ def test_the_momentum_takes_dtypes_of_any_library(given):
     assert front.adafactor(0.1, momentum=0.9, dtype_momentum=given).init(params).ema["w"].dtype == jnp.bfloat16
 
 
+def test_the_dtype_of_a_momentum_that_is_off_is_taken_as_optax_does():
+    params = {"w": jnp.ones((3, 2))}
+    alike = (front.sgd(0.1, accumulator_dtype=given).init(params) for given in (None, "bfloat16"))
+    assert jax.tree.structure(next(alike)) == jax.tree.structure(next(alike))
+
+
 def test_betas_that_look_swapped_are_taken_with_a_warning():
     params = {"w": jnp.ones(3)}
     opt = front.lamb(0.1, 0.99, 0.9)

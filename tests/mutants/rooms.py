@@ -32,7 +32,8 @@ ROOMS: tuple[Room, ...] = (
         ".",
         "test_options.py test_factoring.py test_misspelt.py contract/test_blocks.py contract/test_names.py "
         "contract/test_schedules.py contract/test_stats.py contract/test_keep_norm.py contract/test_storage.py "
-        "numpy_front test_rules.py torch_front/test_monitor.py torch_front/test_changes_between_steps.py",
+        "numpy_front test_rules.py torch_front/test_monitor.py torch_front/test_changes_between_steps.py "
+        "torch_front/test_loading.py engines/test_prepared.py sharding/test_layouts.py",
     ),
     _room("schedules", "schedules.py", "test_schedules.py contract/test_schedules.py torch_front/test_schedulers.py"),
     _room(
@@ -44,15 +45,16 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "drive",
         "drive/",
-        "test_requests.py torch_front/test_exact_sums.py sharding/test_model_group.py sharding/test_collectives.py "
-        "sharding/test_layouts.py",
+        "test_requests.py engines/test_rounds.py torch_front/test_exact_sums.py sharding/test_model_group.py "
+        "sharding/test_collectives.py sharding/test_layouts.py",
     ),
     _room(
         "engines",
         "engines/ threads.py",
         "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
         "contract/test_extremes.py numpy_front/test_arrays.py torch_front/test_tensors.py "
-        "torch_front/test_changes_between_steps.py sharding/test_model_group.py sharding/test_layouts.py",
+        "torch_front/test_changes_between_steps.py torch_front/test_few_bytes.py torch_front/test_on_device.py "
+        "sharding/test_model_group.py sharding/test_layouts.py",
     ),
     _room(
         "native",
@@ -60,7 +62,7 @@ ROOMS: tuple[Room, ...] = (
         "engines/test_formats.py engines/test_jobs.py engines/test_prepared.py engines storage test_interrupts.py "
         "contract/test_extremes.py torch_front/test_exact_sums.py "
         "torch_front/test_changes_between_steps.py contract/test_storage.py torch_front/test_tensors.py "
-        "sharding/test_model_group.py",
+        "torch_front/test_memory.py sharding/test_model_group.py",
     ),
     _room(
         "gpu",
@@ -100,7 +102,7 @@ ROOMS: tuple[Room, ...] = (
         "jax",
         "jax/",
         "jax_front/test_bad_input.py jax_front/test_trees.py jax_front/test_leaves.py jax_front/test_wrappers.py "
-        "jax_front/test_few_bytes.py jax_front contract",
+        "jax_front/test_few_bytes.py storage jax_front contract",
         api=True,
     ),
     _room("paddle", "paddle/", "paddle_front contract", slow=True, api=True),

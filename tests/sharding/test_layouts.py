@@ -24,6 +24,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import layerwise.torch
+from layerwise.blocks import Blocks
 from layerwise.errors import SynchronizationError
 from layerwise.storage.options import is_of_layer
 from layerwise.torch import Adafactor, Came, Lamb, Lars, SinkGD
@@ -256,6 +257,26 @@ def test_a_rank_without_a_column_takes_part(ranks, front):
     found = ranks.run(4, _by_uneven_columns, front)
     assert [x.shape[1] for x in found] == [2, 2, 1, 0]
     np.testing.assert_allclose(np.concatenate(found, 1), _by_uneven_columns(front, sharded=False), 0, 1e-12)
+
+
+def _in_uneven_blocks(front: Any, cut: bool) -> dict[str, Any]:
+    """A weight whose rows are blocks of several lengths."""
+    draw = torch.Generator().manual_seed(0)
+    each = [torch.randn(8, 6, generator=draw, dtype=DOUBLE) for _ in range(4)]
+    if cut:
+        each = [distribute_tensor(x, mesh_of(2), [Shard(0)], src_data_rank=None) for x in each]
+    p = nn.Parameter(each[0])
+    opt = front([("weight", p)], **{**BUSY[front], "blocks": Blocks((3, 5))})
+    for p.grad in each[1:]:
+        opt.step()
+    return {"weight": whole(p)}
+
+
+@pytest.mark.parametrize("front", [Adafactor, Lamb])
+def test_blocks_of_several_lengths_have_statistics_of_their_own_where_they_are_cut(ranks, front):
+    wanted = _in_uneven_blocks(front, False)
+    for found in ranks.run(2, _in_uneven_blocks, front, True):
+        close(found, wanted, 1e-12)
 
 
 def _stacked(front: Any, cut: bool) -> dict[str, Any]:

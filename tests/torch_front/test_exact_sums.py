@@ -154,8 +154,9 @@ def test_the_smallest_and_the_largest(way, dtype):
             digits, exact = _exact.digits(x, (0,), False, False)
             assert exact.window == window
             assert total(digits, exact) == 1000 * x[0].item()
-        x = torch.tensor([info.max / 2**14, 1.0, -info.max / 2**14], dtype=dtype)
-        assert total(*_exact.digits(x, (0,), False, False)) == 1.0
+        for one in (1.0, info.smallest_normal):
+            x = torch.tensor([info.max / 2**14, one, -info.max / 2**14], dtype=dtype)
+            assert total(*_exact.digits(x, (0,), False, False)) == one
         small = torch.tensor([info.smallest_normal * info.eps], dtype=torch.float32)
         assert total(*_exact.digits(small, (0,), True, False)) == small.double().square().item()
 

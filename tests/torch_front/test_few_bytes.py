@@ -273,7 +273,7 @@ def test_slices_have_whole_groups(shapes, blocks, monkeypatch):
     """Of a vector with blocks as well, whose slices are counted in blocks."""
     name = next(iter(shapes))
     found = []
-    for size in (1 << 19, 6000):
+    for size in (1 << 19, 3000):
         in_slices(monkeypatch, size)
         params = made(torch.float32, shapes)
         given = {name: blocks if name == "vector" else 18} if blocks else None

@@ -59,7 +59,7 @@ class Storing(NamedTuple):
 
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
-        if self.want is not PLAIN or len(arrays) != len(self.plan.fields):
+        if self.want != PLAIN or len(arrays) != len(self.plan.fields):
             return False
         return all(field in arrays and self.lib.dtype(arrays[field]) not in FEW for field in self.plan.fields)
 

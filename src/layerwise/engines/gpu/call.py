@@ -60,7 +60,8 @@ class Shared:
     def room(self, numbers: int) -> Tensor:
         """Return room for so many numbers; every step writes them before it reads them."""
         if len(self._room) < numbers:
-            self._room = torch.empty(numbers, dtype=torch.float64, device=self._room.device)
+            # All bits set are nan in either dtype: a proof must not pass on what an earlier step left here.
+            self._room = torch.full((numbers,), -1, device=self._room.device).view(torch.float64)
         return self._room[:numbers]
 
 
