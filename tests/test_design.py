@@ -14,12 +14,6 @@ MAP = ROOT / "docs" / "design.md"
 OF_ROOMS = sorted([*(ROOT / "csrc").glob("*.md"), *LIBRARY.rglob("README.md")])
 PAGES = [MAP, *OF_ROOMS]
 TREE = re.search(r"^```\n(src/layerwise/\n.*?)^```", MAP.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-# What these pages say of changes that are not merged yet, which make or move it; to be dropped then.
-COMING = {
-    *("_agreeing.py", "tools/sharing.py", "engines/programs.py:requests_of"),
-    *("torch/_agreeing.py", "torch/_agreeing.py:Agreeing.profile_hook_step", "torch/_agreeing.py:Agreeing._agreement"),
-    "torch/step/_bytes.py:restored",
-}
 FILE = r"[\w/]+\.(?:py|cpp|hpp)"
 
 
@@ -31,7 +25,7 @@ def title(page: Path) -> str:
 def test_files_and_functions_that_a_page_names_exist(page):
     named = re.findall(rf"`({FILE})(?::([\w.]+))?`", page.read_text("utf-8"))
     assert named
-    assert {":".join(filter(None, one)) for one in named if not is_there(page, *one)} <= COMING
+    assert {":".join(filter(None, one)) for one in named if not is_there(page, *one)} == set()
 
 
 def is_there(page: Path, path: str, name: str) -> bool:
@@ -63,7 +57,7 @@ def test_what_is_on_the_map_exists():
         files = re.findall(r"[\w/]+\.py\b", text)
         missing += [one for one in files if not ((home / one).is_file() or (LIBRARY / one).is_file())]
         missing += [] if at.exists() else [title(at)]
-    assert {*missing} <= COMING
+    assert missing == []
 
 
 def test_every_room_is_on_the_map():
