@@ -11,10 +11,13 @@ class Nows:
 
     def __init__(self) -> None:
         self._made: dict[tuple[object, ...], Now] = {}
+        self._beta2: dict[tuple[int, int], Scalar | None] = {}  # a user's function is asked once for each step
 
     def of(self, h: Hyper, t: int, lr: Scalar, weight_decay: Scalar, g_scale: Scalar = 1.0) -> Now:
         """Return the numbers of a tensor that takes its step `t`."""
-        key = t, lr, weight_decay, g_scale, h.beta2_of(t)
+        if h.follows_step and (id(h), t) not in self._beta2:
+            self._beta2[id(h), t] = h.beta2_of(t)
+        key = t, lr, weight_decay, g_scale, self._beta2[id(h), t] if h.follows_step else h.beta2_of(t)
         found = self._made.get(key)
         if found is None:
             found = self._made[key] = Now(*key)

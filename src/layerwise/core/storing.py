@@ -89,9 +89,8 @@ class Storing(NamedTuple):
         here = self.lib.here(found[field])
         if dtype == "int8":
             scale = self.lib.here(found[field + SCALE])
-            codes, scales = _stored(self.lib, here, Format(scale, None, is_signed(self.plan.rule, field))).encode(
-                numbers, 0
-            )
+            form = Format(scale, None, is_signed(self.plan.rule, field))
+            codes, scales = _stored(self.lib, here, form).encode(numbers, 0)
             self.lib.write(here, codes)
             self.lib.write(scale, scales)
         else:
