@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from layerwise.checks import Check, Refused, as_int, checked, integer, members, one_of, option
-from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
+from layerwise.errors import ParameterError
 from layerwise.names import Name
 
 Shape = tuple[int, ...]
@@ -36,7 +36,7 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or thei
 
 
 @dataclass(frozen=True)
-class Blocks:
+class Blocks(Checked):
     """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a tensor.
 
     Args:
@@ -55,13 +55,9 @@ class Blocks:
         'Pass the axis along which the blocks lie, such as 0 or -1; with "each" there may be several: (0, 1).',
     )
 
-    def __post_init__(self) -> None:
-        for spec in self.__dataclass_fields__.values():
-            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
-        if isinstance(self.axis, tuple) and self.split != "each":
-            raise ContradictionError(
-                sentence("axis", f"one integer with split={self.split!r}", self.axis, 'Several axes go with "each".')
-            )
+    def contradictions(self) -> Iterator[Contradiction]:
+        several = isinstance(self.axis, tuple) and self.split != "each"
+        yield several, "axis", f"one integer with split={self.split!r}", 'Several axes go with "each".'
 
     def parts(self, name: Name, shape: Shape) -> list[Part]:
         """Return the pieces of a tensor that a rule steps. Equal blocks are one piece.

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
-from collections.abc import Callable, Sequence
-from dataclasses import Field, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
-from layerwise.errors import HyperparameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
 
 Convert = Callable[[Any], Any]
+Contradiction = tuple[Any, str, str, str]  # true if it is one; the option, what is allowed, and the way out
 
 
 class Refused(Exception):
@@ -50,9 +51,21 @@ def option(default: Any, check: Check, way_out: str, shown: bool = True, **known
     return field(default=default, repr=shown, metadata={"check": check, "way_out": way_out, **known})
 
 
-def checked(spec: Field[Any], value: Any) -> Any:
-    """Return the value of one field, checked and in normal form."""
-    return spec.metadata["check"](spec.name, value, spec.metadata["way_out"])
+class Checked:
+    """The base of frozen dataclasses whose options are checked one by one, and then together."""
+
+    def __post_init__(self) -> None:
+        own: Any = self
+        for spec in fields(own):
+            check, way_out = spec.metadata["check"], spec.metadata["way_out"]
+            object.__setattr__(self, spec.name, check(spec.name, getattr(self, spec.name), way_out))
+        for wrong, name, allowed, way_out in self.contradictions():
+            if wrong:
+                raise ContradictionError(sentence(name, allowed, getattr(self, name), way_out))
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        """Yield the options that may not go together."""
+        yield from ()
 
 
 def plain(value: Any, of_one: bool = False) -> Any:

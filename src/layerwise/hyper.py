@@ -7,7 +7,7 @@ builds this object first, so a mistake gives the same message everywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -15,8 +15,8 @@ from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
 from layerwise import checks
-from layerwise.checks import FLAG, NONE, Check, checked, number, one_of, pair, schedule
-from layerwise.errors import ContradictionError, sentence, warn
+from layerwise.checks import FLAG, NONE, Check, Checked, Contradiction, number, one_of, pair, schedule
+from layerwise.errors import warn
 from layerwise.rules.parts import is_on
 
 Shape = tuple[int, ...]
@@ -122,7 +122,7 @@ def eps_root_option() -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hyper:
+class Hyper(Checked):
     """Options of every rule, and the machinery of all options."""
 
     optimizer: ClassVar[str]
@@ -140,10 +140,6 @@ class Hyper:
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.optimizer = cls.__name__
-
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
 
     @property
     def value_bounds(self) -> Bounds | None:
@@ -291,11 +287,11 @@ class BoundedTrustRatio(TrustRatio):
         "Pass a bound such as 10, or None.",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_weight_norm is not None and self.min_norm > self.max_weight_norm:
-            allowed = f"at most max_weight_norm={self.max_weight_norm}"
-            raise ContradictionError(sentence("min_norm", allowed, self.min_norm, "Lower one of them."))
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        bound = self.max_weight_norm
+        above = bound is not None and self.min_norm > bound
+        yield above, "min_norm", f"at most max_weight_norm={bound}", "Lower one of them."
 
 
 @dataclass(frozen=True, kw_only=True)

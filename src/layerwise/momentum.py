@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from layerwise.checks import NONE, dtype, number
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import NONE, Contradiction, dtype, number
 from layerwise.hyper import Hyper, flag, option
 
 
@@ -44,12 +44,12 @@ def momentum_dtype_option(optax: str) -> Any:
 class HeavyBall(Hyper):
     """The options `momentum`, `dampening` and `nesterov` of a rule, checked together."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
         own: Any = self
-        if own.nesterov and (own.momentum == 0 or own.dampening != 0):
-            allowed = f"False with momentum={own.momentum} and dampening={own.dampening}"
-            raise ContradictionError(sentence("nesterov", allowed, True, "It needs momentum > 0 and dampening=0."))
+        allowed = f"False with momentum={own.momentum} and dampening={own.dampening}"
+        none = own.momentum == 0 or own.dampening != 0
+        yield own.nesterov and none, "nesterov", allowed, "It needs momentum > 0 and dampening=0."
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,15 +12,15 @@ be traced. `layerwise.torch.scheduler` makes a PyTorch scheduler of one. Lengths
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from layerwise.checks import Check, checked, integer, number, option
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.checks import Check, Checked, Contradiction, integer, number, option
+from layerwise.errors import HyperparameterError, sentence
 
 __all__ = ["Cosine", "Polynomial", "Schedule", "Stages", "epochs", "samples"]
 
@@ -53,7 +53,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class _Decay(Schedule):
+class _Decay(Checked, Schedule):
     """A line from `start` to `peak` in `warmup` steps, then to `end` at `total`, and constant afterwards."""
 
     peak: float = option(None, number(0, above=True), "Pass the highest learning rate, such as 1e-3.")
@@ -63,16 +63,12 @@ class _Decay(Schedule):
     start: float = option(0.0, RATE, "Pass the learning rate of the first step, such as 0.")
     end: float = option(0.0, RATE, "Pass the learning rate to end with, such as 0.")
 
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
-        if self.warmup >= self.total:
-            way_out = "Shorten the warm-up; total counts its steps too."
-            raise ContradictionError(sentence("warmup", f"an integer < total={self.total}", self.warmup, way_out))
+    def contradictions(self) -> Iterator[Contradiction]:
+        way_out = "Shorten the warm-up; total counts its steps too."
+        yield self.warmup >= self.total, "warmup", f"an integer < total={self.total}", way_out
         for name in ("start", "end"):
-            if (value := getattr(self, name)) > self.peak:
-                allowed = f"a number ≤ peak={self.peak:g}"
-                raise ContradictionError(sentence(name, allowed, value, "It is a learning rate, as peak is."))
+            allowed = f"a number ≤ peak={self.peak:g}"
+            yield getattr(self, name) > self.peak, name, allowed, "It is a learning rate, as peak is."
 
     def _at(self, xp: Any, step: Any) -> Any:
         risen = xp.clip(step / max(self.warmup, 1), 0.0, 1.0)

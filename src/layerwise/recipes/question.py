@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from layerwise.checks import NONE, Check, Refused, checked, integer, number, one_of, option
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
 from layerwise.recipes.points import CURVES, Curve, Point
 from layerwise.registry import ENTRIES
 
@@ -17,7 +16,8 @@ EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
 FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
 ALONE = "None without a reference"
-WHOLE_RUN = "Pass how many samples the whole run sees: epochs times the size of the data."
+WHOLE_RUN = "Pass how many samples the run sees: epochs times the size of the data."
+SAMPLES = Check("a finite number > 0 or None", (integer(1) | number(0, above=True) | NONE).convert)
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
 
@@ -29,7 +29,7 @@ def _optimizer(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(Checked):
     optimizer: str = option(
         None,
         Check(f"one of {', '.join(one.name for one in OPTIMIZERS.values())}", _optimizer),
@@ -48,9 +48,7 @@ class Question:
         number(0, above=True) | NONE,
         "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm is to follow.",
     )
-    total_samples: float | None = option(
-        None, number(0, above=True) | NONE, "Pass how many samples the run sees: epochs times the size of the data."
-    )
+    total_samples: float | None = option(None, SAMPLES, WHOLE_RUN)
     like: str | None = option(
         None,
         one_of(*(curve.name for curve in CURVES), None),
@@ -58,17 +56,7 @@ class Question:
     )
     rule: Literal["sqrt", "linear"] = option("sqrt", one_of(*EXPONENTS), 'Pass "sqrt" unless you know better.')
 
-    def __post_init__(self) -> None:
-        for spec in fields(self):
-            object.__setattr__(self, spec.name, checked(spec, getattr(self, spec.name)))
-        for wrong, name, allowed, way_out in self._contradictions():
-            if wrong:
-                value: Any = getattr(self, name)
-                value = int(value) if isinstance(value, float) and name == "total_samples" and not value % 1 else value
-                raise ContradictionError(sentence(name, allowed, value, way_out))
-
-    def _contradictions(self) -> Iterator[tuple[bool, str, str, str]]:
-        """Yield whether something does not go together, the argument, what is allowed, and the way out."""
+    def contradictions(self) -> Iterator[Contradiction]:
         no_batch, no_lr = self.reference_batch is None, self.reference_lr is None
         alone, whose = no_batch and no_lr, self.optimizer
         steps_as_adam = self.has("keep_norm") and self.has("betas")

@@ -31,12 +31,11 @@ R, C and V are factors.py's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import FLAG, NONE, Check, integer, number, one_of, pair, schedule
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import FLAG, NONE, Check, Contradiction, integer, number, one_of, pair, schedule
 from layerwise.hyper import (
     LR,
     RATE,
@@ -190,59 +189,38 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
         eps1, eps2 = self.eps
         if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
             warn_of_swap("eps1", "eps2", (eps1, eps2))
-        self._complete_rates()
-        if self.warmup_init and not self.relative_step:
-            raise ContradictionError(
-                sentence(
-                    "warmup_init",
-                    "False without a relative step",
-                    True,
-                    "Ask for one with relative_step, or warm lr up by a schedule.",
-                )
-            )
-
-        if self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6:  # it may have been a float32
-            raise ContradictionError(
-                sentence(
-                    "beta2",
-                    f"None beside the exponent {self.beta2_decay}",
-                    self.beta2,
-                    "Drop one: both say what it is.",
-                )
-            )
-        if self.decay_offset and is_number(self.beta2):
-            raise ContradictionError(
-                sentence("decay_offset", f"0 with beta2={self.beta2}", self.decay_offset, "That follows no step.")
-            )
-        if self.caution and self.beta1 is None:
-            raise ContradictionError(
-                sentence("caution", "False without momentum", True, "Pass beta1, such as 0.9: else all elements agree.")
-            )
-        if self.momentum_dtype is not None and self.beta1 is None:
-            raise ContradictionError(
-                sentence("momentum_dtype", "None without momentum", self.momentum_dtype, "Pass beta1, such as 0.9.")
-            )
-
-    def _complete_rates(self) -> None:
-        """Say what lr is: the rate itself, the relative step's factor, or its cap; and what that implies."""
-        if self.lr is not None and self.relative_step is True:
-            way_out = (
-                'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
-            )
-            raise ContradictionError(sentence("lr", "None when relative_step=True", self.lr, way_out))
-        if self.lr is None and self.relative_step is False:
-            raise ContradictionError(
-                sentence("lr", "given when relative_step=False", None, "Pass lr, such as 1e-3, or drop relative_step.")
-            )
-        role = self.relative_step
-        if role is None or role is True:
-            role = "factor" if self.lr is None else False
-        lr = self.lr
+        lr, role = self.lr, self._role
         if lr is None:
             lr = self.lr_cap if role == "cap" else 1.0
         scaled = role is not False if self.scale_parameter is None else self.scale_parameter
         for name, value in (("lr", lr), ("relative_step", role), ("scale_parameter", scaled)):
             object.__setattr__(self, name, value)
+
+    @property
+    def _role(self) -> Literal[False, "factor", "cap"]:
+        """The meaning of lr: the rate itself (False), or the relative step's factor or cap."""
+        asked = self.relative_step
+        if asked is None or asked is True:
+            return "factor" if self.lr is None else False
+        return asked
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        momentum, given, asked = self.beta1 is not None, self.lr is not None, self.relative_step
+        way_out = 'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        yield given and asked is True, "lr", "None when relative_step=True", way_out
+        way_out = "Pass lr, such as 1e-3, or drop relative_step."
+        yield not given and asked is False, "lr", "given when relative_step=False", way_out
+        way_out = "Ask for one with relative_step, or warm lr up by a schedule."
+        yield self.warmup_init and not self._role, "warmup_init", "False without a relative step", way_out
+        twice = self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6  # it may have been a float32
+        yield twice, "beta2", f"None beside the exponent {self.beta2_decay}", "Drop one: both say what it is."
+        constant = self.decay_offset and is_number(self.beta2)
+        yield constant, "decay_offset", f"0 with beta2={self.beta2}", "That follows no step."
+        way_out = "Pass beta1, such as 0.9"
+        yield self.caution and not momentum, "caution", "False without momentum", f"{way_out}: else all elements agree."
+        stored = self.momentum_dtype is not None and not momentum
+        yield stored, "momentum_dtype", "None without momentum", f"{way_out}."
 
     @property
     def follows_step(self) -> bool:

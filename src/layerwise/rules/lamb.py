@@ -26,12 +26,11 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import NONE, number, one_of
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import NONE, Contradiction, number, one_of
 from layerwise.hyper import (
     BoundedTrustRatio,
     Caution,
@@ -131,12 +130,14 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     def __post_init__(self) -> None:
         super().__post_init__()
         warn_of_swapped_betas(self.betas)
-        if self.peak_lr is not None and self.decay != "decoupled":
-            way_out = 'Pass decay="decoupled" as well, or drop it.'
-            raise ContradictionError(sentence("peak_lr", f"None with decay={self.decay!r}", self.peak_lr, way_out))
-        if self.keep_norm and self.decay == "decoupled":
-            way_out = "Drop one of them: such decay changes the norm alone."
-            raise ContradictionError(sentence("keep_norm", 'False with decay="decoupled"', self.keep_norm, way_out))
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        apart = self.decay == "decoupled"
+        way_out = 'Pass decay="decoupled" as well, or drop it.'
+        yield self.peak_lr is not None and not apart, "peak_lr", f"None with decay={self.decay!r}", way_out
+        way_out = "Drop one of them: such decay changes the norm alone."
+        yield self.keep_norm and apart, "keep_norm", 'False with decay="decoupled"', way_out
 
     @property
     def has_kernels(self) -> bool:

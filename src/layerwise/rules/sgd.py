@@ -15,12 +15,11 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import one_of
-from layerwise.errors import ContradictionError, sentence
+from layerwise.checks import Contradiction, one_of
 from layerwise.hyper import (
     ClippedByNorm,
     Scheduled,
@@ -61,11 +60,10 @@ class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     )
     momentum_dtype: Any = momentum_dtype_option(optax="accumulator_dtype")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum_dtype is not None and is_zero(self.momentum):
-            way_out = "Pass momentum, such as 0.9."
-            raise ContradictionError(sentence("momentum_dtype", "None without momentum", self.momentum_dtype, way_out))
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        stored = self.momentum_dtype is not None and is_zero(self.momentum)
+        yield stored, "momentum_dtype", "None without momentum", "Pass momentum, such as 0.9."
 
     @property
     def reads_weights(self) -> bool:
