@@ -11,7 +11,7 @@ import checkout  # noqa: F401
 from demo.result import Noise, Outcome, Result
 from demo.run import new_result, train
 from demo.settings import Run
-from demo.terminal import Watch, figures, headings, new_console
+from demo.terminal import Watch, new_console
 from rows import RESULTS, append, provenance
 
 TABLE = RESULTS / "demo.csv"
@@ -71,8 +71,8 @@ def markdown(result: Result) -> str:
     """Return the figures as the tables of docs/demo.md."""
     tables = []
     for act in result.acts:
-        cells = [[f"act {act.number}", *headings(act)], *figures(result, act)]
-        head, *rows = (f"| {' | '.join(row)} |" for row in cells)
+        (_, *headings), *cells = result.table(act)
+        head, *rows = (f"| {' | '.join(row)} |" for row in [[f"act {act.number}", *headings], *cells])
         tables.append("\n".join([head, "|---" * len(cells[0]) + "|", *rows]))
     return "\n\n".join(tables)
 

@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from demo.result import Result, Row
-from demo.settings import AT_SMALL, Act
+from demo.settings import AT_SMALL
 
-OURS = {1: "LARS", 2: "LAMB"}  # what the act is about
 HOW = {
     "better": "{ours} did better than {others} with every one of {seeds} seeds.",
     "worse": "{ours} did worse than {others} with every one of {seeds} seeds.",
     "even": "These seeds show no clear difference of {ours} from {others}.",
 }
-
-
-@dataclass(frozen=True)
-class Card:
-    """A headline: the number that an act is about, and what its seeds say of it."""
-
-    about: str
-    figure: str
-    text: str
-    verdict: str
-
-    def __str__(self) -> str:
-        return f"{self.about}: {self.figure}. {self.text} {self.verdict}"
 
 
 def compared(a: Row, b: Row) -> Literal["better", "worse", "even"]:
@@ -58,111 +43,26 @@ def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def whole(rows: Sequence[Row]) -> bool:
-    """Return whether all seeds of all rows are there."""
-    return all(row.done for row in rows)
+def conclusions(result: Result) -> Iterator[str]:
+    """Say how ours did at each batch of each act that was finished.
 
-
-# ---- headlines
-
-
-def cards(result: Result) -> list[Card]:
-    """Return the headlines that this run supports: none of a quick one, nor of an act that was not finished."""
-    if result.quick:
-        return []
-    return [card for act in result.acts for card in (_of_batch if act.grows else _of_bytes)(result, act)]
-
-
-def _of_batch(result: Result, act: Act) -> Iterator[Card]:
-    """Compare ours with the first of the act, re-tuned at the large batch."""
-    task, rows = act.task, result.rows(act, act.task.large, retuned=True)
-    other, *_, ours = rows
-    if whole(rows) and ours.mean is not None and other.mean is not None:
-        accuracy = task.metric == "accuracy"
-        apart = f"{ours.mean - other.mean:+.{1 if accuracy else 2}f}".replace("-", "−")  # as wide as the plus
-        means = [
-            f"{row.mean:.{1 if accuracy else 2}f}{task.unit} with {row.case.contender.name}" for row in (ours, other)
-        ]
-        yield Card(
-            f"Act {act.number} · {OURS[act.number]} at batch {task.large:,}",
-            f"{apart} {'points' if accuracy else 'nats'}",
-            f"Test {task.metric} {', '.join(means)}, both re-tuned.{'' if accuracy else ' Lower is better.'}",
-            verdicts(ours, rows[:-1]),
-        )
-
-
-def _of_bytes(result: Result, act: Act) -> Iterator[Card]:
-    rows = result.rows(act)
-    if not whole(rows) or any(row.mean is None for row in rows):
-        return
-    adamw, lamb, compact, bare = rows
-    for row, beside in ((compact, lamb), (bare, adamw)):
-        yield Card(
-            f"Act {act.number} · {row.case.name}",
-            f"{row.bytes:.1f} bytes",
-            f"Weights and state for each parameter; {beside.case.name} keeps {beside.bytes:.1f}. Loss {row.mean:.2f}, "
-            f"{beside.mean:.2f} with {beside.case.name}.",
-            verdicts(row, [beside]),
-        )
-
-
-# ---- paragraphs
-
-
-def paragraphs(result: Result) -> list[str]:
-    """Return a paragraph for each act that was finished, one for the noise scale, and one for the limits.
-
-    A quick run has the limits alone: it was trained for less than its settings were tuned for.
+    A quick run supports nothing: it was trained for less than its settings were tuned for.
     """
     if result.quick:
-        return [limits(result)]
-    acts = (" ".join((_large_batch if act.grows else _bytes)(result, act)) for act in result.acts)
-    return [*filter(None, acts), *_noise(result), limits(result)]
-
-
-def _large_batch(result: Result, act: Act) -> Iterator[str]:
-    """Compare ours with the others of the act: tuned at the small batch, scaled from it, tuned at the large one."""
-    task = act.task
-    small, scaled, tuned = (result.rows(act, *column) for column in act.columns)
-    if not (whole(small) and whole(scaled)):
         return
-    yield f"Act {act.number}. Test {task.metric} at batch {task.small:,}, where each was tuned: {_listed(small)}"
-    yield (
-        f"At batch {task.large:,}, in the same epochs, with these settings and the learning rate scaled by the "
-        f"square-root rule: {_listed(scaled)}"
-    )
-    yield from _lost(result, scaled)
-    if whole(tuned):
-        yield f"Tuned at batch {task.large:,} itself, with the same budget for each: {_listed(tuned)}"
+    for act in result.acts:
+        for heading, rows in result.columns(act).items():
+            if all(row.done for row in rows):
+                said = (verdicts(row, others) for row in rows if (others := _beside(row, rows)))
+                yield f"Act {act.number}, {heading}: {' '.join(said)}"
+    yield from _noise(result)
 
 
-def _listed(rows: Sequence[Row]) -> str:
-    """Say the figure of each row, and how the last did beside the others."""
-    return f"{joined([f'{row.case.contender.name} {row}' for row in rows])}. {verdicts(rows[-1], rows[:-1])}"
-
-
-def _lost(result: Result, rows: Sequence[Row]) -> Iterator[str]:
-    """Say what each lost on the way from the small batch, which need not follow the order at the large one."""
-    task = rows[0].case.task
-    sign, unit = (-1, " points") if task.metric == "accuracy" else (1, " nats")
-    moved = [(row.case.contender.name, x) for row in rows if (x := result.change(row)) is not None]
-    if moved:
-        lost = [f"{name} lost {max(0.0, sign * x):.{task.digits}f}{unit}" for name, x in moved]
-        yield f"Compared with the small batch, {joined(lost)}."
-
-
-def _bytes(result: Result, act: Act) -> Iterator[str]:
-    rows = result.rows(act)
-    if not whole(rows):
-        return
-    adamw, lamb, compact, bare = rows
-    kept = [f"{row.case.name} keeps {row.bytes:.2f} bytes and ends at {row}" for row in rows]
-    yield f"Act {act.number}. Weights and state for each parameter, without gradients, and test loss: {joined(kept)}."
-    yield "LAMB 24+8 has 24-bit weights and 8-bit state; the bfloat16 weights of Adafactor are rounded stochastically."
-    for row, others in ((lamb, [adamw]), (compact, [adamw, lamb]), (bare, [adamw])):
-        yield verdicts(row, others)
-    if compared(compact, lamb) == "better":
-        yield "That fewer bytes are better than float32 is probably chance."
+def _beside(ours: Row, rows: Sequence[Row]) -> list[Row]:
+    """Return those that one of ours is compared with: all that are not ours, and itself in float32."""
+    if not ours.case.contender.is_ours:
+        return []
+    return [row for row in rows if not row.case.contender.is_ours or row.case.contender is ours.case.contender.of]
 
 
 def _noise(result: Result) -> Iterator[str]:
@@ -176,9 +76,6 @@ def _noise(result: Result) -> Iterator[str]:
         "equal: well below it doubling the batch nearly halves the steps that are needed, well above it a larger batch "
         "buys next to nothing."
     )
-
-
-# ---- what does not follow
 
 
 def beware(result: Result) -> Iterator[str]:

@@ -250,22 +250,3 @@ def _place(row: Row, there: Sequence[Row]) -> tuple[tuple[float, float], tuple[f
     if mean > max(others):
         return (size, max(row.figures)), (0, 7), {"ha": "center", "va": "bottom"}
     return (size, min(row.figures)), (0, -7), {"ha": "center", "va": "top"}
-
-
-def bytes_kept(rows: Sequence[Row], act: Act) -> Draw:
-    """Return the drawing of weights and state as bars from zero."""
-
-    def draw(axes: Any, palette: Palette) -> None:
-        for y, row in enumerate(rows):
-            first, own = row.outcomes[0], palette.of(row.case.contender.name)
-            weights, state = first.weight_bytes / first.parameters, first.state_bytes / first.parameters
-            axes.barh(y, weights, color=own, height=0.6)
-            axes.barh(y, state, left=weights, color=own, height=0.6, alpha=0.5)
-            total = f"{weights + state:.2f}  ({weights:.2f} + {state:.2f})"
-            axes.annotate(total, (weights + state, y), va="center", **palette.beside(5))
-        _axis_of_contenders(axes, act, palette)
-        axes.set_xlim(0, 18)
-        axes.set_xticks(range(0, 13, 4))
-        axes.set_xlabel("bytes a parameter: weights (solid) + state (faded)")
-
-    return draw

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from demo import figures
-from demo.claims import beware, caption, cards, paragraphs
+from demo.claims import beware, caption, conclusions, limits
 from demo.result import Result, Row
 from demo.settings import Act
 
@@ -37,9 +37,7 @@ END = """
 </html>
 """
 SETTINGS = ("act", "optimizer", "options", "batch", "steps", "warm-up steps", "learning rate", "which is")
-NUMBERS = ("batch", "steps", "warm-up steps", "learning rate", "change", "kept, B/param", "test accuracy, %",
-           "test loss, nats")  # fmt: skip
-WRAPPED = ("options", "which is")  # texts that may take several lines
+TEXTS = ("act", "optimizer", "options", "which is")  # and not numbers, which stand to the right
 
 
 def page(result: Result) -> str:
@@ -50,30 +48,21 @@ def page(result: Result) -> str:
 
 
 def _parts(result: Result, known: dict[str, Any]) -> Iterator[str]:
-    """Yield the page from top to bottom: headlines, pictures, tables, and what does not follow."""
+    """Yield the page from top to bottom: what follows, tables, pictures, settings, and what does not follow."""
     yield _text("p class=when", _when(result))
     yield from (_text("p class=warning", warning) for warning in beware(result))
-    if found := cards(result):
-        shown = (
-            (("about", one.about), ("figure", one.figure), ("what", one.text), ("verdict", one.verdict))
-            for one in found
-        )
-        each = ("".join(_text(f"p class={kind}", text) for kind, text in card) for card in shown)
-        yield f"<div class=cards>{''.join(f'<section class=card>{card}</section>' for card in each)}</div>"
+    yield from (_text("p class=conclusion", text) for text in conclusions(result))
     for act in result.acts:
+        yield _text("h2", act.heading)
+        yield _text("p", f"{act.task.figure.capitalize()}:")
+        yield _table(result.table(act))
         if rows := [row for row in result.rows(act) if row.outcomes]:
-            yield _text("h2", act.heading)
             yield f"<div class=grid>{''.join(_pictures(result, act, rows))}</div>"
-    yield "<h2>Figures and settings</h2>"
-    for act in result.acts:
-        yield _text("h3", act.heading)
-        headings = ("optimizer", "batch", act.task.figure, "change", "learning rate", "kept, B/param")
-        yield _table(headings, [_cells(result, row) for row in result.rows(act)])
     yield _text("p class=when", caption(result))
-    yield "<h3>Every setting</h3>"
-    yield _table(SETTINGS, list(_settings(known)))
+    yield "<h2>Every setting</h2>"
+    yield _table([SETTINGS, *_settings(known)], TEXTS)
     yield "<h2>What this does and does not show</h2>"
-    yield from (_text("p", paragraph) for paragraph in paragraphs(result))
+    yield _text("p", limits(result))
     versions = [f"{name} {number}" for name, number in known["versions"].items()]
     yield _text("p class=when", ", ".join([*versions, known["machine"]]))
 
@@ -98,7 +87,6 @@ def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
         yield _framed(act, "dots", title, drawing, 1.5 + 0.75 * len(act.contenders))
     else:
         yield _framed(act, "memory", f"{what} against memory", figures.against_memory(rows, act), 3.3)
-        yield _framed(act, "bytes", "Memory for weights and state", figures.bytes_kept(rows, act), 2.6)
     yield _framed(act, "curves", "Training loss, first seed", figures.curves(result, act), 3.6)
     for i, row in enumerate(rows):
         layers = len(row.outcomes[0].ratios[-1][1])
@@ -112,13 +100,6 @@ def _framed(act: Act, name: str, title: str, draw: figures.Draw, height: float) 
     return f"<figure><figcaption>{title}</figcaption>{picture}</figure>"
 
 
-def _cells(result: Result, row: Row) -> list[str]:
-    case, moved = row.case, result.change(row)
-    change = "" if moved is None else f"{moved:+.{case.task.digits}f}"
-    kept = "" if row.bytes is None else f"{row.bytes:.2f}"
-    return [case.name, f"{case.batch:,}", str(row), change, f"{case.lr:.3g}", kept]
-
-
 def _settings(known: dict[str, Any]) -> Iterator[list[str]]:
     for act in known["acts"]:
         for case in act["cases"]:
@@ -127,12 +108,14 @@ def _settings(known: dict[str, Any]) -> Iterator[list[str]]:
             yield [str(act["number"]), case["optimizer"], options, *numbers, case["lr_is"]]
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    kinds = ["class=number" if one in NUMBERS else "class=text" if one in WRAPPED else "" for one in headings]
+def _table(rows: Sequence[Sequence[str]], texts: Sequence[str] = ("optimizer",)) -> str:
+    """Return a table of headings and rows."""
+    headings, *others = rows
+    kinds = ["text" if heading in texts else "number" for heading in headings]
 
     def line(element: str, cells: Sequence[str]) -> str:
-        shown = (_text(f"{element} {kind}", cell) for kind, cell in zip(kinds, cells, strict=True))
+        shown = (_text(f"{element} class={kind}", cell) for kind, cell in zip(kinds, cells, strict=True))
         return f"<tr>{''.join(shown)}</tr>"
 
-    body = "\n".join(line("td", row) for row in rows)
+    body = "\n".join(line("td", row) for row in others)
     return f"<div class=wide><table><thead>{line('th', headings)}</thead><tbody>\n{body}\n</tbody></table></div>"

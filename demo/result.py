@@ -17,12 +17,6 @@ Ratios = dict[str, float]  # trust ratios by layer
 
 
 @dataclass(frozen=True)
-class Progress:
-    step: int
-    loss: float
-
-
-@dataclass(frozen=True)
 class Noise:
     """The gradient noise scale, in examples, and how many steps it is an average of."""
 
@@ -83,6 +77,10 @@ class Row:
         """For each parameter."""
         return self.outcomes[0].bytes_per_parameter if self.outcomes else None
 
+    @property
+    def bytes_shown(self) -> str:
+        return "" if self.bytes is None else f"{self.bytes:.2f}"
+
     def __str__(self) -> str:
         """The mean with its standard deviation over seeds, or what there is in its place."""
         task, n = self.case.task, len(self.outcomes)
@@ -125,13 +123,18 @@ class Result:
         found = sorted((run.seed, o) for run, o in self.outcomes.items() if run.case == case)
         return Row(case, tuple(o for _, o in found), len(found) == len(case.seeds(self.seeds)))
 
-    def change(self, row: Row) -> float | None:
-        """Return the difference from the same contender at the small batch."""
-        case = row.case
-        before = self.row(Case(case.task, case.contender, case.task.small))
-        if case.batch == case.task.small or before.mean is None or row.mean is None:
-            return None
-        return row.mean - before.mean
+    def columns(self, act: Act) -> dict[str, list[Row]]:
+        """Return the rows of an act's contenders at each batch."""
+        small, large = (f"batch {batch:,}" for batch in (act.task.small, act.task.large))
+        headings = (small, f"{large}, scaled", f"{large}, re-tuned")
+        return {heading: self.rows(act, *column) for heading, column in zip(headings, act.columns, strict=False)}
+
+    def table(self, act: Act) -> list[list[str]]:
+        """Return the headings of an act's table, and a row for each contender: its figures and what it keeps."""
+        columns = self.columns(act)
+        each = zip(*columns.values(), strict=True)
+        cells = [[rows[0].case.contender.name, *map(str, rows), rows[0].bytes_shown] for rows in each]
+        return [["optimizer", *columns, "bytes a parameter"], *cells]
 
     @property
     def noise(self) -> tuple[Run, Noise] | None:

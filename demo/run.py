@@ -12,7 +12,7 @@ from pathlib import Path
 from time import perf_counter
 
 from demo.pool import WorkerError, carry_out
-from demo.result import Outcome, Result
+from demo.result import Result
 from demo.settings import ACTS, SEEDS
 from demo.terminal import Watch, new_console, show
 from layerwise.cli.exits import INTERRUPTED, forget_output
@@ -126,14 +126,13 @@ def train(result: Result, watch: Watch) -> None:
     try:
         # Closed, not left to garbage collection: no worker should train on while the report is written.
         with watch, closing(carry_out(result.runs(), result.threads)) as events:
-            for run, news in events:
-                if isinstance(news, Outcome):
-                    result.outcomes[run] = news
-                    if news.diverged and not run.case.contender.may_diverge:
-                        raise UnexpectedlyNotFinite(
-                            f"the loss of {run} is not finite after step {news.losses[-1][0]}, and had no reason to be."
-                        )
-                watch.see((run, news))
+            for run, outcome in events:
+                result.outcomes[run] = outcome
+                if outcome.diverged and not run.case.contender.may_diverge:
+                    raise UnexpectedlyNotFinite(
+                        f"the loss of {run} is not finite after step {outcome.losses[-1][0]}, and had no reason to be."
+                    )
+                watch.see(run, outcome)
         result.partial = False
     finally:
         result.seconds = perf_counter() - start

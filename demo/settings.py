@@ -72,6 +72,10 @@ class Contender:
     may_diverge: bool = False
     of: Contender | None = None  # the one in float32 whose settings these are
 
+    @property
+    def is_ours(self) -> bool:
+        return self.optimizer.startswith("layerwise.")
+
     def stored(self, name: str, dtype: Literal["float32", "bfloat16"] = "bfloat16", **options: Any) -> Contender:
         """Return this contender with weights and state in fewer bytes."""
         return replace(self, name=name, dtype=dtype, options={**self.options, **options}, of=self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import import_module
 from time import perf_counter
 from typing import Any
@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from demo.data import Data, Split, load
 from demo.models import new_model
-from demo.result import Noise, Outcome, Progress, Ratios
+from demo.result import Noise, Outcome, Ratios
 from demo.settings import Case, Run
 from layerwise.torch import NoiseScale, param_groups, scheduler
 
@@ -24,10 +24,8 @@ POINTS = 64  # of a curve
 PARTS = 2  # of a batch whose noise is measured
 AT_ONCE = 256  # test examples
 
-Watch = Callable[[Progress], object]
 
-
-def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> Outcome:
+def train(run: Run, data: Data | None = None) -> Outcome:
     """Train, and measure on the test data; stop at the first loss that is not finite."""
     case = run.case
     data = data or load(case.task)
@@ -39,7 +37,7 @@ def train(run: Run, watch: Watch = lambda _: None, data: Data | None = None) -> 
     with warnings.catch_warnings():
         # The demo's protocol has a ratio for every tensor, also for biases, which begin at zero.
         warnings.filterwarnings("ignore", ".* began at zero")
-        _steps(run, model, opt, data.train, noise, outcome, watch)
+        _steps(run, model, opt, data.train, noise, outcome)
     outcome.weight_bytes, outcome.state_bytes = weight_bytes(model), state_bytes(opt)
     if noise is not None:
         outcome.noise = Noise(noise.value, PARTS, case.steps)
@@ -56,9 +54,7 @@ def new_optimizer(case: Case, model: nn.Module) -> Any:
     return getattr(import_module(module), name)(groups, lr=case.lr, **case.options)
 
 
-def _steps(
-    run: Run, model: nn.Module, opt: Any, data: Split, noise: NoiseScale | None, outcome: Outcome, watch: Watch
-) -> None:
+def _steps(run: Run, model: nn.Module, opt: Any, data: Split, noise: NoiseScale | None, outcome: Outcome) -> None:
     schedule = scheduler(opt, run.case.recipe.schedule())
     every = max(1, run.case.steps // POINTS)
     start = perf_counter()
@@ -71,7 +67,6 @@ def _steps(
         if diverged or step % every == 0 or step == run.case.steps:
             outcome.losses.append((step, loss))
             outcome.ratios.append((step, trust_ratios(opt)))
-            watch(Progress(step, loss))
         if diverged:
             break
     outcome.seconds = perf_counter() - start

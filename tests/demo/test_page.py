@@ -72,8 +72,8 @@ class TestReport:
         assert set(re.findall(r"var\((--\w+)\)", usual)) <= set(re.findall(r"(--\w+):", usual))
         assert "prefers-color-scheme: dark" in usual
 
-    def test_headlines_then_pictures_then_tables_then_caveats(self, usual):
-        parts = ("class=cards", "<svg", "<table", "What this does not show.", "<script")
+    def test_conclusions_then_tables_and_pictures_then_settings_then_caveats(self, usual):
+        parts = ("class=conclusion", "<table", "<svg", "Every setting", "What this does not show.", "<script")
         places = [usual.index(part) for part in parts]
         assert places == sorted(places)
         assert "Step time" not in usual
@@ -82,7 +82,6 @@ class TestReport:
             "Test accuracy at batch 32 and 1,024",
             "Test loss at batch 8 and 128",
             "Test loss against memory",
-            "Memory for weights and state",
             "Training loss",
         ):
             assert any(label.startswith(part) for label in labels), part
@@ -127,7 +126,7 @@ class TestReport:
     def test_a_quick_run_draws_no_conclusion(self):
         seen = page(result(is_quick=True, acts=(2,)))
         assert "no conclusion is drawn from it" in seen
-        assert "class=card" not in seen
+        assert "class=conclusion>" not in seen
         assert "did better" not in seen
 
     def test_nothing_at_all_is_a_page_without_pictures(self):

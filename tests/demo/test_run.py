@@ -10,18 +10,17 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from cli.program import PLAIN, on_a_terminal
 from demo_results import USUAL, outcome, result
 from rich.console import Console
 
-from demo import pool, terminal
 from demo import run as demo
+from demo import terminal
 from demo.pool import WorkerError, carry_out
-from demo.result import Progress
 from demo.settings import DIGITS, LARS, Case, Run
 
 COMMAND = (sys.executable, "-m", "demo")
@@ -66,7 +65,7 @@ def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
 def test_ctrl_c_on_a_terminal_leaves_it_clean_and_a_partial_report(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     words = ("--act", "1", "--out", str(tmp_path))
-    seen, code = on_a_terminal(*words, program=COMMAND, interrupt_at=b"loss", NO_COLOR="1")
+    seen, code = on_a_terminal(*words, program=COMMAND, interrupt_at=rb"all runs[^l]*all runs", NO_COLOR="1")
     assert code == 130
     assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")  # the cursor
     assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
@@ -77,24 +76,22 @@ def test_ctrl_c_on_a_terminal_leaves_it_clean_and_a_partial_report(tmp_path, mon
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_is_an_error_and_no_hang():
-    events = carry_out([ONE], 1)
-    assert next(events)[1].step == 0
-    assert next(events)[1].step > 0
+    events = carry_out([ONE, replace(ONE, seed=1)], 1)
+    assert next(events)[0] == ONE
     multiprocessing.active_children()[0].kill()
-    with pytest.raises(WorkerError, match=r"LARS, batch 32, seed 0 was killed by signal 9\..*--threads 1"):
+    with pytest.raises(WorkerError, match=r"a process that trained has ended\..*--threads 1"):
         list(events)
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize(
-    ("code", "end"),
-    [(None, "closed its pipe, but has not ended"), (0, "ended with exit code 0"), (-9, "was killed by signal 9")],
-)
-def test_how_a_worker_ended_is_said(code, end):
-    process = SimpleNamespace(join=lambda seconds: None, exitcode=code)
-    worker = pool.Worker(process, SimpleNamespace(recv=raising(EOFError())), ONE)
-    with pytest.raises(WorkerError, match=f"that trained {ONE} {end}. If"):
-        worker.answer()
+@pytest.mark.slow
+def test_a_mistake_of_ours_is_told_with_its_traceback():
+    wrong = replace(ONE, case=replace(ONE.case, contender=replace(LARS, optimizer="layerwise.torch.Missing")))
+    with pytest.raises(
+        WorkerError, match=r"seed 0 failed\. This is a mistake of ours:\n[^$]*Traceback[^$]*Missing"
+    ):
+        list(carry_out([wrong], 1))
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize(
@@ -143,7 +140,6 @@ class TestEnds:
 
         def said(wanted, workers):
             for one in wanted:
-                yield one, Progress(0, math.nan)
                 value = found[one.case.name, one.case.batch]
                 if value is None:
                     raise KeyboardInterrupt
@@ -212,7 +208,7 @@ class TestEnds:
         monkeypatch.setattr(demo, "carry_out", carry_out)
         code, _, err, [written] = ended()
         assert (code, written["partial"]) == (1, True)
-        assert err.startswith("demo: process 1 of 2 to train in could not be started: Too many open files. --threads 1")
+        assert err.startswith("demo: process 1 to train in could not be started: Too many open files. --threads 1")
 
     @pytest.mark.parametrize(
         ("problem", "said"),
@@ -282,18 +278,10 @@ def test_the_terminal_shows_everything_at_any_width(width):
         assert any("1 of 3 diverged" in line for line in lines)
 
 
-def test_bars_are_of_runs_under_way():
+def test_the_bar_is_of_the_time_that_runs_take():
     made = result(dict.fromkeys(USUAL))
-    console = Console(file=io.StringIO(), width=100, height=30, force_terminal=True)
-    watch = terminal.Watch(console, made)
-    first, second, *_ = made.runs()
-    for seen in ((first, Progress(0, math.nan)), (second, Progress(0, math.nan)), (first, Progress(10, 2.5))):
-        watch.see(seen)
-    shown = {task.description: (task.completed, task.fields["loss"]) for task in watch._bars.tasks}
-    assert shown == {
-        "all runs": (0, ""), f"  {first}": (10, "loss 2.500"), f"  {second}": (0, "getting ready")
-    }  # fmt: skip
-    watch.see((first, outcome(first, 97.0)))
-    assert [task.description for task in watch._bars.tasks] == ["all runs", f"  {second}"]
-    assert watch._bars.tasks[0].completed == first.cost
-    assert watch._bars.tasks[0].total == sum(run.cost for run in made.runs())
+    watch = terminal.Watch(Console(file=io.StringIO(), width=100, height=30, force_terminal=True), made)
+    first, *_ = made.runs()
+    watch.see(first, outcome(first, 97.0))
+    (bar,) = watch._bar.tasks
+    assert (bar.completed, bar.total) == (first.cost, sum(run.cost for run in made.runs()))
