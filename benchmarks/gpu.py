@@ -24,7 +24,7 @@ if find_spec("layerwise") is None:
 
 from rows import RESULTS, append, provenance  # noqa: E402
 
-PARTS = ("check", "profile", "graph", "table", "tests", "sweep")
+PARTS = ("check", "profile", "graph", "table", "sweep")
 MODELS = ("gpt-1b", "bert-base", "resnet50", "tiny-1000")
 TABLE = "gpu.csv"
 LIMIT = 540
@@ -109,9 +109,8 @@ def report(asked: argparse.Namespace, place: Any, to: Any) -> int:
     copy = measure_copy(place)
     kept = not (asked.no_write or place.interpreted)
     write = writer(origin, asked.out or RESULTS) if kept else ignore
-    log = None if asked.out is None else asked.out / "tests.txt"
     results = Results(to or sys.stdout, copy, deadline.passed)
-    doing, say = Run(place, results, deadline, write, log), results.say
+    doing, say = Run(place, results, deadline, write), results.say
     say(f"layerwise {layerwise.__version__} of {Path(layerwise.__file__).parent}")
     say(f"{origin['gpu']}, engine {place.engine}, torch {origin['torch']}, triton {origin['triton']}")
     say("An interpreter takes the steps: times say nothing." if place.interpreted else str(copy), "")

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from layerwise.cli.bench.measure import in_short
 from layerwise.cli.bench.shapes import SETS
-from on_gpu import check, graph, profiled, rivals, testing
+from on_gpu import check, graph, profiled, rivals
 from on_gpu.check import Outcome
 from on_gpu.place import OPTIMIZERS, Place
 from on_gpu.sweep import sweep
@@ -51,7 +50,6 @@ class Run:
     results: Results
     deadline: Deadline
     write: Callable[[list[dict[str, object]]], None] = lambda rows: None
-    log: Path | None = None  # of the tests
     wrong: int = 0
     left_out: list[str] = field(default_factory=list)
 
@@ -69,8 +67,6 @@ class Run:
             )
         if "table" in only:
             yield from (Part(f"table, {model}", partial(self.tables, model)) for model in models)
-        if "tests" in only:
-            yield Part("tests", self.tests)
         if "sweep" in only:
             rounds = self.rounds(OF_SWEEP)
             yield from (
@@ -127,16 +123,3 @@ class Run:
     def compiled(self, model: str, name: str) -> None:
         work, peers = self.place.work(SETS[model]()), rivals.compiled(name, self.place, self.deadline.left)
         self.results.show(self.results.measure("compiled", name, model, work, peers, self.rounds(ROUNDS[model])))
-
-    def tests(self) -> None:
-        """Run the tests for as long as there is time; where they cannot run, say what is missing."""
-        if self.log is None:
-            self.left_out.append("tests, which need --out for what they print")
-        elif gone := testing.missing():
-            self.left_out.append(f"tests, which need {gone}")
-        else:
-            found = testing.run(self.log, self.deadline.left())
-            self.results.say(found.line, "")
-            self.wrong += found.failed
-            if not found.whole:
-                self.left_out.append("tests beyond those, for which there was no time")
