@@ -73,7 +73,7 @@ MISTAKES = {
     "recommend": [
         ("lamb", "missing argument 'batch'."),
         ("lamb many", "invalid value for 'batch'"),
-        ("lamb -5", "invalid value for 'batch': it must be an integer ≥ 1, but is -5."),
+        ("lamb -5", "no such option: -5."),
         ("lamb 1e4", "invalid value for 'batch': it must be an integer ≥ 1, but is 1e4."),
         ("lamb 0", "invalid value for 'batch': it must be an integer ≥ 1, but is 0"),
         ("signum 1024", "invalid value for 'optimizer': there is no optimizer 'signum'"),

@@ -87,9 +87,7 @@ def test_a_worker_that_is_killed_is_an_error_and_no_hang():
 @pytest.mark.slow
 def test_a_mistake_of_ours_is_told_with_its_traceback():
     wrong = replace(ONE, case=replace(ONE.case, contender=replace(LARS, optimizer="layerwise.torch.Missing")))
-    with pytest.raises(
-        WorkerError, match=r"seed 0 failed\. This is a mistake of ours:\n[^$]*Traceback[^$]*Missing"
-    ):
+    with pytest.raises(WorkerError, match=r"seed 0 failed\. This is a mistake of ours:\n[^$]*Traceback[^$]*Missing"):
         list(carry_out([wrong], 1))
     assert multiprocessing.active_children() == []
 

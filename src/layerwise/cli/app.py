@@ -12,7 +12,7 @@ from layerwise.cli import info as facts
 from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
 from layerwise.cli.exits import INTERRUPTED, WRONG
-from layerwise.cli.usage import UsageError, WithNumbers, in_one_line
+from layerwise.cli.usage import UsageError, in_one_line
 from layerwise.errors import LayerwiseError
 
 app = typer.Typer(
@@ -68,6 +68,4 @@ def info(
 
 app.command("presets", short_help="List the named variants, or show one.")(presets.command)
 app.command("bench", short_help="Time optimizers side by side on this machine.")(bench.command)
-app.command("recommend", cls=WithNumbers, short_help="Settings for a batch size, with their sources.")(
-    recommend.command
-)
+app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 import layerwise
+from layerwise.cli.rows import show_rows
 from layerwise.cli.usage import one_of
 from layerwise.presets import Preset
 from layerwise.registry import ENTRIES
 
 OPTIMIZERS = tuple(ENTRIES)
 WIDE = 76  # columns; on fewer there is no room for a table
+COLUMNS: dict[str, dict[str, Any]] = {
+    "preset": {"no_wrap": True},
+    "optimizer": {"no_wrap": True},
+    "how it differs from our defaults": {"ratio": 3},
+    "not reproduced": {"ratio": 2, "style": "dim"},
+}
 EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # where they are listed
 
 
@@ -49,10 +53,9 @@ def show_presets(console: Console, found: Sequence[Preset]) -> None:
     """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each, so that grep finds it."""
     if not console.is_terminal:
         print(*found, sep="\n")
-    elif console.width >= WIDE:
-        console.print(_table(found))
     else:
-        _show_list(console, found)
+        each = ((one.name, one.optimizer, one.differs, one.not_reproduced) for one in found)
+        show_rows(console, WIDE, COLUMNS, ((list(map(Text, cells)), "") for cells in each))
     console.print(Text(example(found), style="dim"), soft_wrap=True)
 
 
@@ -63,29 +66,9 @@ def example(found: Sequence[Preset]) -> str:
     return f'Use one as {one.optimizer}.like("{one.name}", model.parameters(){lr}).'
 
 
-def _show_list(console: Console, found: Sequence[Preset]) -> None:
-    for preset in found:
-        console.print(Text.assemble((preset.name, "bold"), f" ({preset.optimizer})"))
-        console.print(Padding(Text(preset.differs), (0, 0, 0, 2)))
-        if preset.not_reproduced:
-            console.print(Padding(Text(f"Not reproduced: {preset.not_reproduced}", style="dim"), (0, 0, 0, 2)))
-
-
 def show_preset(console: Console, preset: Preset) -> None:
     options = "".join(f", {name}={value!r}" for name, value in preset.options.items())
     lr = "" if "lr" in preset.options else "lr=…, "
     wide = not console.is_terminal
     console.print(Text(str(preset)), soft_wrap=wide)
     console.print(Text(f"{preset.optimizer}({lr}{options[2:]})"), soft_wrap=wide)
-
-
-def _table(found: Sequence[Preset]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
-    for heading in ("preset", "optimizer"):
-        table.add_column(heading, no_wrap=True)
-    table.add_column("how it differs from our defaults", ratio=3)
-    table.add_column("not reproduced", ratio=2, style="dim")
-    for preset in found:
-        row = (preset.name, preset.optimizer, preset.differs, preset.not_reproduced)
-        table.add_row(*map(Text, row))  # Text, because square brackets in a preset are not markup
-    return table

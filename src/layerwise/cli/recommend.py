@@ -5,22 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict
+from math import inf
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
+from layerwise.checks import integer, number
 from layerwise.cli.exits import Mistake
-from layerwise.cli.usage import in_flags, number, one_of, whole
+from layerwise.cli.rows import Row, show_rows
+from layerwise.cli.usage import in_flags, one_of, read
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Line, Recommendation, recommend
 from layerwise.recipes.numbers import percent
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
+COUNT, NUMBER = integer(1), number(-inf)
+COLUMNS: dict[str, dict[str, Any]] = {
+    "setting": {"no_wrap": True},
+    "value": {"no_wrap": True},
+    "where it is from, and how far away": {},
+}
 WIDE = 60  # columns; on fewer there is no room for a table
 
 
@@ -34,20 +40,24 @@ def _series() -> Iterator[str]:
 
 def command(
     optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", _optimizers))],
-    batch: Annotated[int, typer.Argument(**whole(1), help="Samples a step, over all devices.")],
-    reference_batch: Annotated[int | None, typer.Option(**whole(1), help="A batch that you have tuned, with …")] = None,
+    batch: Annotated[int, typer.Argument(**read(int, COUNT), help="Samples a step, over all devices.")],
+    reference_batch: Annotated[
+        int | None, typer.Option(**read(int, COUNT), help="A batch that you have tuned, with …")
+    ] = None,
     reference_lr: Annotated[
-        float | None, typer.Option(**number(), help="… the optimizer's learning rate found good there.")
+        float | None, typer.Option(**read(float, NUMBER), help="… the optimizer's learning rate found good there.")
     ] = None,
     reference_warmup: Annotated[
-        float | None, typer.Option(**number(), help="Its warm-up, as a share of the run.")
+        float | None, typer.Option(**read(float, NUMBER), help="Its warm-up, as a share of the run.")
     ] = None,
     reference_decay: Annotated[
         float | None,
-        typer.Option(**number(), help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms."),
+        typer.Option(
+            **read(float, NUMBER), help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms."
+        ),
     ] = None,
     total_samples: Annotated[
-        float | None, typer.Option(**number(), help="Samples of the whole run, to count steps.")
+        float | None, typer.Option(**read(float, NUMBER), help="Samples of the whole run, to count steps.")
     ] = None,
     like: Annotated[
         str | None,
@@ -75,10 +85,7 @@ def show_recommendation(console: Console, found: Recommendation) -> None:
         return
     title, *_ = found.explain()
     console.print(Text(title, style="bold"))
-    if console.width >= WIDE:
-        console.print(_table(found))
-    else:
-        _show_list(console, found)
+    show_rows(console, WIDE, COLUMNS, map(_row, found.lines))
     for note in found.notes:
         console.print(Text(f"note: {note}"))
     for source in found.sources:
@@ -130,28 +137,8 @@ def as_json(found: Recommendation) -> str:
     return json.dumps(asdict(found) | more | {"code": "\n".join(code(found)).strip()}, indent=2)
 
 
-def _table(found: Recommendation) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_lines=False, pad_edge=False)
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", no_wrap=True)
-    table.add_column("where it is from, and how far away")
-    for line in found.lines:
-        table.add_row(*_row(line), style="dim" if line.alternative else "")
-    return table
-
-
-def _row(line: Line) -> tuple[Text, ...]:
+def _row(line: Line) -> Row:
     setting = f"  {line.setting}" if line.alternative else line.setting
-    return Text(setting), Text(line.value, style="" if line.alternative else "bold"), _origin(line)
-
-
-def _origin(line: Line) -> Text:
-    return Text.assemble(line.why, (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan"))
-
-
-def _show_list(console: Console, found: Recommendation) -> None:
-    for line in found.lines:
-        setting, value, origin = _row(line)
-        style = "dim" if line.alternative else ""
-        console.print(Text.assemble(setting, ": ", value, style=style))
-        console.print(Padding(origin, (0, 0, 0, 4)), style=style)
+    origin = Text.assemble(line.why, (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan"))
+    cells = Text(setting), Text(line.value, style="" if line.alternative else "bold"), origin
+    return cells, "dim" if line.alternative else ""

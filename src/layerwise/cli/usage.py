@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any
 
 import typer
-from typer.core import TyperCommand
+
+from layerwise.checks import Check, Refused
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -39,60 +39,17 @@ def in_flags(message: str, names: Iterable[str]) -> str:
     return re.sub(r"(, | or )None\b", "", message).replace("but is None", "but is missing")
 
 
-class WithNumbers(TyperCommand):
-    """A command whose arguments may be negative numbers, which are no options.
+def read(kind: type, check: Check) -> dict[str, Any]:
+    """Return the parser of an option or argument that is a number."""
 
-    The parser takes what begins with a dash for an option. A space before it is skipped when the number is read.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        takes_value = {name for one in self.params if not getattr(one, "is_flag", True) for name in one.opts}
-        follows = ["", *args]
-        return super().parse_args(
-            ctx,
-            [
-                f" {one}" if re.match(r"-[.\d]", one) and before not in takes_value else one
-                for before, one in zip(follows, args, strict=False)
-            ],
-        )
-
-
-def whole(low: int, high: int | None = None) -> dict[str, Any]:
-    """Return the parser of an option or argument that takes an integer in this range."""
-    allowed = f"an integer ≥ {low}" if high is None else f"an integer from {low} to {high}"
-
-    def parse(text: Any) -> int:
+    def parse(text: Any) -> Any:
         try:
-            found = int(text)
-        except ValueError:
-            found = low - 1
-        if found < low or (high is not None and found > high):
-            raise _refused(allowed, text)
-        return found
+            return check.convert(kind(text))
+        except (ValueError, Refused):
+            raise typer.BadParameter(f"it must be {check.allowed}, but is {text}.") from None
 
-    parse.__name__ = "int"  # as --help calls what it takes
+    parse.__name__ = kind.__name__  # as --help calls what it takes
     return {"parser": parse}
-
-
-def number(low: float = -math.inf) -> dict[str, Any]:
-    """Return the parser of an option that takes a finite number from `low`."""
-    allowed = "a finite number" if low == -math.inf else f"a finite number ≥ {low:g}"
-
-    def parse(text: Any) -> float:
-        try:
-            found = float(text)
-        except ValueError:
-            found = math.nan
-        if not math.isfinite(found) or found < low:
-            raise _refused(allowed, text)
-        return found
-
-    parse.__name__ = "float"
-    return {"parser": parse}
-
-
-def _refused(allowed: str, value: Any) -> Exception:
-    return typer.BadParameter(f"it must be {allowed}, but is {str(value).strip()}.")
 
 
 def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:

@@ -8,16 +8,19 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from layerwise.checks import Check, integer, number
+from layerwise.checks import one_of as any_of
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.request import Request
 from layerwise.cli.bench.run import run_bench
 from layerwise.cli.bench.shapes import SETS, parameters
 from layerwise.cli.exits import Mistake
 from layerwise.cli.files import as_file, check_writable
-from layerwise.cli.usage import number, one_of, whole
+from layerwise.cli.usage import one_of, read
 from layerwise.threads import MOST, wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
+THREADS = Check(f"an integer from 1 to {MOST}", any_of(*range(1, MOST + 1)).convert)
 DEFAULT = "resnet50"
 FRONTS = ("torch", "numpy", "jax")
 
@@ -45,9 +48,9 @@ def command(
     against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(**whole(1, MOST), help="Of ours and of PyTorch.")] = None,
-    rounds: Annotated[int, typer.Option(**whole(3), help="Steps of each that count.")] = 11,
-    memory: Annotated[float | None, typer.Option(**number(0), help="Take no more, in GiB.")] = None,
+    threads: Annotated[int | None, typer.Option(**read(int, THREADS), help="Of ours and of PyTorch.")] = None,
+    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Steps of each that count.")] = 11,
+    memory: Annotated[float | None, typer.Option(**read(float, number(0)), help="Take no more, in GiB.")] = None,
     csv: Annotated[
         Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write a line for each to this file.")
     ] = None,
