@@ -61,10 +61,10 @@ _BIG_VISION = {
 _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
 _ALL = (
-    Preset("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults.", ""),
-    Preset("optax.lamb", "Lamb", {}, "the paper; the ratio on every leaf, masked or not.", ""),
+    Preset("paper.Lamb", "Lamb", {}, "arXiv 1904.00962: our defaults."),
+    Preset("optax.lamb", "Lamb", {}, "the paper; the ratio on every leaf, masked or not."),
     Preset("axonml.LAMB", "Lamb", {}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
-    Preset("tfa.LAMB", "Lamb", {}, "the paper; its exclusion lists are `adapt` and `decay` by name.", ""),
+    Preset("tfa.LAMB", "Lamb", {}, "the paper; its exclusion lists are `adapt` and `decay` by name."),
     Preset(
         "apex.FusedLAMB",
         "Lamb",
@@ -128,7 +128,6 @@ _ALL = (
         {"eps": 1e-8, "keep_norm": "first"},
         "arXiv 2606.16899: Adam on a sphere, for matrices. Every tensor keeps the norm that it starts with; an lr to "
         "try is √(lr·λ) of an AdamW run.",
-        "",
     ),
     Preset(
         "levanter.AdamH",
@@ -138,7 +137,7 @@ _ALL = (
         "its Adam for embeddings, norms and biases, which a group with another rule is here; zeros stay zeros there, "
         "and clipping is by the norm of what AdamH steps alone.",
     ),
-    Preset("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults.", ""),
+    Preset("paper.Lars", "Lars", {}, "arXiv 1708.03888: our defaults."),
     Preset(
         "yscv.Lars",
         "Lars",
@@ -146,7 +145,7 @@ _ALL = (
         "the paper without momentum.",
         "a nan norm gives it the ratio 1; here it stays nan.",
     ),
-    Preset("optax.lars", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖.", ""),
+    Preset("optax.lars", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖."),
     Preset(
         "timm.Lars",
         "Lars",
@@ -160,9 +159,8 @@ _ALL = (
         "Lars",
         {"weight_decay": 1e-4, "eps": 1e-7},
         "decay 1e-4; its epsilon of 0 becomes 1e-7. Its skip list is `adapt` and `decay` by name.",
-        "",
     ),
-    Preset("simclr.LARS", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name.", ""),
+    Preset("simclr.LARS", "Lars", {"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name."),
     Preset(
         "apex.LARC",
         "Lars",
@@ -170,7 +168,7 @@ _ALL = (
         "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
         "where a norm is 0 it drops weight decay, which we keep.",
     ),
-    Preset("paper.Came", "Came", {}, "arXiv 2307.02047, algorithm 2: our defaults.", ""),
+    Preset("paper.Came", "Came", {}, "arXiv 2307.02047, algorithm 2: our defaults."),
     Preset(
         "came_pytorch.CAME",
         "Came",
@@ -185,7 +183,7 @@ _ALL = (
         'the paper; the third of its betas is beta3, fixed_decay is decay_scale="none".',
         "weight_decouple=False; ams_bound.",
     ),
-    Preset("paper.ScaleSGD", "ScaleSGD", {}, "arXiv 2506.16659, algorithm 1: our defaults.", ""),
+    Preset("paper.ScaleSGD", "ScaleSGD", {}, "arXiv 2506.16659, algorithm 1: our defaults."),
     Preset(
         "mem_eff_pt.SCALE",
         "ScaleSGD",
@@ -193,7 +191,7 @@ _ALL = (
         'the paper, by its authors; its last layer has momentum=0.9, and its embedding over="rows".',
         "AdamW for tensors of one dimension.",
     ),
-    Preset("paper.SinkGD", "SinkGD", {}, "arXiv 2502.06742, algorithms 3 and 4: our defaults.", ""),
+    Preset("paper.SinkGD", "SinkGD", {}, "arXiv 2502.06742, algorithms 3 and 4: our defaults."),
     Preset(
         "axolotl.SinkGD",
         "SinkGD",
@@ -203,7 +201,7 @@ _ALL = (
         "AdamW for tensors of one dimension; spectral norms; a floor under norms of lines, where ours is under their "
         "root mean squares.",
     ),
-    Preset("paper.StableAdamW", "StableAdamW", {}, "arXiv 2304.13013, algorithm 2: our defaults.", ""),
+    Preset("paper.StableAdamW", "StableAdamW", {}, "arXiv 2304.13013, algorithm 2: our defaults."),
     Preset(
         "optimi.StableAdamW",
         "StableAdamW",
@@ -227,10 +225,10 @@ _ALL = (
         "decay on the gradient, 0 unless given.",
         "amsgrad.",
     ),
-    Preset("optax.adamw", "AdamW", {"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam.", ""),
-    Preset("torch.SGD", "SGD", {}, "our defaults: decay on the gradient.", ""),
-    Preset("optax.sgd", "SGD", {}, "our defaults; its momentum of None is 0.", ""),
-    Preset("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults.", ""),
+    Preset("optax.adamw", "AdamW", {"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam."),
+    Preset("torch.SGD", "SGD", {}, "our defaults: decay on the gradient."),
+    Preset("optax.sgd", "SGD", {}, "our defaults; its momentum of None is 0."),
+    Preset("paper.Adafactor", "Adafactor", {}, "arXiv 1804.04235: our defaults."),
     Preset(
         "transformers.Adafactor",
         "Adafactor",
@@ -243,7 +241,6 @@ _ALL = (
         "Adafactor",
         {"lr": 1e-3, "scale_parameter": False, "relative_step": False, "decay_scale": "step"},
         "the T5 fine-tuning recipe: an absolute lr of 1e-3, clipped at 1.",
-        "",
     ),
     Preset(
         "timm.cadafactor",
@@ -312,14 +309,8 @@ _ALL = (
         "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
         "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
     ),
-    Preset("paper.NovoGrad", "NovoGrad", {}, "arXiv 1905.11286: our defaults.", ""),
-    Preset(
-        "optax.novograd",
-        "NovoGrad",
-        {"betas": (0.9, 0.25), "eps": 1e-6},
-        "the paper; β = (0.9, 0.25), eps 1e-6.",
-        "",
-    ),
+    Preset("paper.NovoGrad", "NovoGrad", {}, "arXiv 1905.11286: our defaults."),
+    Preset("optax.novograd", "NovoGrad", {"betas": (0.9, 0.25), "eps": 1e-6}, "the paper; β = (0.9, 0.25), eps 1e-6."),
     Preset(
         "apex.FusedNovoGrad",
         "NovoGrad",
@@ -348,7 +339,7 @@ _ALL = (
         'the paper; with grad_averaging the first direction is not weighed; weight_decouple is decay="decoupled".',
         "adam_debias, which multiplies lr by √(1 − β₂^t); fixed_decay.",
     ),
-    Preset("paper.AdamMini", "AdamMini", {}, "arXiv 2406.16793: our defaults, with `blocks` for its partition.", ""),
+    Preset("paper.AdamMini", "AdamMini", {}, "arXiv 2406.16793: our defaults, with `blocks` for its partition."),
     Preset(
         "adam_mini.Adam_mini",
         "AdamMini",

@@ -48,23 +48,15 @@ class ParamGroups(list[dict[str, Any]]):
     """A list of parameter groups for an optimizer. Print it to see the group of each parameter."""
 
     def __str__(self) -> str:
-        rows = [["parameter", "shape", "weight decay", "trust ratio"]]
         named = any(RULE in group for group in self)
+        rows = [["parameter", "shape", "weight decay", "trust ratio", *["rule"] * named]]
         for group in self:
             decay = "none" if group.get("weight_decay") == 0 else "yes"
             adapt = "no" if group.get("adapt") is False or _has_no_ratio(group) else "yes"
-            rows += [
-                [name, "×".join(map(str, whole_shape(p))) or "scalar", decay, adapt] for name, p in group["params"]
-            ]
-        if named:
-            rules = ["rule", *(group[RULE] for group in self for _ in group["params"])]
-            rows = [[*row, rule] for row, rule in zip(rows, rules, strict=True)]
+            said = [decay, adapt, *([group[RULE]] if named else [])]
+            rows += [[name, "×".join(map(str, whole_shape(p))) or "scalar", *said] for name, p in group["params"]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
-
-
-def _shown(p: Tensor) -> str:
-    return "×".join(map(str, whole_shape(p))) or "scalar"
 
 
 def _has_no_ratio(group: Mapping[str, Any]) -> bool:
