@@ -9,7 +9,6 @@ them. All processes find the same numbers, but for what the profiler sees of Glo
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch.distributed.fsdp import fully_shard
 
 import layerwise.torch
 from layerwise.cli.bench.memory import peak_on_cpu
-from rows import RESULTS, append, provenance, show
+from rows import RESULTS, append, parser_of, provenance, show
 from sharding import Sent
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
@@ -130,9 +129,8 @@ def rows_of(ranks: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--ranks", type=int, choices=RANKS, action="append", help="only so many; may be repeated")
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     rows = [row for ranks in given.ranks or RANKS for row in rows_of(ranks)]
     show("memory of a step in the backward pass", rows)

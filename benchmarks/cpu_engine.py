@@ -7,7 +7,6 @@ include their Python.
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
@@ -26,7 +25,7 @@ from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Step, alternately
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
-from rows import RESULTS, append, figures, provenance, show
+from rows import RESULTS, append, figures, parser_of, provenance, show
 
 TABLE = "cpu_engine.csv"
 SHOWN = (
@@ -43,14 +42,13 @@ ROUNDS = {"bert-base": 11, "tiny-1000": 41}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the small set; nothing is written")
     parser.add_argument(
         "--only", choices=("table", "scale", "sweep", "threads", "copy"), action="append", help="may be repeated"
     )
     parser.add_argument("--optimizer", choices=OPTIMIZERS, action="append", help="only this; may be repeated")
     parser.add_argument("--threads", type=int, default=min(2, layerwise.get_num_threads()))
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     use_threads(given.threads)
     origin = {**provenance(), **versions(), "isa": _native.instruction_set()}

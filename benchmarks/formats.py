@@ -7,7 +7,6 @@ Adam's.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,7 +16,7 @@ import layerwise
 import layerwise.torch
 from layerwise.cli.bench.shapes import SETS
 from layerwise.cli.bench.timing import Timing, alternately
-from rows import RESULTS, append, figures, provenance, show
+from rows import RESULTS, append, figures, parser_of, provenance, show
 
 TABLE = "formats.csv"
 YARDSTICK = "torch.optim.Adam, fused, float32"
@@ -65,12 +64,11 @@ def timed_rows(optimizer: str, set_name: str, rounds: int) -> Iterator[dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--optimizer", choices=OPTIONS, action="append", help="only these; may be repeated")
     parser.add_argument("--shapes", default="bert-base", choices=SETS, help="the set of shapes")
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--threads", type=int, default=layerwise.get_num_threads(), help="of both, ours and PyTorch's")
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     layerwise.set_num_threads(given.threads)
     torch.set_num_threads(given.threads)

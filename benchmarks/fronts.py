@@ -12,7 +12,6 @@ is measured where it is installed.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import time
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from layerwise.cli.bench.peers import PEERS, Peer
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.cli.info import version_of
-from rows import RESULTS, append, figures, in_turns, provenance, show
+from rows import RESULTS, append, figures, in_turns, parser_of, provenance, show
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 CATALOGUES = {"torch": PEERS, "numpy": NUMPY_PEERS, "jax": JAX_PEERS}
@@ -88,12 +87,11 @@ def measure(front: str, optimizer: str, set_name: str, rounds: int) -> list[dict
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, "FRONT_front.csv")
     parser.add_argument("front", choices=ROUNDS)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the small sets; nothing is written")
     parser.add_argument("--shapes", choices=SETS, action="append", help="only these sets; may be repeated")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, action="append", help="only these; may be repeated")
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/FRONT_front.csv")
     given = parser.parse_args()
     rounds = {name: 3 if given.quick else n for name, n in ROUNDS[given.front].items()}
     origin = {**provenance(), **(versions() if given.front == "torch" else {})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from demo.run import new_result, train
 from demo.settings import Run
 from demo.terminal import Watch, new_console
 from rows import RESULTS, append, provenance
+from rows import read as table
 
 TABLE = RESULTS / "demo.csv"
 
@@ -43,8 +43,7 @@ def place_of(run: Run) -> dict[str, str]:
 
 def read(path: Path = TABLE) -> tuple[Result, Mapping[str, str]]:
     """Return the last run of the demo, and the row that says where it was made."""
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+    rows = table(path)
     last = rows[-1]
     result = new_result()
     key = tuple(place_of(result.runs()[0]))

@@ -8,7 +8,6 @@ that of a process which imports the same and builds nothing. torchao's AdamW8bit
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from rows import RESULTS, append, provenance, show
+from rows import RESULTS, append, parser_of, provenance, show
 
 TABLE = "memory.csv"
 MIB = 2**20
@@ -162,8 +161,7 @@ def rows_of(kinds: Mapping[int, Kind], peaks: bool) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--no-peak", action="store_true", help="count bytes alone, which takes seconds")
     parser.add_argument("--train", type=int, metavar="ROW", help="train as this row does; -1 imports and ends")
     given = parser.parse_args()

@@ -5,7 +5,6 @@ The model is the transformer of backward_memory.py, in float32; a step has two m
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 
 import torch
@@ -13,7 +12,7 @@ import torch
 from backward_memory import Transformer
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.torch import NoiseScale
-from rows import RESULTS, append, provenance, show
+from rows import RESULTS, append, parser_of, provenance, show
 
 TABLE = "noise_scale.csv"
 PASSES, WORDS = 2, 8192
@@ -45,8 +44,7 @@ def row(sequences: int, length: int, plain: Timing, measured: Timing) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--sequences", type=int, default=4, help="in a micro-batch (%(default)s)")
     parser.add_argument("--length", type=int, default=128, help="words in each (%(default)s)")
     parser.add_argument("--rounds", type=int, default=11)

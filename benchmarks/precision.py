@@ -20,8 +20,6 @@ Rounding to nearest must not be; where it is, or is not worse, its row says that
 
 from __future__ import annotations
 
-import argparse
-import csv
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ from typing import Any, NamedTuple
 import checkout  # noqa: F401
 from demo.result import Outcome
 from demo.settings import DIGITS, LAMB, LARS, TEXT, WITH_MOMENTUM, Case, Contender, Run, Task
-from rows import RESULTS, append, provenance
+from rows import RESULTS, parser_of, provenance, read, supersede
 
 FOUND = RESULTS / "precision.csv"
 REFERENCE, CONTROL = "float32", "bf16 nearest"
@@ -229,16 +227,10 @@ def markdown(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in body)
 
 
-def read() -> list[Row]:
-    with FOUND.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, FOUND.name)
     parser.add_argument("--calibrate", action="store_true", help="print what the margins are made from")
     parser.add_argument("--table", action="store_true", help=f"only print the table of {FOUND.name}")
-    parser.add_argument("--no-write", action="store_true", help=f"do not write {RESULTS.name}/{FOUND.name}")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2, help="processes; 0 is this one")
     parser.add_argument("--data", choices=BATCH, help="only this network")
@@ -248,7 +240,7 @@ def main() -> None:
         return calibrate(tried, range(100, 104), given.workers)
     if not given.table:
         measure(tried, range(given.seeds), given.workers, not given.no_write)
-    return None if given.no_write else print(markdown(read()))
+    return None if given.no_write else print(markdown(read(FOUND)))
 
 
 def measure(tried: Sequence[tuple[Task, Contender]], seeds: Sequence[int], workers: int, written: bool) -> None:
@@ -257,15 +249,7 @@ def measure(tried: Sequence[tuple[Task, Contender]], seeds: Sequence[int], worke
     for found in ladder(tried, seeds, workers):
         print(markdown(found), flush=True)
         if written:
-            write([{**one, **where} for one in found])
-
-
-def write(found: Sequence[Row]) -> None:
-    """Replace what was known of this network and optimizer."""
-    place = {(one["data"], one["optimizer"]) for one in found}
-    rows = [one for one in (read() if FOUND.exists() else []) if (one["data"], one["optimizer"]) not in place]
-    FOUND.unlink(missing_ok=True)
-    append(FOUND, [*rows, *found])
+            supersede(FOUND, [{**one, **where} for one in found], "data", "optimizer")
 
 
 if __name__ == "__main__":

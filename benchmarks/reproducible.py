@@ -6,7 +6,6 @@ engine, and reproducibly. A ratio is that of the medians, to the usual step.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ import torch
 
 import layerwise
 import layerwise.torch
-from rows import RESULTS, append, provenance, show
+from rows import RESULTS, append, parser_of, provenance, show
 
 TABLE = "reproducible.csv"
 SHAPES = {"one of 4096×4096": [(4096, 4096)], "200 of 64×64": [(64, 64)] * 200}
@@ -63,9 +62,8 @@ def rows_of(optimizer: str, shapes: str, rounds: int) -> Iterator[dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     layerwise.set_num_threads(1)
     torch.set_num_threads(1)

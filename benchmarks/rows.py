@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import subprocess
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -45,6 +46,29 @@ def figures(timing: Timing, base: Timing) -> dict[str, object]:
 def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str] = ()) -> None:
     """Print these columns, or all."""
     print(title, *aligned([{name: str(row[name]) for name in columns or row} for row in rows]), "", sep="\n")
+
+
+def parser_of(about: str | None, table: str) -> ArgumentParser:
+    """The options of a script that appends to a table, one for all of them."""
+    parser = ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--no-write", action="store_true", help=f"do not write to {RESULTS.name}/{table}")
+    return parser
+
+
+def read(path: Path, **only: str) -> list[dict[str, str]]:
+    """The rows of a table that have these values; of one that is not there, none."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [row for row in csv.DictReader(file) if only.items() <= row.items()]
+
+
+def supersede(path: Path, rows: Sequence[Mapping[str, object]], *key: str) -> None:
+    """Add rows in the place of those that have their values in these columns."""
+    places = {tuple(str(row[name]) for name in key) for row in rows}
+    kept = [row for row in read(path) if tuple(row[name] for name in key) not in places]
+    path.unlink(missing_ok=True)
+    append(path, [*kept, *rows])
 
 
 def append(path: Path, rows: Sequence[Mapping[str, object]]) -> None:

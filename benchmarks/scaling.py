@@ -15,7 +15,6 @@ that was not trained on. Runs that the table has are not repeated, so an interru
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 
 import checkout  # noqa: F401
 from demo.settings import ADAMW, LAMB, TEXT, Act, Case, Contender, Run, Tuned
-from rows import RESULTS, append, provenance
+from rows import RESULTS, append, provenance, read, supersede
 from tune_demo import OPTIONS, WARMUPS, Search, outcome, tune
 
 FOUND = RESULTS / "scaling.csv"
@@ -118,29 +117,23 @@ def tune_all(name: str, contenders: Sequence[Contender], workers: ProcessPoolExe
         search = Search(Act(0, name, task, (middle,)), middle, task.small)
         tune(search, workers)
         rows = [{**row, "map": f"{name}, tuning", "width": task.width} for row in search.rows()]
-        forget(f"{name}, tuning", contender.name)
-        write([{c: row[c] for c in COLUMNS} for row in rows])
+        supersede(FOUND, [{**{c: row[c] for c in COLUMNS}, **provenance()} for row in rows], "map", "optimizer")
 
 
 def fill(name: str, contenders: Sequence[Contender], workers: ProcessPoolExecutor) -> None:
     """Train what the table lacks of a map."""
-    there = known()
+    there = {tuple(row[c] for c in COLUMNS[:-1]) for row in read(FOUND)}
     wanted = [point for point in points(name, contenders) if point.key not in there]
     for point, found in zip(wanted, workers.map(loss, wanted), strict=True):
-        write([dict(zip(COLUMNS, (*point.key, f"{found:.4f}"), strict=True))])
+        row = dict(zip(COLUMNS, (*point.key, f"{found:.4f}"), strict=True))
+        append(FOUND, [{**row, **provenance()}])
         print(*point.key, f"{found:.4f}", flush=True)
-
-
-def read(name: str) -> list[dict[str, str]]:
-    """Return the rows of a map."""
-    with FOUND.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["map"] == name]
 
 
 def losses(name: str) -> dict[str, dict[int, dict[float, float]]]:
     """Return the mean loss over seeds of a map, by optimizer, batch or width, and learning rate."""
     found: dict[str, dict[int, dict[float, list[float]]]] = {c.name: {} for c in CONTENDERS}
-    for row in read(name):
+    for row in read(FOUND, map=name):
         by_lr = found[row["optimizer"]].setdefault(int(row[name]), {})
         by_lr.setdefault(float(row["lr"]), []).append(float(row["loss"]))
     return {
@@ -163,27 +156,6 @@ def markdown(name: str) -> str:
             best = min(by_lr, key=lambda lr: by_lr[lr])
             lines[-1].append(f"{best:g}: {by_lr[best]:.2f} (+{by_lr[kept] - by_lr[best]:.2f})")
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def forget(name: str, optimizer: str) -> None:
-    """Remove the rows of an earlier search."""
-    if FOUND.exists():
-        with FOUND.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.DictReader(file) if (row["map"], row["optimizer"]) != (name, optimizer)]
-        FOUND.unlink()
-        append(FOUND, rows)
-
-
-def known() -> set[tuple[str, ...]]:
-    if not FOUND.exists():
-        return set()
-    with FOUND.open(newline="", encoding="utf-8") as file:
-        return {tuple(row[c] for c in COLUMNS[:-1]) for row in csv.DictReader(file)}
-
-
-def write(rows: Sequence[Mapping[str, object]]) -> None:
-    where = provenance()
-    append(FOUND, [{**row, **where} for row in rows])
 
 
 def main() -> None:

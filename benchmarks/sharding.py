@@ -8,7 +8,6 @@ is measured where it is installed; those that cannot step sharded tensors are na
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +28,7 @@ import overlapping
 from fronts import versions
 from layerwise.cli.bench.peers import LR, load
 from layerwise.cli.bench.timing import Step, Timing, alternately
-from rows import RESULTS, append, provenance, show
+from rows import RESULTS, append, parser_of, provenance, show
 
 RANKS = (2, 4)
 TENSORS = (50, 100, 200, 400)
@@ -159,12 +158,11 @@ def overlap(worlds: Sequence[int], rounds: int) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, TABLE)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the smallest; nothing is written")
     parser.add_argument("--ranks", type=int, choices=RANKS, action="append", help="only so many; may be repeated")
     parser.add_argument("--tensors", type=int, choices=TENSORS, action="append", help="only so many; may be repeated")
     parser.add_argument("--overlap", action="store_true", help="buckets whose sums are on their way, and nothing else")
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE}")
     given = parser.parse_args()
     origin = {**provenance(), **versions()}
     if given.overlap:

@@ -13,10 +13,9 @@ settings.py holds the winners, and with them the learning rates in the middle of
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import checkout  # noqa: F401
 from demo.result import Outcome
 from demo.settings import ACTS, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
-from rows import RESULTS, provenance
+from rows import RESULTS, provenance, supersede
 
 SEEDS = (100, 101)
 FOUND = RESULTS / "tune_demo.csv"
@@ -188,22 +187,8 @@ def main() -> None:
         for search in wanted:
             tune(search, workers)
             if not given.no_write:
-                write(search)
-
-
-def write(search: Search) -> None:
-    """Replace what was known of this optimizer at this batch."""
-    where = provenance()
-    rows: list[Mapping[str, object]] = [{**row, **where} for row in search.rows()]
-    place = {str(rows[0][key]) for key in ("act", "optimizer", "batch")}
-    if FOUND.exists():
-        with FOUND.open(newline="", encoding="utf-8") as file:
-            rows += [row for row in csv.DictReader(file) if {row["act"], row["optimizer"], row["batch"]} != place]
-    rows.sort(key=lambda row: (int(str(row["act"])), str(row["optimizer"]), int(str(row["batch"]))))
-    with FOUND.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+                where = provenance()
+                supersede(FOUND, [{**row, **where} for row in search.rows()], "act", "optimizer", "batch")
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_messages_of_a_sharded_step_are_those_of_the_rows():
 
 
 def test_the_least_bytes_keep_the_loss_and_rounding_to_nearest_does_not():
-    found = [line for line in losses.lines(losses.read()) if line.tested]
+    found = [line for line in losses.lines(losses.read(losses.FOUND)) if line.tested]
     for line in found:
         if line.storage == losses.LEAST and line.optimizer == "LAMB":
             assert line.tested.low <= 0 <= line.tested.high or abs(line.tested.mean) < 0.005 * sum(line.losses) / 10
@@ -129,7 +129,7 @@ def test_the_table_of_bytes():
 def test_the_tables_of_learning_rates(name):
     assert scaling.markdown(name) in (DOCS / "transfer.md").read_text(encoding="utf-8")
     seeds = {}
-    for row in scaling.read(name):
+    for row in scaling.read(scaling.FOUND, map=name):
         seeds.setdefault((row["optimizer"], row[name], row["lr"]), set()).add(row["seed"])
     assert len(seeds) == len(scaling.CONTENDERS) * len(scaling.PLACES[name]) * len(scaling.FACTORS[name])
     assert all(len(each) == len(scaling.SEEDS) for each in seeds.values())

@@ -7,7 +7,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from drawn.style import TEXT, Drawing, Theme, beside, lettered, source
-from precision import CONTROL, FOUND, REFERENCE, Line, lines, read
+from precision import CONTROL, FOUND, REFERENCE, Line, lines
+from rows import read
 
 NETWORKS = {"digits": "convolutional network on digits", "text": "transformer on text"}
 LEAST = "split24 and int8 state"
@@ -16,7 +17,7 @@ MARKS = {"LAMB": "o", "LARS": "s", "Adafactor+momentum": "D"}
 
 def losses(figure: Figure, theme: Theme) -> None:
     """Draw mean differences of the loss over bytes a parameter, with intervals of 90 %, a panel for each network."""
-    rows = read()
+    rows = read(FOUND)
     found = lines(rows)
     for axes, (data, called) in zip(figure.subplots(len(NETWORKS), 1), NETWORKS.items(), strict=True):
         _panel(axes, theme, [line for line in found if line.data == data])

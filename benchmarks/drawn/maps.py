@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from drawn.style import TEXT, Draw, Drawing, Theme, lettered, source
-from scaling import FOUND, SEEDS, losses, read
+from rows import read
+from scaling import FOUND, SEEDS, losses
 
 WORST = 0.6  # nats above the best of a map, where colours end
 FRAME = "#d1242f"
@@ -33,7 +34,7 @@ def heat(name: str) -> Draw:
             theme,
             f"From {name} {first:,} to {last:,} the best learning rate moves: {moved}",
             f"Validation loss in nats, mean of {len(SEEDS)} seeds; the best of each {name} in a frame, – where a "
-            "training diverged. " + source(FOUND.name, read(name)[-1], "torch"),
+            "training diverged. " + source(FOUND.name, read(FOUND, map=name)[-1], "torch"),
         )
 
     return draw_maps

@@ -5,7 +5,6 @@ A picture is 600 pixels wide, so that its text can still be read where a page sh
 
 from __future__ import annotations
 
-import csv
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from rows import RESULTS
+from rows import RESULTS, read
 
 Row = Mapping[str, str]
 Theme = Mapping[str, Any]
@@ -72,8 +71,7 @@ class Drawing(NamedTuple):
 
 def rows_of(table: str, /, **only: str) -> list[Row]:
     """Return the rows of a table of results that have these values."""
-    with (RESULTS / table).open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if only.items() <= row.items()]
+    return read(RESULTS / table, **only)
 
 
 def latest(table: str, key: str, /, **only: str) -> dict[str, Row]:
