@@ -6,7 +6,6 @@ engine, and reproducibly. A ratio is that of the medians, to the usual step.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +14,8 @@ import torch
 
 import layerwise
 import layerwise.torch
-from rows import RESULTS, append, parser_of, provenance, show
+from layerwise.cli.bench.timing import Step, alternately
+from rows import RESULTS, append, figures, parser_of, provenance, show
 
 TABLE = "reproducible.csv"
 SHAPES = {"one of 4096×4096": [(4096, 4096)], "200 of 64×64": [(64, 64)] * 200}
@@ -27,38 +27,31 @@ STEPS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def made(optimizer: str, shapes: list[tuple[int, ...]], options: Mapping[str, Any]) -> Any:
-    """An optimizer that has taken two steps."""
+def step_of(optimizer: str, shapes: list[tuple[int, ...]], options: Mapping[str, Any]) -> Step:
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape).mul_(0.02)) for shape in shapes]
     for p in params:
         p.grad = torch.randn(p.shape).mul_(1e-3)
-    opt = getattr(layerwise.torch, optimizer)(params, lr=1e-3, **OPTIMIZERS[optimizer], **options)
-    for _ in range(2):
-        opt.step()
-    return opt
-
-
-def timed(optimizer: str, shapes: list[tuple[int, ...]], rounds: int) -> dict[str, list[float]]:
-    """The processor's milliseconds of each step."""
-    opts = {name: made(optimizer, shapes, options) for name, options in STEPS.items()}
-    found: dict[str, list[float]] = {name: [] for name in opts}
-    for _ in range(rounds):
-        for name, opt in opts.items():
-            start = time.process_time()
-            opt.step()
-            found[name].append(1e3 * (time.process_time() - start))
-    return found
+    step: Step = getattr(layerwise.torch, optimizer)(params, lr=1e-3, **OPTIMIZERS[optimizer], **options).step
+    return step
 
 
 def rows_of(optimizer: str, shapes: str, rounds: int) -> Iterator[dict[str, Any]]:
-    found = timed(optimizer, SHAPES[shapes], rounds)
-    usual = statistics.median(found["usual"])
-    for name, times in found.items():
-        low, middle, high = statistics.quantiles(times, n=4)
-        numbers = {"median_ms": f"{middle:.2f}", "q1_ms": f"{low:.2f}", "q3_ms": f"{high:.2f}"}
-        row = {"optimizer": optimizer, "shapes": shapes, "threads": 1, "step": name, "rounds": rounds, **numbers}
-        yield {**row, "ratio": f"{middle / usual:.2f}"}
+    steps = {name: step_of(optimizer, SHAPES[shapes], options) for name, options in STEPS.items()}
+    found = alternately(steps, rounds, clock=of_processor)
+    for name, timing in found.items():
+        common = {"optimizer": optimizer, "shapes": shapes, "threads": 1, "step": name}
+        numbers = figures(timing, found["usual"])
+        del numbers["min_ms"]
+        yield {**common, **numbers}
+
+
+def of_processor(step: Step) -> tuple[float, float]:
+    """The processor's time, which leaves out what else the machine does."""
+    start = time.process_time()
+    step()
+    seconds = time.process_time() - start
+    return seconds, seconds
 
 
 def main() -> None:

@@ -90,9 +90,13 @@ class Turns:
 
 
 def alternately(
-    steps: Mapping[str, Step], rounds: int, warmup: int = 2, together: Callable[[], object] | None = None
+    steps: Mapping[str, Step],
+    rounds: int,
+    warmup: int = 2,
+    together: Callable[[], object] | None = None,
+    clock: Clock = wall,
 ) -> dict[str, Timing]:
-    turns = Turns(steps, together=together)
+    turns = Turns(steps, clock, together)
     for _ in turns.take(rounds, warmup):
         pass
     return turns.timings()
