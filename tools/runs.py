@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, leaf
 
-from layerwise.engines.programs import form_of
+from layerwise.engines.structures import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.hyper import ClippedByNorm, Hyper
 from layerwise.registry import Entry
