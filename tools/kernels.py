@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import cpp
+import functions
 import triton_source
 from programs import Program, Structures, structures
 from runs import Run
@@ -51,7 +52,11 @@ def kernels_of(entry: Entry) -> Kernels:
     found = structures(entry)
     numbers = cpp.numbers_in(entry, found)
     header, names = cpp.header(entry, found, numbers)
-    return Kernels(entry, found, numbers, header, names, triton_source.module(entry, names, numbers))
+    module = triton_source.module(entry, names, numbers)
+    if entry.name == FACTORED:
+        of_factors = functions.averages(entry, cpp.member, triton_source.column)
+        header, module = header + of_factors[0], module.replace("PROGRAMS =", f"{of_factors[1]}PROGRAMS =")
+    return Kernels(entry, found, numbers, header, names, module)
 
 
 def _kernels() -> Iterator[Kernels]:
@@ -68,7 +73,8 @@ def all_of_them() -> tuple[dict[str, str], dict[str, str]]:
     places = [name for one in found for name in dict.fromkeys(one.names.values())]
     headers = {f"{_file(one)}.hpp": one.header for one in found}
     modules = {f"gpu/printed/{_file(one)}.py": one.functions for one in found}
-    return {**headers, "programs.hpp": _list(found, places)}, {**modules, "printed.py": _table(found, places)}
+    headers |= {"programs.hpp": _list(found, places), "storage.hpp": functions.header()}
+    return headers, {**modules, "printed.py": _table(found, places), "gpu/printed/storage.py": functions.module()}
 
 
 def _file(one: Kernels) -> str:
