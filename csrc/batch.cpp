@@ -31,17 +31,17 @@ int64_t cached_bytes() {
 
 bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
 
-#include "kernels/hash.hpp"
 #include "kernels/convert.hpp"
+#include "printed/storage.hpp"
 
 // Makes the keys of a step (src/layerwise/storage/bits.py, `at_step` and `turned`).
 void draw(Storage& storage, uint64_t t) {
   for (Stored& one : storage.of) {
     const bool turns = one.format == GROUPED;
     const uint64_t at = turns ? 0 : t;
-    one.k[0] = mix(uint32_t(at) ^ one.key[0]);
-    one.k[1] = mix(one.k[0] ^ one.key[1] ^ uint32_t(at >> 32));
-    one.turn = turns ? uint32_t(t) * TURN : 0;
+    const auto keys = at_step(one.key[0], one.key[1], uint32_t(at), uint32_t(at >> 32));
+    one.k[0] = keys.first, one.k[1] = keys.second;
+    one.turn = turns ? turn(uint32_t(t)) : 0;
   }
 }
 

@@ -72,13 +72,12 @@ template <class T>
 void update_in(const Layer& l, bool write, bool make_factors) {
   const Factors& f = *l.f;
   const AdafactorNumbers& k = numbers(l);
-  const T b2 = T(k.b2), a2 = T(k.a2);
   const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
                           void* factor, bool by_mean) {
     T* out = (T*)factor;
     const double divisor = at_least(double(n), 1);
     for_entries(l, Along(l, which, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
-      const T x = b2 * read<T>(dtype, stored + at) + a2 * T(sums[i] / divisor + k.eps1);
+      const T x = averaged(k, read<T>(dtype, stored + at), sums[i] / divisor);
       if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
       if (!make_factors) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
@@ -93,11 +92,8 @@ void update_in(const Layer& l, bool write, bool make_factors) {
 void answer_means(const Layer& l) {
   const Factors& f = *l.f;
   const AdafactorNumbers& k = numbers(l);
-  const double n = at_least(double(f.n_rows), 1);
-  for (int64_t m = 0; m < f.matrices; m++) {
-    const double G_mean = f.G_total[m] / at_least(double(f.n_rows * f.n_cols), 1) + k.eps1;
-    f.R_total[m] = at_least(k.b2 * (f.R_total[m] / n) + k.a2 * G_mean, k.least);
-  }
+  const double rows = at_least(double(f.n_rows), 1), all = at_least(double(f.n_rows * f.n_cols), 1);
+  for (int64_t m = 0; m < f.matrices; m++) f.R_total[m] = averaged_mean(k, f.R_total[m] / rows, f.G_total[m] / all);
 }
 
 void exchange(const Layer& l, const Along& along, double* sums, const int64_t* stride, double* to, bool back) {

@@ -7,6 +7,11 @@ inline float absolute(float x) { return fabsf(x); }
 inline double absolute(double x) { return fabs(x); }
 inline uint32_t bits_of(float x) { return __builtin_bit_cast(uint32_t, x); }
 inline float float_of(uint32_t u) { return __builtin_bit_cast(float, u); }
+inline int32_t as_int(float x) { return int32_t(x); }
+inline float as_float(int32_t x) { return float(x); }
+
+template <class A, class B>
+struct Two { A first; B second; };
 
 // x as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers. By bits, because
 // compilers make several loops of one that has such choices, and vectorize none.

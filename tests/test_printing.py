@@ -15,7 +15,8 @@ import pytest
 from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
-from layerwise.engines.programs import form_of, numbers, presence_of
+from layerwise.engines.programs import numbers
+from layerwise.engines.structures import form_of, presence_of
 from layerwise.errors import EngineError
 from layerwise.registry import Entry
 from layerwise.rules.asks import Now

@@ -9,7 +9,10 @@ from symbols import Symbol
 
 PRECEDENCE = {
     "|": 2,
+    "^": 3,
     "&": 3,
+    "<<": 4,
+    ">>": 4,
     "<": 4,
     ">": 4,
     "<=": 4,
@@ -22,6 +25,7 @@ PRECEDENCE = {
     "/": 6,
     "neg": 7,
 }
+BITWISE = {"|", "^", "&", "<<", ">>"}
 CALLS = {"sqrt": "root"}
 
 
@@ -112,7 +116,7 @@ class Printer:
         precedence = PRECEDENCE[x.op]
         left, right = x.args
         # Sums and products in the rule's own order, and conditions always in parentheses.
-        inner = 5 if precedence < 5 else precedence
+        inner = 7 if x.op in BITWISE else 5 if precedence < 5 else precedence
         return f"{self._of(left, inner)} {x.op} {self._of(right, inner + (precedence >= 5))}", precedence
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from runs import Run, choices
 from symbols import Names, NotPrinted, Symbol, handed_on, leaf, operation, substituted
 
-from layerwise.engines.programs import form_of, presence_of
+from layerwise.engines.structures import form_of, presence_of
 from layerwise.errors import ContradictionError
 from layerwise.registry import Entry
 from layerwise.rules.asks import ModelSum

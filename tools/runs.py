@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from types import FrameType, MethodType, ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -10,7 +11,7 @@ from unittest.mock import patch
 
 from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, leaf
 
-from layerwise.engines.programs import form_of
+from layerwise.engines.structures import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.hyper import ClippedByNorm, Hyper
 from layerwise.registry import Entry
@@ -46,7 +47,7 @@ class Run:
         while True:
             try:
                 replaced = patch.object(rule, "coefficients", lambda *_: known, create=True)
-                with replaced, Named(rule, self.names, shared):
+                with replaced, Named((rule,), self.names, shared):
                     asked = asking.send(answer)
             except StopIteration as end:
                 done: Stepped = end.value
@@ -163,8 +164,9 @@ def _is_number(x: Any) -> bool:
 class Named:
     """A context that notes under which names the functions of a rule, and of all rules, have symbols."""
 
-    def __init__(self, rule: ModuleType, names: Names, shared: Names) -> None:
-        self._file, self._names, self._shared, self._before = rule.__file__, names, shared, sys.gettrace()
+    def __init__(self, rules: Sequence[ModuleType], names: Names, shared: Names) -> None:
+        self._files, self._before = [rule.__file__ for rule in rules], sys.gettrace()
+        self._names, self._shared = names, shared
 
     def __enter__(self) -> None:
         sys.settrace(self._call)
@@ -173,11 +175,11 @@ class Named:
         sys.settrace(self._before)
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename in (self._file, *SHARED) else None
+        return self._line if frame.f_code.co_filename in (*self._files, *SHARED) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         code, names, arguments = frame.f_code, self._names, ()
-        if code.co_filename != self._file:  # what functions of all rules call their arguments says nothing
+        if code.co_filename not in self._files:  # what functions of all rules call their arguments says nothing
             names, arguments = self._shared, code.co_varnames[: code.co_argcount]
         for name, value in frame.f_locals.items():
             if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in arguments:

@@ -13,6 +13,7 @@ class NotPrinted(Exception):
 
 SUMS_ALONG = "it sums along some dimensions only"
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "pow": "**"}
+BITWISE = {"xor": "^", "lshift": "<<", "rshift": ">>"}
 COMPARISON = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "eq": "==", "ne": "!=", "and": "&", "or": "|"}
 
 
@@ -69,7 +70,7 @@ class Symbol:
         return str(self.args[-1]) if self.is_leaf else f"{self.op}({', '.join(map(str, self.args))})"
 
 
-LEAVES = ("raw", "input", "state", "kept", "layer", "coefficient", "total", "answer", "term")
+LEAVES = ("raw", "input", "state", "kept", "layer", "coefficient", "total", "answer", "term", "parameter")
 
 
 def leaf(kind: str, *what: Any, is_array: bool) -> Symbol:
@@ -152,9 +153,9 @@ def _operator(op: str, turned: bool) -> Callable[[Any, Any], Any]:
     return (lambda x, y: operation(op, y, x)) if turned else (lambda x, y: operation(op, x, y))
 
 
-for _name, _op in (ARITHMETIC | COMPARISON).items():
+for _name, _op in (ARITHMETIC | BITWISE | COMPARISON).items():
     setattr(Symbol, f"__{_name}__", _operator(_op, turned=False))
-    if _name in ARITHMETIC:
+    if _name not in COMPARISON:
         setattr(Symbol, f"__r{_name}__", _operator(_op, turned=True))
 
 

@@ -48,25 +48,19 @@ template <class T>
 inline void put(T* x, int64_t i, T value) { x[i] = value; }
 inline void put(uint16_t* x, int64_t i, float value) { x[i] = float_to_bf16(value); }
 
+// Calls for each stored number x with its place i: loops of numbers in a row, and of others.
+#define LAYERWISE_EACH(AT, DO)                                                                     \
+  if (stride == int64_t(sizeof(AT))) for (int64_t i = 0; i < n; i++) { AT& x = ((AT*)at)[i]; DO; } \
+  else for (int64_t i = 0; i < n; i++) { AT& x = *(AT*)(at + i * stride); DO; }                    \
+  break
+
 template <class T>
 void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict to) {
   switch (dtype) {
-    case F32:
-      if (stride == 4) for (int64_t i = 0; i < n; i++) to[i] = T(((const f32_at*)at)[i]);
-      else for (int64_t i = 0; i < n; i++) to[i] = T(*(const f32_at*)(at + i * stride));
-      break;
-    case F64:
-      if (stride == 8) for (int64_t i = 0; i < n; i++) to[i] = T(((const f64_at*)at)[i]);
-      else for (int64_t i = 0; i < n; i++) to[i] = T(*(const f64_at*)(at + i * stride));
-      break;
-    case BF16:
-      if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(bf16_to_float(((const u16_at*)at)[i]));
-      else for (int64_t i = 0; i < n; i++) to[i] = T(bf16_to_float(*(const u16_at*)(at + i * stride)));
-      break;
-    case F16:
-      if (stride == 2) for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(((const u16_at*)at)[i]));
-      else for (int64_t i = 0; i < n; i++) to[i] = T(f16_to_float(*(const u16_at*)(at + i * stride)));
-      break;
+    case F32: LAYERWISE_EACH(const f32_at, to[i] = T(x));
+    case F64: LAYERWISE_EACH(const f64_at, to[i] = T(x));
+    case BF16: LAYERWISE_EACH(const u16_at, to[i] = T(bf16_to_float(x)));
+    case F16: LAYERWISE_EACH(const u16_at, to[i] = T(f16_to_float(x)));
     default: LAYERWISE_UNREACHABLE();  // others are formats.hpp's
   }
 }
@@ -74,22 +68,10 @@ void load(Dtype dtype, const char* at, int64_t stride, int64_t n, T* __restrict 
 template <class T>
 void store(Dtype dtype, char* at, int64_t stride, int64_t n, const T* __restrict from) {
   switch (dtype) {
-    case F32:
-      if (stride == 4) for (int64_t i = 0; i < n; i++) ((f32_at*)at)[i] = float(from[i]);
-      else for (int64_t i = 0; i < n; i++) *(f32_at*)(at + i * stride) = float(from[i]);
-      break;
-    case F64:
-      if (stride == 8) for (int64_t i = 0; i < n; i++) ((f64_at*)at)[i] = double(from[i]);
-      else for (int64_t i = 0; i < n; i++) *(f64_at*)(at + i * stride) = double(from[i]);
-      break;
-    case BF16:
-      if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_bf16(float(from[i]));
-      else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_bf16(float(from[i]));
-      break;
-    case F16:
-      if (stride == 2) for (int64_t i = 0; i < n; i++) ((u16_at*)at)[i] = float_to_f16(float(from[i]));
-      else for (int64_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = float_to_f16(float(from[i]));
-      break;
+    case F32: LAYERWISE_EACH(f32_at, x = float(from[i]));
+    case F64: LAYERWISE_EACH(f64_at, x = double(from[i]));
+    case BF16: LAYERWISE_EACH(u16_at, x = float_to_bf16(float(from[i])));
+    case F16: LAYERWISE_EACH(u16_at, x = float_to_f16(float(from[i])));
     default: LAYERWISE_UNREACHABLE();
   }
 }

@@ -1,7 +1,5 @@
-// Storage formats (src/layerwise/storage, whose text says what each is): random bits, numbers rounded by them, split
-// numbers, and numbers in groups of 8 bits.
-
-#include "hash.hpp"
+// Storage formats: loops over the printed functions of one number (src/layerwise/storage, whose text says what each format
+// is), and numbers in groups of 8 bits.
 
 // The random bits of a run: of elements whose numbers in the whole tensor are `first`, `first` + `step`, …
 struct Draws {
@@ -10,7 +8,7 @@ struct Draws {
 
   uint32_t at(uint64_t i) const {
     const uint64_t number = first + i * step;
-    return mix(uint32_t(number) ^ k0, k1 ^ uint32_t(number >> 32) * 0x9e3779b9u) + turn;
+    return random(k0, k1, uint32_t(number), uint32_t(number >> 32)) + turn;
   }
 };
 
@@ -19,10 +17,9 @@ struct Nearest {};
 
 // The same where the numbers count by one, and their upper halves are equal.
 struct NearDraws {
-  uint32_t k0, between, turn, first;
-  explicit NearDraws(const Draws& d)
-      : k0(d.k0), between(d.k1 ^ uint32_t(d.first >> 32) * 0x9e3779b9u), turn(d.turn), first(uint32_t(d.first)) {}
-  uint32_t at(uint32_t i) const { return mix((first + i) ^ k0, between) + turn; }
+  uint32_t k0, k1, turn, first, high;
+  explicit NearDraws(const Draws& d) : k0(d.k0), k1(d.k1), turn(d.turn), first(uint32_t(d.first)), high(uint32_t(d.first >> 32)) {}
+  uint32_t at(uint32_t i) const { return random(k0, k1, first + i, high) + turn; }
 };
 
 template <class F>
@@ -31,82 +28,24 @@ inline void with_draws(const Draws& d, int64_t n, F&& f) {
   else f(d);
 }
 
-inline constexpr uint32_t SIGN = 0x80000000u, MAGNITUDE = 0x7fffffffu, INFINITE = 0x7f800000u;
-inline constexpr uint32_t BF16_MOST = 0x7f7f0000u, F16_MOST = 0x477fe000u, F16_NORMAL = 0x38800000u;
-
-// The largest finite number is odd: half a place beyond it is rounded up. A nan that was computed has the highest bit of
-// its fraction, and is cut.
-inline uint16_t draw_bf16(float x, uint32_t random) {
-  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
-  return uint16_t((u + (size <= BF16_MOST ? random >> 16 : size <= INFINITE ? 0x8000u : 0)) >> 16);
-}
-
 // Stores what a loop has computed, rounded: to nearest, or by its element's random bits.
 template <class T, class U>
 inline void put(T* x, int64_t i, U value, Nearest) { put(x, i, value); }
-inline void put(uint16_t* x, int64_t i, float value, const NearDraws& draws) { x[i] = draw_bf16(value, draws.at(uint32_t(i))); }
-
-inline uint16_t draw_f16(float x, uint32_t random) {
-  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
-  const uint32_t normal = (size + (random >> 19) - 0x38000000u) >> 13;
-  const uint32_t small = (uint32_t(int32_t(float_of(size < F16_NORMAL ? size : 0) * 0x1p40f)) + (random >> 16)) >> 16;
-  const uint32_t found = size < F16_NORMAL ? small : normal;
-  return size > F16_MOST ? float_to_f16(x) : uint16_t(found | (u & SIGN) >> 16);
-}
+inline void put(uint16_t* x, int64_t i, float value, const NearDraws& draws) { x[i] = round_bf16(value, draws.at(uint32_t(i))); }
 
 // ---- split numbers: p, and beside it KEPT bits of what it lacks
 
 template <int KEPT>
-struct RestOf {
-  typedef int8_t type;
-};
+struct RestOf { typedef int8_t type; };
 template <>
-struct RestOf<16> {
-  typedef i16_at type;  // at any address
-};
+struct RestOf<16> { typedef i16_at type; };  // at any address
 template <int KEPT>
 using Rest = typename RestOf<KEPT>::type;
 
-// A remainder that a zero cannot have is ignored. What is added to nan leaves nan.
-template <int KEPT>
-inline float join_bf16(uint32_t p, int32_t rest) {
-  const uint32_t upper = p << 16;
-  const int32_t lower = upper << 1 == 0 && rest < 0 ? 0 : rest;
-  return float_of(upper + (uint32_t(lower) << (16 - KEPT)));
-}
-
-template <int KEPT>
-inline uint16_t split_bf16(float x, uint32_t added, Rest<KEPT>& rest) {
-  constexpr uint32_t dropped = 16 - KEPT;
-  const uint32_t u = (bits_of(x) + added) >> dropped << dropped;
-  rest = x != x ? 0 : Rest<KEPT>((u & 0xffffu) >> dropped);
-  return x != x ? float_to_bf16(x) : uint16_t((u + 0x8000u) >> 16);
-}
-
-inline float unit_f16(uint32_t size) { return float_of(((size < F16_NORMAL ? F16_NORMAL : size) >> 23 << 23) - (10u << 23)); }
-
-// What lies below a power of two is counted in the places that numbers have there, half of those above.
-template <int KEPT>
-inline float join_f16(uint16_t p, Rest<KEPT> rest) {
-  const float x = f16_to_float(p);
-  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
-  const bool below = (u & SIGN ? rest > 0 : rest < 0) && (size & 0x7fffffu) == 0 && size > F16_NORMAL;
-  const float unit = unit_f16(size) * (below ? 0.5f : 1.0f);
-  return size < 0x7f800000u ? x + float(rest) * (unit * (1.0f / float(1 << KEPT))) : x;
-}
-
-// `at_random` rounds up by the bits, else from one half on.
-template <int KEPT>
-inline uint16_t split_f16(float x, bool at_random, uint32_t random, Rest<KEPT>& rest) {
-  const uint32_t u = bits_of(x), size = u & MAGNITUDE;
-  if (size > F16_MOST) return rest = 0, float_to_f16(x);
-  const float fine = float_of(size) / unit_f16(size) * float(1 << KEPT);
-  int32_t whole = int32_t(fine);
-  const float over = fine - float(whole);
-  whole += at_random ? uint32_t(int32_t(over * 65536.0f)) + (random >> 16) >= 65536u : over >= 0.5f;
-  const int32_t half = (1 << KEPT >> 1) - int32_t(u >> 31), p = (whole + half) >> KEPT, left = whole - (p << KEPT);
-  rest = Rest<KEPT>(u & SIGN ? -left : left);
-  return float_to_f16(float_of(bits_of(float(p) * unit_f16(size)) | (u & SIGN)));
+template <int KEPT, bool BF16_, class D>
+LAYERWISE_INLINE Two<uint16_t, int32_t> split_one(float x, const D& draws, int32_t i) {
+  if constexpr (KEPT == 16 || std::is_empty_v<D>) return BF16_ ? split_bf16<KEPT>(x) : split_f16<KEPT>(x);
+  else return BF16_ ? split_bf16_drawn<KEPT>(x, draws.at(uint32_t(i))) : split_f16_drawn<KEPT>(x, draws.at(uint32_t(i)));
 }
 
 // ---- numbers in groups
@@ -159,7 +98,7 @@ inline float largest(const T* __restrict from, int64_t n) {
   int32_t most = 0;
   LAYERWISE_SIMD(reduction(max : most))
   for (int64_t i = 0; i < n; i++) {
-    const int32_t u = int32_t(bits_of(float(from[i])) & MAGNITUDE);
+    const int32_t u = int32_t(bits_of(float(from[i])) & 0x7fffffff);
     most = most > u ? most : u;
   }
   return float_of(uint32_t(most));
@@ -167,9 +106,6 @@ inline float largest(const T* __restrict from, int64_t n) {
 
 template <bool SIGNED>
 inline float bent(float size) { return SIGNED ? sqrtf(size) : sqrtf(sqrtf(size)); }
-
-// A number from 0 to 1.
-inline float fraction(uint32_t random) { return float(int32_t(random >> 8)) * 0x1p-24f; }
 
 // The whole number that a code is rounded to.
 template <bool SIGNED>
@@ -179,9 +115,8 @@ inline int32_t rounded_code(float code, Nearest, int64_t) {
 }
 template <bool SIGNED, class D>
 inline int32_t rounded_code(float code, const D& draws, int64_t i) {
-  const int32_t low = int32_t(code);
-  const float drawn = fraction(draws.at(uint32_t(i))), whole = float(low), over = code - whole;
-  return low + (SIGNED ? drawn * (2 * whole + 1) < over * (over + 2 * whole) : drawn < over);
+  const float drawn = fraction(draws.at(uint32_t(i)));
+  return as_int(SIGNED ? drawn_signed(code, drawn) : drawn_unsigned(code, drawn));
 }
 
 // The bits are cut between the product and what is taken from it: made together, they would be rounded otherwise than
@@ -190,10 +125,10 @@ template <bool SIGNED, class T, class D>
 inline void encode_group(const T* __restrict from, float inverse, float top, int64_t n, Code<SIGNED>* __restrict codes, const D draws, int64_t first) {
   for (int64_t i = 0; i < n; i++) {
     const uint32_t u = bits_of(float(from[i]));
-    const float size = float_of(bits_of(bent<SIGNED>(float_of(u & MAGNITUDE)) * inverse) & MAGNITUDE);
+    const float size = float_of(bits_of(bent<SIGNED>(float_of(u & 0x7fffffff)) * inverse) & 0x7fffffff);
     int32_t code = rounded_code<SIGNED>(size < top ? size : top, draws, first + i);
     if constexpr (SIGNED) code = int32_t(u) < 0 ? -code : code;
-    else code = (u & MAGNITUDE) && code < LOWEST ? LOWEST : code;
+    else code = (u & 0x7fffffff) && code < LOWEST ? LOWEST : code;
     codes[i] = Code<SIGNED>(code);
   }
 }
@@ -274,48 +209,47 @@ struct Beside {
   int64_t stride;
 };
 
-template <int KEPT, class T>
-void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n, T* __restrict to) {
-  const auto rest = [&](int64_t i) { return *(const Rest<KEPT>*)(beside.at + i * beside.stride); };
-  if (dtype == BF16 && stride == 2)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(((const u16_at*)at)[i]), int32_t(((const Rest<KEPT>*)beside.at)[i])));
-  else if (dtype == BF16)
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_bf16<KEPT>(uint32_t(*(const u16_at*)(at + i * stride)), int32_t(rest(i))));
-  else
-    for (int64_t i = 0; i < n; i++) to[i] = T(join_f16<KEPT>(*(const u16_at*)(at + i * stride), rest(i)));
+// Calls f with whether the numbers are bfloat16, and whether they lie in a row: loops are vectorized for each.
+template <class F>
+LAYERWISE_INLINE void for_each_low(Dtype dtype, int64_t stride, F&& f) {
+  if (dtype == BF16 && stride == 2) f(std::true_type(), std::true_type());
+  else if (dtype == BF16) f(std::true_type(), std::false_type());
+  else if (stride == 2) f(std::false_type(), std::true_type());
+  else f(std::false_type(), std::false_type());
 }
 
-// What is added before bits are cut: half of the last place that stays, or random bits.
-template <int KEPT, class D>
-inline uint32_t added(const D& draws, int32_t i) {
-  if constexpr (KEPT == 16) return 0;
-  else if constexpr (std::is_empty_v<D>) return 1u << (15 - KEPT);
-  else return draws.at(uint32_t(i)) >> (16 + KEPT);
+template <int KEPT, class T>
+void join(Dtype dtype, const char* at, int64_t stride, Beside beside, int64_t n, T* __restrict to) {
+  for_each_low(dtype, stride, [&](auto is_bf16, auto in_row) {
+    const int64_t by = in_row ? 2 : stride, by_rest = in_row ? int64_t(sizeof(Rest<KEPT>)) : beside.stride;
+    for (int64_t i = 0; i < n; i++) {
+      const uint16_t p = *(const u16_at*)(at + i * by);
+      const int32_t rest = *(const Rest<KEPT>*)(beside.at + i * by_rest);
+      to[i] = T(is_bf16 ? join_bf16<KEPT>(bf16_to_float(p), rest) : join_f16<KEPT>(f16_to_float(p), rest));
+    }
+  });
 }
 
 template <int KEPT, class D, class T>
 void split(Dtype dtype, char* at, int64_t stride, Beside beside, int32_t n, const T* __restrict from, const D draws) {
-  if (dtype == BF16 && stride == 2) {
-    u16_at* __restrict p = (u16_at*)at;  // `auto` forgets that they may lie at any address
-    Rest<KEPT>* __restrict rest = (Rest<KEPT>*)beside.at;
-    for (int32_t i = 0; i < n; i++) p[i] = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest[i]);
-    return;
-  }
-  for (int32_t i = 0; i < n; i++) {
-    u16_at& p = *(u16_at*)(at + i * stride);
-    Rest<KEPT>& rest = *(Rest<KEPT>*)(beside.at + i * beside.stride);
-    if (dtype == BF16) p = split_bf16<KEPT>(float(from[i]), added<KEPT>(draws, i), rest);
-    else if constexpr (std::is_empty_v<D>) p = split_f16<KEPT>(float(from[i]), false, 0, rest);
-    else p = split_f16<KEPT>(float(from[i]), true, draws.at(uint32_t(i)), rest);
-  }
+  for_each_low(dtype, stride, [=](auto is_bf16, auto in_row) {
+    const int64_t by = in_row ? 2 : stride, by_rest = in_row ? int64_t(sizeof(Rest<KEPT>)) : beside.stride;
+    char* __restrict p = at;
+    char* __restrict rest = beside.at;
+    for (int32_t i = 0; i < n; i++) {
+      const auto parts = split_one<KEPT, is_bf16>(float(from[i]), draws, i);
+      *(u16_at*)(p + i * by) = parts.first, *(Rest<KEPT>*)(rest + i * by_rest) = Rest<KEPT>(parts.second);
+    }
+  });
 }
 
 template <class D, class T>
 void store_drawn(Dtype dtype, char* at, int64_t stride, int32_t n, const T* __restrict from, const D draws) {
-  if (dtype == BF16 && stride == 2)
-    for (int32_t i = 0; i < n; i++) ((u16_at*)at)[i] = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
-  else if (dtype == BF16)
-    for (int32_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_bf16(float(from[i]), draws.at(uint32_t(i)));
-  else
-    for (int32_t i = 0; i < n; i++) *(u16_at*)(at + i * stride) = draw_f16(float(from[i]), draws.at(uint32_t(i)));
+  for_each_low(dtype, stride, [=](auto is_bf16, auto in_row) {
+    const int64_t by = in_row ? 2 : stride;
+    for (int32_t i = 0; i < n; i++) {
+      const uint32_t drawn = draws.at(uint32_t(i));
+      *(u16_at*)(at + i * by) = is_bf16 ? round_bf16(float(from[i]), drawn) : round_f16(float(from[i]), drawn);
+    }
+  });
 }

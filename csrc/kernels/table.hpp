@@ -21,6 +21,7 @@ namespace {
 #include "../numbers.hpp"
 #include "../printed/programs.hpp"
 #include "convert.hpp"
+#include "../printed/storage.hpp"
 #include "formats.hpp"
 #include "runs.hpp"
 #include "gradient.hpp"

@@ -202,3 +202,12 @@ template <class T> struct AdafactorWithExpAvgCautionTrueScaleParameterFalse : Ad
     Adafactor<T>::answer_1_with_exp_avg_caution_true(a...);
   }
 };
+
+// R, C and mean(R) (rules/factors.py), made of the means of this step.
+template <class T>
+inline T averaged(const AdafactorNumbers& k, T x, double mean) {
+  return T(k.b2) * x + T(k.a2) * T(mean + k.eps1);
+}
+inline double averaged_mean(const AdafactorNumbers& k, double R_mean, double mean) {
+  return at_least(k.b2 * R_mean + k.a2 * (mean + k.eps1), k.least);
+}

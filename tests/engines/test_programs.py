@@ -16,7 +16,7 @@ from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_o
 import layerwise.torch
 from layerwise import engines
 from layerwise.checks import number
-from layerwise.engines import compiled, programs
+from layerwise.engines import compiled, programs, structures
 from layerwise.engines.printed import RULES
 from layerwise.errors import EngineError
 from layerwise.hyper import in_words, option
@@ -138,15 +138,15 @@ def test_every_setting_has_kernels(case):
 @pytest.mark.parametrize(
     ("value", "form"),
     [(None, None), (True, True), (False, False), ("l2", "l2")]
-    + [(x, programs.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
+    + [(x, structures.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
 )
 def test_a_number_is_no_form(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
-    assert programs.form_of(value) is form
+    assert structures.form_of(value) is form
 
 
 def test_a_state_of_0_is_there():
-    assert programs.presence_of((np.zeros(2), None, 0)) == (True, False, True)
+    assert structures.presence_of((np.zeros(2), None, 0)) == (True, False, True)
 
 
 # ---- the numbers of a step
@@ -219,7 +219,7 @@ def reached(case, options):
     """All that engines learn of settings: the program, rows and columns, how state is kept, and numbers of steps."""
     job = make_job(case, case.hyper(**options), SHAPE, (), 0)
     steps = [programs.numbers(job.h, now_of(job.h, t)) for t in range(1, 5)]
-    return compiled.form_of(job), programs.presence_of(job.state), job.h.state_dtypes(), steps
+    return compiled.form_of(job), structures.presence_of(job.state), job.h.state_dtypes(), steps
 
 
 @of_each

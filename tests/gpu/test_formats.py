@@ -11,6 +11,7 @@ from engines.test_formats import ODD
 from gpu.world import DEVICE
 
 from layerwise.engines.gpu.kernels import formats
+from layerwise.engines.gpu.printed import storage
 from layerwise.storage import bits, groups, weights
 from layerwise.torch.step._namespace import BITS
 
@@ -35,9 +36,9 @@ def drawing(key, step, first, to, N: tl.constexpr):
     i = tl.arange(0, N)
     k0, k1 = tl.load(key), tl.load(key + 1)
     t = tl.load(step)
-    first_key = formats.mix(formats.low(t) ^ formats.low(k0), 0)
-    keys = first_key, formats.mix(first_key ^ formats.low(k1) ^ formats.low(t >> 32), 0), formats.low(t * 0)
-    tl.store(to + i, formats.random(keys, tl.load(first) + i).to(tl.int64))
+    k0, k1 = storage.at_step(formats.low(k0), formats.low(k1), formats.low(t), formats.low(t >> 32))
+    number = tl.load(first) + i
+    tl.store(to + i, storage.random(k0, k1, formats.low(number), formats.low(number >> 32)).to(tl.int64))
 
 
 @pytest.mark.parametrize("step", [1, 2**31 + 5, 2**40 + 3])
@@ -55,15 +56,15 @@ def rounding(x, drawn, to, beside, back, KIND: tl.constexpr, KEPT: tl.constexpr,
     i = tl.arange(0, N)
     x, drawn = tl.load(x + i), formats.low(tl.load(drawn + i))
     if KEPT == 0:
-        x = formats.round_bf16(x, drawn) if KIND == 0 else formats.round_f16(x, drawn)
+        x = storage.round_bf16(x, drawn) if KIND == 0 else storage.round_f16(x, drawn)
     else:
-        if KIND == 0:
-            x, rest = formats.split_bf16(x, drawn, KEPT, DRAWN)
+        if DRAWN:
+            x, rest = storage.split_bf16_drawn(x, drawn, KEPT) if KIND == 0 else storage.split_f16_drawn(x, drawn, KEPT)
         else:
-            x, rest = formats.split_f16(x, drawn, KEPT, DRAWN)
+            x, rest = storage.split_bf16(x, KEPT) if KIND == 0 else storage.split_f16(x, KEPT)
         tl.store(beside + i, rest)
         p = x.to(tl.bfloat16 if KIND == 0 else tl.float16).to(tl.float32)
-        p = formats.join_bf16(p, rest, KEPT) if KIND == 0 else formats.join_f16(p, rest, KEPT)
+        p = storage.join_bf16(p, rest, KEPT) if KIND == 0 else storage.join_f16(p, rest, KEPT)
         tl.store(back + i, p)
     tl.store(to + i, x)
 

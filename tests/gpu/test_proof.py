@@ -20,9 +20,10 @@ from torch_front.front import BUSY, FRONT_OF, bits
 from layerwise import engines
 from layerwise.cli import info
 from layerwise.engines import Candidate, Counter
-from layerwise.engines.gpu import PROOF_VARIABLE, proof
+from layerwise.engines.gpu import proof
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.proof import Proof, smaller
@@ -252,7 +253,9 @@ def test_the_environment_skips_it(proof_of, broken, monkeypatch):
 
 def test_each_device_owes_its_own(monkeypatch):
     tried, own = [], Proof(RULE)
-    monkeypatch.setattr(proof, "compared", lambda rule, kind, call: tried.append(kind.jobs[0][0].p.device.type) or "")
+    monkeypatch.setattr(
+        proof, "compared", lambda rule, kernels, kind, call: tried.append(kind.jobs[0][0].p.device.type) or ""
+    )
     case = case_of("Lamb")
     job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
     ready = GpuEngine(None, SMALL, own).prepare([engines.Job(job.rule, job.h, job.p, job.state)])
@@ -262,7 +265,7 @@ def test_each_device_owes_its_own(monkeypatch):
     there = mapped(job, lambda a: a.to("meta"))
     made = Call(ready._laid.tables, None, False, None)
     for _ in range(2):
-        own.passed([engines.Job(there.rule, there.h, there.p, there.state)], [there.g], made, True)
+        own.passed([engines.Job(there.rule, there.h, there.p, there.state)], [there.g], made, None, True)
     assert tried == [DEVICE, "meta"]
 
 

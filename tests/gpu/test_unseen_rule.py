@@ -16,7 +16,7 @@ from gpu.world import DEVICE, ENGINE, GPU, cases, near, prepared, step
 from test_printing import UNSEEN, load
 
 from layerwise import engines
-from layerwise.engines import Counter, printed, programs
+from layerwise.engines import Counter, printed, programs, structures
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.registry import Entry
@@ -42,7 +42,7 @@ def unseen(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, functions)
     spec.loader.exec_module(functions)
     table = {key: row_of(one, found.names[one], 0) for key, one in found.structures.programs.items()}
-    row = programs.Printed(found.structures.options, tuple(found.numbers), table)
+    row = structures.Printed(found.structures.options, tuple(found.numbers), table)
     monkeypatch.setitem(printed.RULES, module.__name__, row)
     monkeypatch.setattr(programs, "_found", {})
     return module

@@ -16,9 +16,10 @@ from textwrap import fill
 from typing import Any
 
 from layerwise.cli.report import markdown
-from layerwise.engines import gpu
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
+from layerwise.engines.gpu.installed import PROOF_VARIABLE
+from layerwise.engines.gpu.installed import why_not as why_no_gpu
 from layerwise.engines.printed import RULES
 from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
@@ -94,7 +95,7 @@ def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"  gpu       {found.get('takes') or 'not available: ' + found['why']}"
     if found["available"]:
-        yield f"            {found['proof']}{_set_by(gpu.PROOF_VARIABLE)}"
+        yield f"            {found['proof']}{_set_by(PROOF_VARIABLE)}"
     for device, verdicts in found.get("verdicts", {}).items():
         for what, verdict in verdicts.items():
             yield f"            {device}: {what}: {verdict}"
@@ -129,7 +130,7 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
         front(params, fused=True).step()
     except Exception as problem:
         return f"{problem}"
-    return "stepped without a proof" if os.environ.get(gpu.PROOF_VARIABLE) == "0" else "proven"
+    return "stepped without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
 
 
 def _compiled() -> dict[str, Any]:
@@ -150,7 +151,7 @@ def _compiled() -> dict[str, Any]:
 def _gpu() -> dict[str, Any]:
     """Return whether the GPU engine is there, and whether it concerns this machine, which may have no GPU."""
     concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
-    if why := gpu.why_not():
+    if why := why_no_gpu():
         return {"available": False, "concerns": concerns, "why": why}
     return {"available": concerns, "concerns": concerns, "takes": TAKES, "proof": PROOF} | (
         {} if concerns else {"why": "this machine has no GPU"}

@@ -1,77 +1,27 @@
-"""Programs: the structures of rules that have printed kernels, and the numbers that kernels take.
+"""The program of a job, what engines request for it, and the numbers that its kernels take.
 
-`engines/printed.py` lists them; `make generate` writes it beside the kernels.
+`engines/printed.py` lists all programs; `make generate` writes it beside the kernels.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from layerwise.engines.printed import RULES
+from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 from layerwise.rules.parts import bounds_of, is_number, is_on
 
-ANY = ...  # the form of a number, or of dimensions
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}
 REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
 STATISTICS = 4  # requests in the first round where a second moment is factored, before those of the program
-
-
-class Program(NamedTuple):
-    """The kernels of one structure of a rule, with their inputs and outputs."""
-
-    name: str
-    place: int  # in the order of all programs
-    stats: tuple[str, ...]  # what it reports
-    states: tuple[str, ...] = ()  # those of the tensor's shape
-    layer_states: tuple[str, ...] = ()  # those that are one number of the layer
-    rounds: tuple[tuple[str, ...], ...] = ()  # the names of the requests in each
-    keeps: int | None = None  # the round before whose sums `keep` makes state that is final
-    keep_writes: int = 0  # bits of the states that each of both makes
-    apply_writes: int = 0
-    cached: tuple[int, ...] = ()  # terms of the last round that cost most to make
-    rereads: bool = True  # `apply` needs the gradient again
-
-    @property
-    def totals(self) -> tuple[str, ...]:
-        """Return the names of the requests of all rounds, one after the other."""
-        return sum(self.rounds, ())
-
-    def first(self, number: int) -> int:
-        """Return the first total of a round."""
-        return len(sum(self.rounds[:number], ()))
-
-    def keeps_by(self, number: int) -> bool:
-        """Return True if `keep` has been made by the time of this round's sums."""
-        return self.keeps is not None and number >= self.keeps
-
-
-class Printed(NamedTuple):
-    """A rule with printed kernels.
-
-    Programs are found by the existing parts of the state, followed by the forms of `options`.
-    """
-
-    options: tuple[str, ...]
-    numbers: tuple[str, ...]  # options and fields of `now` that kernels take beside the coefficients
-    programs: Mapping[tuple[Any, ...], Program]
-
-
-def form_of(value: Any) -> Any:
-    """Return an option's value as far as it selects kernels."""
-    return value if value is None or isinstance(value, (bool, str)) else ANY
-
-
-def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
-    """Return the parts of a state that exist."""
-    return tuple(x is not None for x in state)
 
 
 def names_of(k: Any) -> list[str]:
@@ -84,19 +34,13 @@ def names_of(k: Any) -> list[str]:
 def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
     """Return the rule of these options, or of their base class, and its printed programs."""
     if h not in _found:
-        rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in _rules())
+        rules = (cls.__module__ for cls in h.__mro__ if cls.__module__ in RULES)
         module = next(rules, None)
-        _found[h] = None if module is None else (sys.modules[module], _rules()[module])
+        _found[h] = None if module is None else (sys.modules[module], RULES[module])
     return _found[h]
 
 
 _found: dict[type[Any], tuple[ModuleType, Printed] | None] = {}
-
-
-def _rules() -> Mapping[str, Printed]:
-    from layerwise.engines.printed import RULES  # which is made of the classes here
-
-    return RULES
 
 
 def missing(job: Any) -> str:

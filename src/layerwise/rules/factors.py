@@ -111,12 +111,19 @@ def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, 
 def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
     """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
-    # mean(x + eps) is mean(x) + eps, and so x + eps itself need not be made.
-    R = mix(xp, k.b, R, k.a, plus(x_rows, k.eps))
-    C = mix(xp, k.b, C, k.a, plus(x_cols, k.eps))
-    R_mean = floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
+    R, C, R_mean = averaged(xp, R, x_rows, k), averaged(xp, C, x_cols, k), averaged_mean(xp, R_mean, x_mean, k)
     # Two roots, because R·C of numbers near eps would underflow in float32.
     return R, C, floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
+
+
+def averaged(xp: Any, x: Array, mean: Scalar, k: Averaging) -> Array:
+    """Return R or C updated with a mean; mean(x + eps) is mean(x) + eps, and so x + eps itself need not be made."""
+    return mix(xp, k.b, x, k.a, plus(mean, k.eps))
+
+
+def averaged_mean(xp: Any, R_mean: Scalar, x_mean: Scalar, k: Averaging) -> Scalar:
+    """Return mean(R) updated alike."""
+    return floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
 
 
 def plus(x: Scalar, eps: Scalar) -> Scalar:

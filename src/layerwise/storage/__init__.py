@@ -1,8 +1,8 @@
 """Storage formats: plain numbers, rounded at random, split in two, or in 8 bits.
 
 A rule computes in float32 or float64 and does not depend on them. A storage format defines how a stored array is read
-into that arithmetic and written back. It stands here for arrays of any library, in csrc/kernels/formats.hpp for the
-compiled engine, and in engines/gpu/kernels/formats.py for the GPU engine.
+into that arithmetic and written back. It stands here for arrays of any library; what is of one number is printed for
+kernels, whose loops are in csrc/kernels/formats.hpp and engines/gpu/kernels/formats.py.
 
 A step computes with unrounded numbers: only the next step reads what rounding left.
 """

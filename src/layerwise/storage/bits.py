@@ -10,7 +10,7 @@ keys are not permutations of each other:
 i is the row-major index of the element in the whole tensor; k0 and k1 are made of the key and the step by the same
 hash. Formats that need n bits take the upper n. State in groups takes the hash at step 0, and turns it by 0x9e3779b9,
 2^32 divided by the golden ratio, in each step: the bits of successive steps are spread evenly, and what they add to an
-average nearly cancels. The same lines stand in csrc/kernels/hash.hpp and in engines/gpu/kernels/formats.py.
+average nearly cancels. Kernels get it from here (`make generate`).
 """
 
 from __future__ import annotations
@@ -64,4 +64,9 @@ def random(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any
 
 def turned(key: Key, step: Any, low: Any, high: Any, word: Any = _word) -> Any:
     """Return the 32 bits of a number in a group, given the lower 32 bits of the step."""
-    return word(random(at_step(key, (0, 0)), low, high, word) + word(step * TURN))
+    return word(random(at_step(key, (0, 0)), low, high, word) + turn(step, word))
+
+
+def turn(step: Any, word: Any = _word) -> Any:
+    """Return what a step adds to the bits of groups, given the lower 32 bits of its number."""
+    return word(step * TURN)

@@ -50,7 +50,7 @@ def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
     inverse = xp.where(scale > 0, 1.0 / xp.where(scale > 0, scale, 1.0), 0.0)
     code = root * inverse[:, :, None]
     code = xp.where(code > top[:, :, None], top[:, :, None], code)
-    codes = xp.round(code) if drawn is None else _drawn(xp, code, _grouped(xp, drawn), signed)
+    codes = xp.round(code) if drawn is None else drawn_code(xp, code, _grouped(xp, drawn), signed)
     if signed:
         codes = xp.where(grouped < 0, -xp.where(known, codes, most), xp.where(known, codes, most))
     else:
@@ -59,7 +59,12 @@ def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
     return codes.reshape(rows, groups * GROUP)[:, :length], scale
 
 
-def _drawn(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
+def fraction(b: Any, drawn: Any) -> Any:
+    """Return a number from 0 to 1 that 32 random bits make; `b` is a library's view of bits."""
+    return b.as_floats(drawn >> 8) * 2.0**-24
+
+
+def drawn_code(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
     """Return one of the two whole numbers beside a code that is not below 0."""
     low = xp.floor(code)
     over = code - low

@@ -81,7 +81,7 @@ class Stored:
         if self.coded:
             rows, length = self._matrix()
             bits = self._random(t)
-            drawn = None if bits is None else (b.as_floats(bits >> 8) * 2.0**-24).reshape(rows, length)
+            drawn = None if bits is None else groups.fraction(b, bits).reshape(rows, length)
             codes, scale = groups.encode(b.xp, b.as_floats(x).reshape(rows, length), self.format.signed, drawn)
             return codes.reshape(self.shape), scale.reshape(self.format.beside.shape)
         x, drawn, bf16 = b.as_floats(x), self._random(t), b.kind(self.array) == "bf16"

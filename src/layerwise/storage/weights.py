@@ -17,11 +17,13 @@ F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
 def round_bf16(b: Any, x: Any, random: Any) -> Any:
     """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
-    Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest.
+    Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest: that number is odd, and
+    half a place beyond it is rounded up. A nan that was computed has the highest bit of its fraction, and is cut.
     """
     u = b.bits(x)
-    inside = (u & MAGNITUDE) <= BF16_MOST
-    return b.where(inside, b.floats((u + (random >> 16)) & 0xFFFF0000), x)
+    size = u & MAGNITUDE
+    added = b.where(size <= BF16_MOST, random >> 16, b.where(size <= INFINITE, 0x8000, 0))
+    return b.floats(b.word(u + added) & 0xFFFF0000)
 
 
 def round_f16(b: Any, x: Any, random: Any) -> Any:
@@ -40,10 +42,9 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
     With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
     is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
     """
-    u = b.bits(x)
     dropped = 16 - kept
-    if dropped:
-        u = (u + ((1 << dropped >> 1) if random is None else random >> (32 - dropped))) >> dropped << dropped
+    added = 1 << dropped >> 1 if random is None else random >> 32 - dropped
+    u = (b.bits(x) + added) >> dropped << dropped
     p = (u + 0x8000) >> 16 << 16
     rest = ((u & 0xFFFF) >> dropped) - b.where((u & 0x8000) > 0, 1 << kept, 0)
     is_number = x == x
@@ -51,10 +52,13 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
 
 
 def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts. A remainder that a zero cannot have is ignored."""
+    """Return the float32 of which these are the parts.
+
+    A nan stays one, and a remainder that a zero cannot have is ignored.
+    """
     u = b.bits(p)
-    stale = ((u & MAGNITUDE) == 0) & (rest < 0)
-    return b.where(p == p, b.floats(b.word(u + b.shifted(b.where(stale, 0, rest), 16 - kept))), p)
+    held = b.where((u & MAGNITUDE) == 0, b.where(rest < 0, 0, rest), rest)
+    return b.floats(b.word(u + b.shifted(held, 16 - kept)))
 
 
 def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
@@ -64,17 +68,16 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
     """
     u = b.bits(x)
     sign, size = u & SIGN, u & MAGNITUDE
-    unit = _unit_f16(b, size)
-    fine = b.floats(size) / unit * 2.0**kept  # exact: powers of two
-    whole = b.integers(b.where(size <= F16_MOST, fine, 0.0))
+    place, inside = _place_f16(b, size), size <= F16_MOST
+    fine = b.where(inside, b.floats(size) * b.floats((254 - place) << 23) * (1 << kept), 0.0)  # exact: powers of two
+    whole = b.integers(fine)
     over = fine - b.as_floats(whole)
     up = over >= 0.5 if random is None else b.integers(over * 65536.0) + (random >> 16) >= 65536
-    whole = whole + b.where((size <= F16_MOST) & up, 1, 0)
+    whole = whole + b.where(up, 1, 0)
     half = b.where(sign > 0, (1 << kept >> 1) - 1, 1 << kept >> 1)  # ties upwards: each p has exactly 2^kept of x
     p = (whole + half) >> kept
     rest = whole - (p << kept)
-    found = b.floats(b.bits(b.as_floats(p) * unit) | sign)
-    inside = (size <= F16_MOST) & (x == x)
+    found = b.floats(b.bits(b.as_floats(p) * b.floats(place << 23)) | sign)
     return b.where(inside, found, x), b.where(inside, b.where(sign > 0, -rest, rest), 0)
 
 
@@ -84,13 +87,12 @@ def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
     A remainder below a power of two is counted in the places of the numbers there, half of those above.
     """
     u = b.bits(p)
-    size, unit = u & MAGNITUDE, _unit_f16(b, u & MAGNITUDE)
+    size = u & MAGNITUDE
     below = b.where((u & SIGN) > 0, rest > 0, rest < 0) & ((size & 0x7FFFFF) == 0) & (size > F16_NORMAL)
-    sum_ = p + b.as_floats(rest) * (b.where(below, unit * 0.5, unit) * 2.0**-kept)
-    return b.where((p == p) & (size < INFINITE), sum_, p)
+    part = b.floats((_place_f16(b, size) - b.where(below, 1, 0)) << 23) * (1.0 / (1 << kept))
+    return b.where(size < INFINITE, p + b.as_floats(rest) * part, p)
 
 
-def _unit_f16(b: Any, size: Any) -> Any:
-    """Return the last place of a float16 of this magnitude, as a float32."""
-    exponent = b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23
-    return b.floats((exponent - 10) << 23)
+def _place_f16(b: Any, size: Any) -> Any:
+    """Return the exponent, as float32 has it, of the last place of a float16 of this magnitude."""
+    return (b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
 from typing import Any
 
 from layerwise.engines import Candidate, Engine, Given, Job, Prepared
+from layerwise.engines.gpu.installed import why_not
 
 NAME = "gpu"
-PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
-OLDEST = "3.5"  # older versions cannot make kernels with constants from functions
 
 
 def candidate(rule: Engine) -> Candidate:
@@ -22,34 +18,6 @@ def candidate(rule: Engine) -> Candidate:
     if reason:
         return Candidate(NAME, None, reason)
     return Candidate(NAME, OnDemand(rule, rule), insisting=OnDemand(None, rule))
-
-
-def why_not() -> str:
-    """Return the reason why the kernels are unavailable, or an empty string."""
-    missing = [name for name in ("torch", "triton") if not _there(name)]
-    if missing:
-        return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along"
-    found = _version()
-    return f"Triton {found} is too old, it has to be {OLDEST} or newer" if _numbers(found) < _numbers(OLDEST) else ""
-
-
-def _there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ValueError:  # imported without a spec
-        return True
-
-
-def _version() -> str:
-    """Return Triton's version, whichever of its packages is installed; an unknown one counts as new enough."""
-    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
-        with suppress(PackageNotFoundError):
-            return version(name)
-    return OLDEST
-
-
-def _numbers(found: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in found.split(".")[:2] if part.isdigit())
 
 
 class OnDemand:

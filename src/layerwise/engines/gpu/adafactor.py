@@ -17,7 +17,8 @@ from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.passes import Passes, Total
 from layerwise.engines.gpu.planes import Tiling
 from layerwise.engines.gpu.requests import Statistics
-from layerwise.engines.programs import STATISTICS, Program
+from layerwise.engines.programs import STATISTICS
+from layerwise.engines.structures import Program
 
 WARPS = 8  # for kernels that hold a tile
 OF_WEIGHTS = (1 << BITS) - 1  # bits of their form

@@ -14,7 +14,8 @@ from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import passes
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.program import Functions, functions_for
-from layerwise.engines.programs import MEASURED, Program, requests_of
+from layerwise.engines.programs import MEASURED, requests_of
+from layerwise.engines.structures import Program
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 

@@ -13,7 +13,8 @@ from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.layout import aligned, but, counts, in_order
 from layerwise.engines.gpu.program import Functions, functions_for
 from layerwise.engines.gpu.stored import is_grouped, remainders, rows_of
-from layerwise.engines.programs import Program, program_for
+from layerwise.engines.programs import program_for
+from layerwise.engines.structures import Program
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from layerwise.engines.gpu.layout import Layers, in_place_of, lies_like, operand
 from layerwise.engines.gpu.passes import Passes
 from layerwise.engines.gpu.planes import traits_of
 from layerwise.engines.gpu.program import states_of
+from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.stored import kind_of, walked
@@ -29,9 +31,6 @@ from layerwise.engines.places import Watched
 from layerwise.engines.programs import program_for
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
-
-if TYPE_CHECKING:
-    from layerwise.engines.gpu.proof import Proof
 
 FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
@@ -120,8 +119,8 @@ class PreparedOnGpu:
         """Return True if kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
-        insists = self._otherwise is None
-        return self._proof is None or self._proof.passed(self._jobs, grads, call, insists)
+        kernels = partial(PreparedOnGpu, otherwise=None, sizes=self._sizes, proof=None)
+        return self._proof is None or self._proof.passed(self._jobs, grads, call, kernels, self._otherwise is None)
 
     def _mark(self, laid: LaidOut, call: Call) -> None:
         """Keep the step's memory alive for as long as the device may need it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf, prod
 from threading import RLock
@@ -21,13 +21,12 @@ import torch
 from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
-from layerwise.engines import Counter, Engine, Job
-from layerwise.engines.gpu import PROOF_VARIABLE
+from layerwise.engines import Counter, Engine, Job, Prepared
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.differences import difference, stored
+from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.layout import operands
 from layerwise.engines.gpu.planes import tiling_of, traits_of
-from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.stored import formats_of, is_grouped, kind_of
 from layerwise.errors import EngineError, sentence
@@ -40,6 +39,7 @@ LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: mo
 ALIGNED = 16  # elements, of which vectors may be made
 WEIGHT_DECAY = 0.1
 STEPS = 2
+Prepare = Callable[[Sequence[Job]], Prepared]
 
 
 class Family(NamedTuple):
@@ -63,13 +63,16 @@ class Proof:
         self._failed: dict[tuple[torch.device, Family], str] = {}
         self._lock = RLock()
 
-    def passed(self, jobs: Sequence[Job], grads: Sequence[Tensor], call: Call, insists: bool) -> bool:
-        """Return True if kernels may step these jobs; raise an error if no other engine may."""
+    def passed(self, jobs: Sequence[Job], grads: Sequence[Tensor], call: Call, kernels: Prepare, insists: bool) -> bool:
+        """Return True if kernels may step these jobs; raise an error if no other engine may.
+
+        `kernels` prepares small jobs for them.
+        """
         if not wanted():
             return True
         device = jobs[0].p.device
         with self._lock, torch.no_grad():
-            family, why, new = self._verdict(device, list(_kinds(jobs, grads, call)), call)
+            family, why, new = self._verdict(device, list(_kinds(jobs, grads, call)), call, kernels)
         if not why:
             return True
         failure = f"the GPU engine's kernels for {family} fail their proof on {device}: {why}."
@@ -80,7 +83,9 @@ class Proof:
             warnings.warn(f"{failure} The rule steps instead, which is slower. {way_out}", RuntimeWarning, stacklevel=2)
         return False
 
-    def _verdict(self, device: torch.device, kinds: Sequence[Kind], call: Call) -> tuple[Family | None, str, bool]:
+    def _verdict(
+        self, device: torch.device, kinds: Sequence[Kind], call: Call, kernels: Prepare
+    ) -> tuple[Family | None, str, bool]:
         """Return the first family that fails, the reason, and whether the failure is new."""
         for kind in kinds:
             if why := self._failed.get((device, kind.family)):
@@ -88,16 +93,16 @@ class Proof:
         for kind in kinds:
             key = device, kind.family, kind.like, call.variant, call.tables.sizes
             if key not in self._passed:
-                if why := self._tried(kind, call):
+                if why := self._tried(kind, call, kernels):
                     self._failed[device, kind.family] = why
                     return kind.family, why, True
                 self._passed.add(key)
         return None, "", False
 
-    def _tried(self, kind: Kind, call: Call) -> str:
+    def _tried(self, kind: Kind, call: Call, kernels: Prepare) -> str:
         """Return the failure of kernels of this kind, or an empty string."""
         try:
-            return compared(self._rule, kind, call)
+            return compared(self._rule, kernels, kind, call)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as problem:
@@ -142,9 +147,9 @@ def _compiled_for(job: Job, g: Tensor, call: Call) -> Hashable:
     return kind if not traits.factored else (kind, tiling_of(job, arrays, call.tables.sizes))
 
 
-def compared(rule: Engine, kind: Kind, call: Call) -> str:
+def compared(rule: Engine, kernels: Prepare, kind: Kind, call: Call) -> str:
     """Return the difference between the kernels and the rule on small tensors of this kind, or an empty string."""
-    trial = Trial(rule, kind, call)
+    trial = Trial(rule, kernels, kind, call)
     for t in range(1, STEPS + 1):
         if differing := trial.step(t):
             return differing
@@ -154,12 +159,12 @@ def compared(rule: Engine, kind: Kind, call: Call) -> str:
 class Trial:
     """The same small jobs twice, once for the kernels and once for the rule."""
 
-    def __init__(self, rule: Engine, kind: Kind, call: Call) -> None:
+    def __init__(self, rule: Engine, kernels: Prepare, kind: Kind, call: Call) -> None:
         pairs = [_small(*each, call) for each in kind.jobs]
         self._grads = [g for _, g in pairs]
         self._ours = [job for job, _ in pairs]
         self._theirs = [_copy(job) for job in self._ours]
-        self._kernels = PreparedOnGpu(self._ours, None, call.tables.sizes, None)
+        self._kernels = kernels(self._ours)
         self._rule = rule.prepare(self._theirs)
         self._counts = [torch.zeros((), dtype=torch.int64, device=g.device) for g in self._grads]
         scale = 2.0 if call.ready else 1.0

@@ -15,7 +15,23 @@ import triton.language as tl
 
 from layerwise.engines.gpu.kernels.parts import element, read, write
 from layerwise.engines.gpu.kernels.tables import OPERANDS, STORAGE, columns
-from layerwise.storage import bits, groups, weights
+from layerwise.engines.gpu.printed.storage import (
+    at_step,
+    drawn_signed,
+    drawn_unsigned,
+    fraction,
+    join_bf16,
+    join_f16,
+    random,
+    round_bf16,
+    round_f16,
+    split_bf16,
+    split_bf16_drawn,
+    split_f16,
+    split_f16_drawn,
+    turn,
+)
+from layerwise.storage import groups
 
 number: Any = tl.constexpr
 
@@ -34,10 +50,6 @@ INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
 LOWEST = number(groups.LOWEST)
-FIRST, SECOND, UPPER, TURN = (number(n) for n in (bits.FIRST, bits.SECOND, bits.UPPER, bits.TURN))
-SIGN, MAGNITUDE = number(weights.SIGN), number(weights.MAGNITUDE)
-INFINITE, BF16_MOST = number(weights.INFINITE), number(weights.BF16_MOST)
-F16_MOST, F16_NORMAL = number(weights.F16_MOST), number(weights.F16_NORMAL)
 ROUNDER = number(1.5 * 2.0**23)  # added to a smaller number and taken away, it leaves an integer: ties to even
 
 # ---- where things lie
@@ -86,13 +98,13 @@ def block_of(rows, i, n, FORMATS: tl.constexpr, BLOCK: tl.constexpr):
 def keyed(storage, step_params, job, width, WHICH: tl.constexpr, TURNS: tl.constexpr):
     """Return the keys of this step, which is the last of a job's step parameters, and what is added to random bits."""
     key, step = tl.load(storage + KEYS + WHICH), tl.load(step_params + job * width + width - 1)
-    turn = low(step) * TURN
+    turned = turn(low(step))
     if TURNS:
         step = step * 0
     else:
-        turn = turn * 0
-    first = mix(low(step) ^ low(key), 0)
-    return first, mix(first ^ low(key >> 32) ^ low(step >> 32), 0), turn
+        turned = turned * 0
+    k0, k1 = at_step(low(key), low(key >> 32), low(step), low(step >> 32))
+    return k0, k1, turned
 
 
 @triton.jit
@@ -158,7 +170,7 @@ def keep(at, x, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, FULL: tl.cons
     elif CODES & FORM:
         drawn = mask
         if RANDOM & FORM:
-            drawn = random(at[2], index_of(at[3] + e, at[4], FORM))
+            drawn = drawn_bits(at, e, FORM)
         codes, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
         write(at[0] + e, codes, mask, FULL, LAST)
         write(at[1] + j, scale, there, FULL, LAST)
@@ -168,26 +180,22 @@ def keep(at, x, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, FULL: tl.cons
 
 @triton.jit
 def keep_weights(at, x, e, mask, FORM: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr):
-    DRAWN: tl.constexpr = RANDOM & FORM != 0
     BF16: tl.constexpr = at[0].dtype.scalar.element_ty == tl.bfloat16
-    drawn = x
-    if DRAWN:
-        drawn = random(at[2], index_of(at[3] + e, at[4], FORM))
+    KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
     if (SPLIT16 | SPLIT8) & FORM:
-        KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
-        if BF16:
-            x, rest = split_bf16(x, drawn, KEPT, DRAWN)
+        if RANDOM & FORM:
+            drawn = drawn_bits(at, e, FORM)
+            x, rest = split_bf16_drawn(x, drawn, KEPT) if BF16 else split_f16_drawn(x, drawn, KEPT)
         else:
-            x, rest = split_f16(x, drawn, KEPT, DRAWN)
+            x, rest = split_bf16(x, KEPT) if BF16 else split_f16(x, KEPT)
         write(at[1] + e, rest, mask, FULL, LAST)
-    elif BF16:
-        x = round_bf16(x, drawn)
     else:
-        x = round_f16(x, drawn)
+        drawn = drawn_bits(at, e, FORM)
+        x = round_bf16(x, drawn) if BF16 else round_f16(x, drawn)
     write(at[0] + e, x, mask, FULL, LAST)
 
 
-# ---- random bits (storage/bits.py)
+# ---- random bits
 
 
 @triton.jit
@@ -197,15 +205,11 @@ def low(x):
 
 
 @triton.jit
-def mix(x, between):
-    x = (x ^ (x >> 16)) * FIRST
-    x = (x ^ (x >> 15) ^ between) * SECOND
-    return x ^ (x >> 15)
-
-
-@triton.jit
-def random(keys, i):
-    return mix(low(i) ^ keys[0], keys[1] ^ (low(i >> 32) * UPPER)) + keys[2]
+def drawn_bits(at, e, FORM: tl.constexpr):
+    """Return the random bits of these elements of an array."""
+    _, _, keys, begin, walk = at
+    i = index_of(begin + e, walk, FORM)
+    return random(keys[0], keys[1], low(i), low(i >> 32)) + keys[2]
 
 
 @triton.jit
@@ -217,90 +221,6 @@ def index_of(e, walk, FORM: tl.constexpr):
         last = outer // middle
         e = (e - outer * inner) * strides[0] + (outer - last * middle) * strides[1] + last * strides[2] + offset
     return e
-
-
-# ---- weights (storage/weights.py)
-
-
-@triton.jit
-def bits_of(x):
-    return x.to(tl.uint32, bitcast=True)
-
-
-@triton.jit
-def float_of(u):
-    return u.to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def round_bf16(x, drawn):
-    u = bits_of(x)
-    return tl.where((u & MAGNITUDE) <= BF16_MOST, float_of((u + (drawn >> 16)) & 0xFFFF0000), x)
-
-
-@triton.jit
-def round_f16(x, drawn):
-    u = bits_of(x)
-    size = u & MAGNITUDE
-    is_small = size < F16_NORMAL
-    units = float_of(tl.where(is_small, size, 0)) * 1099511627776.0  # 2^40
-    units = (units.to(tl.int32) + (drawn >> 16).to(tl.int32)) >> 16
-    small = float_of(bits_of(units.to(tl.float32) * 5.9604644775390625e-08) | (u & SIGN))  # 2^-24
-    return tl.where(size > F16_MOST, x, tl.where(is_small, small, float_of((u + (drawn >> 19)) & 0xFFFFE000)))
-
-
-@triton.jit
-def split_bf16(x, drawn, KEPT: tl.constexpr, DRAWN: tl.constexpr):
-    u = bits_of(x)
-    if KEPT == 8:
-        if DRAWN:
-            u += drawn >> 24
-        else:
-            u += 128
-        u = u >> 8 << 8
-    rest = ((u & 0xFFFF) >> (16 - KEPT)).to(tl.int32) - tl.where((u & 0x8000) > 0, 1 << KEPT, 0)
-    return tl.where(x == x, float_of((u + 0x8000) >> 16 << 16), x), tl.where(x == x, rest, 0)
-
-
-@triton.jit
-def join_bf16(p, rest, KEPT: tl.constexpr):
-    u = bits_of(p)
-    rest = tl.where(((u & MAGNITUDE) == 0) & (rest < 0), 0, rest) << (16 - KEPT)
-    return tl.where(p == p, float_of(u + rest.to(tl.uint32, bitcast=True)), p)
-
-
-@triton.jit
-def place_f16(size):
-    """Return the exponent, as float32 has it, of the last place of a float16 of this magnitude."""
-    return (tl.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
-
-
-@triton.jit
-def split_f16(x, drawn, KEPT: tl.constexpr, DRAWN: tl.constexpr):
-    u = bits_of(x)
-    sign, size = u & SIGN, u & MAGNITUDE
-    place, inside = place_f16(size), (size <= F16_MOST) & (x == x)
-    fine = float_of(size) * float_of((254 - place) << 23) * (1 << KEPT)
-    whole = tl.where(inside, fine, 0.0).to(tl.int32)
-    over = tl.where(inside, fine, 0.0) - whole.to(tl.float32)
-    up = (over * 65536.0).to(tl.int32) + (drawn >> 16).to(tl.int32) >= 65536 if DRAWN else over >= 0.5
-    whole += tl.where(inside & up, 1, 0)
-    p = (whole + (1 << KEPT >> 1) - (sign >> 31).to(tl.int32)) >> KEPT
-    rest = whole - (p << KEPT)
-    found = float_of(bits_of(p.to(tl.float32) * float_of(place << 23)) | sign)
-    return tl.where(inside, found, x), tl.where(inside, tl.where(sign > 0, -rest, rest), 0)
-
-
-@triton.jit
-def join_f16(p, rest, KEPT: tl.constexpr):
-    u = bits_of(p)
-    size = u & MAGNITUDE
-    # What lies below a power of two is counted in the places that numbers have there.
-    towards_zero = tl.where((u & SIGN) != 0, rest > 0, rest < 0)
-    below = towards_zero & ((size & 0x7FFFFF) == 0) & (size > F16_NORMAL)
-    place = float_of((place_f16(size) - tl.where(below, 1, 0)) << 23)
-    whole = p + rest.to(tl.float32) * (place * (1.0 / (1 << KEPT)))
-    return tl.where((p == p) & (size < INFINITE), whole, p)
 
 
 # ---- groups of 8 bits (storage/groups.py)
@@ -332,7 +252,8 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     # The choice stands between product and sum, which would otherwise be made together and rounded once.
     code = tl.where(code > top[:, None], top[:, None], code)
     if DRAWN:
-        codes = drawn_code(code, tl.reshape(drawn, (mask.numel // GROUP, GROUP)), SIGNS)
+        share = fraction(tl.reshape(drawn, (mask.numel // GROUP, GROUP)))
+        codes = drawn_signed(code, share) if SIGNS else drawn_unsigned(code, share)
     else:
         codes = code + ROUNDER - ROUNDER
     if not SIGNS:
@@ -341,16 +262,6 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     if SIGNS:
         codes = tl.where(x < 0, -codes, codes)
     return tl.reshape(codes.to(tl.int32), mask.shape), tl.where(broken, -tl.where(some, scale, 1.0), scale)
-
-
-@triton.jit
-def drawn_code(code, drawn, SIGNS: tl.constexpr):
-    """Return one of the two whole numbers beside a code."""
-    drawn = (drawn >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08  # 2^-24
-    low_code = code.to(tl.int32).to(tl.float32)
-    over = code - low_code
-    up = drawn * (2.0 * low_code + 1.0) < over * (over + 2.0 * low_code) if SIGNS else drawn < over
-    return low_code + tl.where(up, 1.0, 0.0)
 
 
 @triton.jit

@@ -163,6 +163,27 @@ def root(x):
 
 
 @triton.jit
+def bits_of(x):
+    return x.to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def float_of(u):
+    return u.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def as_int(x):
+    return x.to(tl.int32)
+
+
+@triton.jit
+def as_float(x):
+    """Return integers below 2^31 in float32."""
+    return x.to(tl.int32).to(tl.float32)
+
+
+@triton.jit
 def power(x, y):
     """Return x to the power of y, for x above 0."""
     return tl.exp2(tl.log2(x) * y)

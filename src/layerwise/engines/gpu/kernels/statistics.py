@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import at_least, fetch, goes, put
+from layerwise.engines.gpu.kernels.parts import fetch, goes, put
 from layerwise.engines.gpu.kernels.tables import (
     FACTORS,
     FULL_COLUMNS,
@@ -38,7 +38,7 @@ from layerwise.engines.gpu.kernels.tables import (
     WIDE,
     number,
 )
-from layerwise.engines.gpu.printed.adafactor import A2, B2, EPS1, LEAST
+from layerwise.engines.gpu.printed.adafactor import LEAST, averaged, averaged_mean
 
 WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # bits of WIDE: which are in float64
 
@@ -108,22 +108,19 @@ def renew(
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
     side, _, m, in_m, mask, at = part_of(sides, programs, BM, BE)
     own = coefficients + tl.load(side + SIDE_JOB) * width + OWN
-    b2, a2, added, least = tl.load(own + B2), tl.load(own + A2), tl.load(own + EPS1), tl.load(own + LEAST)
     wide = tl.load(side + WIDE)
     sums = recall(tl.load(side + SUMS), wide & WIDE_SUMS, at, mask, 1.0)
     mean = sums / tl.load(side + SUMMED).to(tl.float64)
     address, kind = tl.load(side + STORED), tl.load(side + STORED_AS)
-    x = b2 * fetch(address, kind, at, mask, 1.0) + a2 * (mean + added)
+    x = averaged(own, fetch(address, kind, at, mask, 1.0), mean)
     if MAKE_FACTORS:
-        clamps = least > 0
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + FULL_ROWS).to(tl.float64), tl.load(side + FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + OF_ROWS) != 0
         totals, known, of_totals = tl.load(side + TOTALS), in_m & of_rows, wide & WIDE_TOTALS
         G_mean = recall(totals, of_totals, m, known, 1.0) / (rows * columns)
         R_mean = recall(totals, of_totals, m + tl.load(side + SIDE_MATRICES), known, 1.0) / rows
-        R_mean = b2 * R_mean + a2 * (G_mean + added)
-        R_mean = tl.where(clamps, at_least(R_mean, least), R_mean)
+        R_mean, clamps = averaged_mean(own, R_mean, G_mean), tl.load(own + LEAST) > 0
         root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
         note(tl.load(side + FACTORS), wide & WIDE_FACTORS, at, factor, mask)

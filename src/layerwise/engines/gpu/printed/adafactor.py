@@ -211,6 +211,14 @@ def answer_0_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to
     tl.store(to + 0, rms)
     tl.store(to + 1, clip)
 
+@triton.jit
+def averaged(k, x, mean):
+    return tl.load(k + B2) * x + tl.load(k + A2) * (mean + tl.load(k + EPS1))
+
+@triton.jit
+def averaged_mean(k, R_mean, mean):
+    return at_least(tl.load(k + B2) * R_mean + tl.load(k + A2) * (mean + tl.load(k + EPS1)), tl.load(k + LEAST))
+
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
     "AdafactorScaleParameterFalse": Functions(values, terms=(terms_0_scale_parameter_false,),

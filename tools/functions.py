@@ -1,0 +1,292 @@
+"""Functions of numbers that engines share with the library, as C++ and Triton: storage formats, and R, C and mean(R).
+
+Those of `layerwise/storage` are run once with symbols for one element. The functions below say of which types: `Word`
+and `Whole` are integers of 32 bits without and with a sign, `Number` is a float32, `Bf16`, `F16` and `Rest` are stored.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
+from unittest.mock import patch
+
+from cpp import Cpp
+from expressions import Printer
+from runs import Named, coefficients
+from source import wrapped
+from symbols import Names, Namespace, Symbol, leaf
+from triton_source import Triton
+
+from layerwise.registry import Entry
+from layerwise.rules import factors
+from layerwise.rules.factors import Averaging
+from layerwise.storage import bits, groups, weights
+
+WIDTH = 120
+KEPT = leaf("parameter", "KEPT", is_array=True)  # how many bits a remainder keeps, which kernels are compiled for
+Word = Whole = Number = Bf16 = F16 = Rest = Symbol
+TYPES = {"Word": "uint32_t", "Number": "float", **dict.fromkeys(("Whole", "Rest"), "int32_t")}
+TYPES |= dict.fromkeys(("Bf16", "F16"), "uint16_t")
+PRINTED = "Printed from layerwise/storage by `make generate`: change that, not this file."
+TAKEN = {"KEPT", "tl", "triton"}
+CALLED = ("as_float", "as_int", "at_least", "bits_of", "float_of")  # functions of kernels/parts.py, and of csrc
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+BITS: Any = SimpleNamespace(
+    word=same,
+    bits=lambda x: Symbol("bits_of", x),
+    floats=lambda u: Symbol("float_of", u),
+    integers=lambda x: Symbol("as_int", x),
+    as_floats=lambda x: Symbol("as_float", x),
+    shifted=lambda x, by: x << by,
+    where=Namespace.where,
+    floor=lambda x: Symbol("as_float", Symbol("as_int", x)),  # of what is not below 0
+)
+
+# ---- what is printed
+
+
+def mix(x: Word, between: Word) -> Word:
+    return bits.mix(x, between, same)
+
+
+def at_step(first: Word, second: Word, low: Word, high: Word) -> tuple[Word, Word]:
+    return bits.at_step(bits.Key(first, second), (low, high), same)
+
+
+def random(k0: Word, k1: Word, low: Word, high: Word) -> Word:
+    return bits.random((k0, k1), low, high, same)
+
+
+def turn(step: Word) -> Word:
+    return bits.turn(step, same)
+
+
+def fraction(drawn: Word) -> Number:
+    return groups.fraction(BITS, drawn)
+
+
+def round_bf16(x: Number, drawn: Word) -> Bf16:
+    return weights.round_bf16(BITS, x, drawn)
+
+
+def round_f16(x: Number, drawn: Word) -> F16:
+    return weights.round_f16(BITS, x, drawn)
+
+
+def join_bf16(p: Number, rest: Whole) -> Number:
+    return weights.join_bf16(BITS, p, rest, KEPT)
+
+
+def join_f16(p: Number, rest: Whole) -> Number:
+    return weights.join_f16(BITS, p, rest, KEPT)
+
+
+def split_bf16(x: Number) -> tuple[Bf16, Rest]:
+    return weights.split_bf16(BITS, x, KEPT)
+
+
+def split_bf16_drawn(x: Number, drawn: Word) -> tuple[Bf16, Rest]:
+    return weights.split_bf16(BITS, x, KEPT, drawn)
+
+
+def split_f16(x: Number) -> tuple[F16, Rest]:
+    return weights.split_f16(BITS, x, KEPT)
+
+
+def split_f16_drawn(x: Number, drawn: Word) -> tuple[F16, Rest]:
+    return weights.split_f16(BITS, x, KEPT, drawn)
+
+
+def drawn_signed(code: Number, share: Number) -> Number:
+    return groups.drawn_code(BITS, code, share, signed=True)
+
+
+def drawn_unsigned(code: Number, share: Number) -> Number:
+    return groups.drawn_code(BITS, code, share, signed=False)
+
+
+ALL: tuple[Callable[..., Any], ...] = (
+    mix, at_step, random, turn, fraction, round_bf16, round_f16, join_bf16, join_f16, split_bf16, split_bf16_drawn,
+    split_f16, split_f16_drawn, drawn_signed, drawn_unsigned,
+)  # fmt: skip
+
+
+class Run(NamedTuple):
+    """A function after it was run with symbols."""
+
+    name: str
+    given: dict[str, str]  # types of the parameters
+    results: tuple[tuple[str, Any], ...]  # with their types
+    names: Names
+
+    @property
+    def is_kept(self) -> bool:
+        return any(KEPT in {*x.walk()} for _, x in self.results)
+
+    def outputs(self, language: Any, results: list[Any]) -> tuple[list[str], list[str]]:
+        """Return lines, and what stands for each result."""
+        leaves = {leaf("parameter", name, is_array=True): name for name in (*self.given, "KEPT")}
+        printer = Printer(language, leaves, self.names, {*TAKEN, *self.given})
+        found = printer.outputs(*results)
+        return printer.lines, found
+
+
+def runs() -> Iterator[Run]:
+    """Run all functions."""
+    for function in ALL:
+        given = dict(function.__annotations__)
+        types = re.findall(r"\b(?!tuple)\w+", given.pop("return"))
+        names: Names = {}
+        shared = nullcontext() if function is mix else patch.object(bits, "mix", lambda x, y, _: Symbol("mix", x, y))
+        with shared, Named((bits, groups, weights), names, {}):
+            found = function(*(leaf("parameter", name, is_array=True) for name in given))
+        xs = found if isinstance(found, tuple) else (found,)
+        yield Run(function.__name__, given, tuple(zip(types, xs, strict=True)), names)
+
+
+def number(x: Any) -> str:
+    return (hex(x) if x >= 1 << 12 else str(x)) if isinstance(x, int) else repr(x)
+
+
+# ---- C++
+
+
+class CppOfBits(Cpp):
+    """C++ whose compiler finds the types."""
+
+    calls: ClassVar = {}
+
+    def __init__(self) -> None:
+        super().__init__("float")
+
+    def number(self, x: Any) -> str:
+        return number(x) + "f" * isinstance(x, float)
+
+    def choice(self, condition: str, yes: str, no: str) -> str:
+        return f"{condition} ? {yes} : {no}"
+
+    def line(self, name: str, x: Symbol, text: str) -> str:
+        return f"const auto {name} = {text};"
+
+
+def header() -> str:
+    """Return the functions as a header."""
+    return f"// {PRINTED}\n\n" + "\n".join(map(_in_cpp, runs()))
+
+
+def _in_cpp(run: Run) -> str:
+    lines, found = run.outputs(CppOfBits(), [_stored(type_, x) for type_, x in run.results])
+    types = [TYPES[type_] for type_, _ in run.results]
+    cast = [f"{type_}({text})" for type_, text in zip(types, found, strict=True)]
+    several = len(types) > 1
+    kept = "template <int KEPT>\n" * run.is_kept
+    given = ", ".join(f"{TYPES[type_]} {name}" for name, type_ in run.given.items())
+    result = f"Two<{', '.join(types)}>" if several else types[0]
+    lines = [*lines, f"return {{{', '.join(cast)}}};" if several else f"return {found[0]};"]
+    return f"{kept}inline {result} {run.name}({given}) {{\n{textwrap.indent(chr(10).join(lines), '  ')}\n}}\n"
+
+
+def _stored(type_: str, x: Any) -> Any:
+    """Return what kernels store of a result."""
+    kept = LOWERED[type_](x) if type_ in LOWERED else x
+    if kept is not None:
+        return kept
+    if x.op == "where" and any(LOWERED[type_](one) is not None for one in x.parts):
+        return Symbol("where", x.args[0], *(_stored(type_, one) for one in x.args[1:]))
+    return Symbol(f"float_to_{type_.lower()}", x)
+
+
+def _bf16(x: Any) -> Any:
+    """Return the upper bits of a number whose others were cut."""
+    if not isinstance(x, Symbol) or x.op != "float_of":
+        return None
+    [cut] = x.args  # u & 0xffff0000, or u >> 16 << 16
+    return Symbol("uint16_t", cut.args[0] if cut.op == "<<" else Symbol(">>", cut.args[0], 16))
+
+
+def _f16(x: Any) -> Any:
+    """Return the bits of units of 2^-24, or of a number from 2^-14 on whose last 13 bits were cut."""
+    match x:
+        case Symbol(op="where", args=(condition, Symbol() as yes, Symbol() as no)):
+            each = _f16(yes), _f16(no)
+            return None if any(one is None for one in each) else Symbol("where", condition, *each)
+        case Symbol(op="float_of", args=(Symbol(op="|", args=(Symbol(args=(Symbol(args=(units, float())),)), sign)),)):
+            return Symbol("uint16_t", units.args[0] | (sign >> 16))
+        case Symbol(op="float_of", args=(Symbol(op="&", args=(u, 0xFFFFE000)),)):
+            return Symbol("uint16_t", (((u & weights.MAGNITUDE) - 0x38000000) >> 13) | ((u & weights.SIGN) >> 16))
+    return None
+
+
+def _rest(x: Any) -> Any:
+    """Return a remainder but for what its KEPT bits do not hold."""
+    match x:
+        case Symbol(op="where", args=(condition, Symbol(op="-", args=(rest, _)), 0)):
+            return Symbol("where", condition, rest, 0) if rest.op == ">>" else x
+    return x
+
+
+LOWERED = {"Bf16": _bf16, "F16": _f16, "Rest": _rest}
+
+
+# ---- Triton
+
+
+class TritonOfBits(Triton):
+    def number(self, x: Any) -> str:
+        return number(x)
+
+
+def module() -> str:
+    """Return the functions as a module."""
+    texts = [_in_triton(run) for run in runs()]
+    return (
+        f'"""Storage formats, as device functions.\n\n{PRINTED}\n"""\n\n# fmt: off\n'
+        "from __future__ import annotations\n\nimport triton\nimport triton.language as tl\n\n"
+        f"from layerwise.engines.gpu.kernels.parts import {', '.join(CALLED)}\n\n\n" + "\n".join(texts)
+    )
+
+
+def _in_triton(run: Run) -> str:
+    lines, found = run.outputs(TritonOfBits(), [x for _, x in run.results])
+    given = ", ".join([*run.given, *(["KEPT: tl.constexpr"] if run.is_kept else [])])
+    body = "\n".join(wrapped(line, WIDTH - 4) for line in [*lines, f"return {', '.join(found)}"])
+    return f"@triton.jit\ndef {run.name}({given}):\n{textwrap.indent(body, '    ')}\n"
+
+
+# ---- R, C and mean(R)
+
+
+def averages(entry: Entry, number_in_cpp: Callable[[str], str], column: Callable[[str], str]) -> tuple[str, str]:
+    """Return the averages of factored second moments as C++ and as Triton, made of a rule's coefficients."""
+    k = coefficients(entry, entry.hyper())
+    own = Averaging(*k[:4])  # b2, a2, eps1 and least
+    x, mean, R_mean = (leaf("parameter", name, is_array=name == "x") for name in ("x", "mean", "R_mean"))
+    one, of_mean = factors.averaged(Namespace(), x, mean, own), factors.averaged_mean(Namespace(), R_mean, mean, own)
+    leaves = {each: str(each) for each in (x, mean, R_mean)}
+    cpp = leaves | {number: f"k.{number_in_cpp(str(number))}" for number in own}
+    wide = Cpp("double")
+    factors_ = [part for each in one.walk() if each.op == "*" for part in each.parts if not part.is_array]
+    scalars = {part: f"T({Printer(wide, cpp, {}, ()).outputs(part)[0]})" for part in factors_}
+    narrow = Printer(Cpp("T"), {x: "x"} | scalars, {}, ())
+    given = f"const {entry.name}Numbers& k, "
+    header = (
+        f"\n// R, C and mean(R) (rules/factors.py), made of the means of this step.\ntemplate <class T>\n"
+        f"inline T averaged({given}T x, double mean) {{\n  return {narrow.outputs(one)[0]};\n}}\n"
+        f"inline double averaged_mean({given}double R_mean, double mean) {{\n"
+        f"  return {Printer(wide, cpp, {}, ()).outputs(of_mean)[0]};\n}}\n"
+    )
+    loads = leaves | {number: f"tl.load(k + {column(str(number))})" for number in own}
+    texts = {
+        name: Printer(Triton(), loads, {}, ()).outputs(text)[0]
+        for name, text in {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean}.items()
+    }
+    return header, "".join(f"@triton.jit\ndef {name}:\n    return {text}\n\n" for name, text in texts.items())
