@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layerwise.core.library import Array
+from layerwise.storage.weights import MASTER
 
 
 @dataclass
@@ -13,3 +14,12 @@ class Slot:
 
     arrays: dict[str, Array]  # by the names that checkpoints have
     step: int = 0
+
+    @property
+    def master(self) -> Array | None:
+        """The float32 copy of the weights that steps change, if there is one."""
+        return self.arrays.get(MASTER)
+
+    @master.setter
+    def master(self, master: Array) -> None:
+        self.arrays[MASTER] = master

@@ -6,16 +6,50 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+MASTER, REMAINDER = "master", "remainder"
+
+
+class Beside(NamedTuple):
+    """What is stored beside weights of 16 bits."""
+
+    key: str  # in checkpoints
+    dtype: str
+
+
+BESIDE = {  # by `master_weights`
+    True: Beside(MASTER, "float32"),
+    "split": Beside(REMAINDER, "int16"),
+    "split24": Beside(REMAINDER, "int8"),
+}
+KEPT = {"int16": 16, "int8": 8}  # how many bits of a number remainders have
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
 INFINITE = 0x7F800000
 BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as float32
 F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
 
 
+def rounded(b: Any, dtype: str, x: Any, random: Any) -> Any:
+    """Return one of the two neighbours of x in a dtype of 16 bits, as float32, so that its mean is x.
+
+    `random` are 32 bits for each.
+    """
+    return (round_bf16 if dtype == "bfloat16" else round_f16)(b, x, random)
+
+
+def split(b: Any, dtype: str, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
+    """Return a float32 that a dtype of 16 bits holds, and the rest of x as a signed integer of `kept` bits."""
+    return (split_bf16 if dtype == "bfloat16" else split_f16)(b, x, kept, random)
+
+
+def join(b: Any, dtype: str, p: Any, rest: Any, kept: int) -> Any:
+    """Return the float32 of which these are the parts."""
+    return (join_bf16 if dtype == "bfloat16" else join_f16)(b, p, rest, kept)
+
+
 def round_bf16(b: Any, x: Any, random: Any) -> Any:
-    """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
+    """Return the same for bfloat16.
 
     Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest.
     """
@@ -35,7 +69,7 @@ def round_f16(b: Any, x: Any, random: Any) -> Any:
 
 
 def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return a float32 that bfloat16 holds, and the rest of x as a signed integer of `kept` bits.
+    """Return the same for bfloat16.
 
     With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
     is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
@@ -51,7 +85,7 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
 
 
 def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts. A remainder that a zero cannot have is ignored."""
+    """Return the same for bfloat16. A remainder that a zero cannot have is ignored."""
     u = b.bits(p)
     stale = ((u & MAGNITUDE) == 0) & (rest < 0)
     return b.where(p == p, b.floats(b.word(u + b.shifted(b.where(stale, 0, rest), 16 - kept))), p)
@@ -79,7 +113,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
 
 
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts.
+    """Return the same for float16.
 
     A remainder below a power of two is counted in the places of the numbers there, half of those above.
     """
