@@ -29,7 +29,12 @@ class Part(NamedTuple):
     shape: Shape
     dtypes: tuple[str, ...]
     needed: bool = True
-    of_groups: bool = False
+    of: str = ""  # the field whose scales these are
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The dtypes besides any floating one, or all if there are few."""
+        return self.dtypes[len(FLOATING) :] if {*FLOATING} <= {*self.dtypes} else self.dtypes
 
 
 def names_of(fields: Sequence[str]) -> set[str]:
@@ -76,11 +81,6 @@ class NamedState(NamedTuple):
         form = Format(self.lib.here(self.arrays[field + coded.suffix]), None, coded)
         return self.lib.like(value, stored(self.lib, self.lib.here(value), form).read())
 
-    def fields(self) -> dict[str, Array]:
-        """Return the fields of the state as numbers."""
-        others = {"step", MASTER, REMAINDER, *self.of_codes().values()}
-        return {field: self.numbers(field) for field in self.arrays if field not in others}
-
     def in_numbers(self) -> dict[str, Array]:
         """Return everything, with numbers in place of codes and their scales."""
         codes = self.of_codes()
@@ -97,7 +97,7 @@ class NamedState(NamedTuple):
     def multiply(self, field: str, by: float, inverse: bool) -> None:
         """Multiply or divide a field by a number, which the scales of codes take in."""
         coded, key = self.coded(field), self.beside(field)
-        power = 1 if coded is None else coded.power(self.lib.dtype(self.arrays[field]))
+        power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
         self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
 
     # ---- weights
@@ -152,7 +152,7 @@ class NamedState(NamedTuple):
             codes = [one.dtype(signed) for one in CODED.values()] if plan.elementwise[field] else []
             parts[field] = Part(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
             if coded is not None:
-                parts[field + coded.suffix] = Part(scales_of(plan.shape), ("float32",), of_groups=True)
+                parts[field + coded.suffix] = Part(scales_of(plan.shape), ("float32",), of=field)
         remainders = tuple(one.dtype for one in BESIDE.values() if one.key == REMAINDER and is_low)
         for key, dtypes in ((MASTER, FLOATING), (REMAINDER, remainders)):
             parts[key] = Part(plan.shape, dtypes, needed=False)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
-from layerwise.core.library import FLOATING
 from layerwise.core.named import NamedState, Part
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
@@ -171,7 +170,6 @@ def _array(key: str, array: Array, part: Part) -> Array:
         except HyperparameterError as problem:
             raise StateError(str(problem)) from None
     if array.shape != part.shape or array.dtype.name not in part.dtypes:
-        numbers = ["floating point"] if {*FLOATING} <= {*part.dtypes} else part.dtypes
-        kind = " or ".join([*numbers, *part.dtypes[len(FLOATING) :]])
+        kind = " or ".join([*["floating point"] * (part.others != part.dtypes), *part.others])
         raise StateError(f"{key!r} must be {kind} of shape {part.shape}, but is {array.dtype} of {array.shape}.")
     return np.array(array)

@@ -24,24 +24,14 @@ class Coded(NamedTuple):
 
     name: str  # in `state_dtype`
     suffix: str  # what checkpoints add to the name of a field for that of its scales
-    signed: str  # the dtype of codes of numbers that may be negative
-    unsigned: str  # the dtype of codes of those that never are
+    dtypes: tuple[str, str]  # of codes of numbers that may be negative, and of others; JAX tells formats by them
     encode: Callable[..., tuple[Any, Any]]  # codes as floats and scales, of rows of numbers (groups.py)
     decode: Callable[..., Any]
-    powers: tuple[int, int]  # of a scale, with which numbers grow: if they may be negative, and if not
-
-    @property
-    def dtypes(self) -> tuple[str, str]:
-        """The dtypes of codes."""
-        return self.signed, self.unsigned
+    powers: tuple[int, int]  # of its scale, with which each of the two grows
 
     def dtype(self, signed: bool) -> str:
         """Return the dtype of codes of numbers that may be negative, or never are."""
-        return self.signed if signed else self.unsigned
-
-    def power(self, dtype: str) -> int:
-        """Return the power of a scale with which numbers grow whose codes have this dtype."""
-        return self.powers[dtype != self.signed]
+        return self.dtypes[not signed]
 
 
 class Format(NamedTuple):

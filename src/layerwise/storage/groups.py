@@ -90,4 +90,4 @@ def _grouped(xp: Any, x: Any) -> Any:
     return x.reshape(rows, groups, GROUP)
 
 
-EIGHT = Coded("int8", "_scale", "int8", "uint8", encode, decode, (2, 4))
+EIGHT = Coded("int8", "_scale", ("int8", "uint8"), encode, decode, (2, 4))

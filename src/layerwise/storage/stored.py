@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
 
-from layerwise.storage import Format, Storage, groups, weights
+from layerwise.storage import Format, Storage, groups
 from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.index import Index
+from layerwise.storage.weights import KEPT, LOW
 
 
 class Bits(Protocol):
@@ -68,9 +69,9 @@ class Stored:
         if coded:
             rows, length = self._matrix()
             scale = beside.reshape(rows, groups.count(length))
-            decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.signed)
+            decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
             return decoded.reshape(self.shape)
-        return found if beside is None else weights.join(b, self.dtype, found, b.integers(beside), self._kept())
+        return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
     def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
         """Return the numbers to store, at step t, and those to store beside them or None."""
@@ -79,17 +80,17 @@ class Stored:
         if coded:
             rows, length = self._matrix()
             drawn = None if drawn is None else (b.as_floats(drawn >> 8) * 2.0**-24).reshape(rows, length)
-            codes, scale = coded.encode(b.xp, x.reshape(rows, length), self.dtype == coded.signed, drawn)
+            codes, scale = coded.encode(b.xp, x.reshape(rows, length), self.dtype == coded.dtypes[0], drawn)
             return codes.reshape(self.shape), scale.reshape(beside.shape)
         if beside is not None:
-            return weights.split(b, self.dtype, x, self._kept(), drawn if self._kept() == 8 else None)
-        return (x if drawn is None else weights.rounded(b, self.dtype, x, drawn)), None
+            return LOW[self.dtype].split(b, x, self._kept(), drawn if self._kept() == 8 else None)
+        return (x if drawn is None else LOW[self.dtype].rounded(b, x, drawn)), None
 
     def _matrix(self) -> tuple[int, int]:
         return prod(self.shape[: self.row_dims]), prod(self.shape[self.row_dims :])
 
     def _kept(self) -> int:
-        return weights.KEPT[self.b.dtype(self.format.beside)]
+        return KEPT[self.b.dtype(self.format.beside)]
 
     def _random(self, t: Any) -> Any:
         if self.format.key is None:

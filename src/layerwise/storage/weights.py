@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 MASTER, REMAINDER = "master", "remainder"
@@ -30,26 +31,8 @@ BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as f
 F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
 
 
-def rounded(b: Any, dtype: str, x: Any, random: Any) -> Any:
-    """Return one of the two neighbours of x in a dtype of 16 bits, as float32, so that its mean is x.
-
-    `random` are 32 bits for each.
-    """
-    return (round_bf16 if dtype == "bfloat16" else round_f16)(b, x, random)
-
-
-def split(b: Any, dtype: str, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return a float32 that a dtype of 16 bits holds, and the rest of x as a signed integer of `kept` bits."""
-    return (split_bf16 if dtype == "bfloat16" else split_f16)(b, x, kept, random)
-
-
-def join(b: Any, dtype: str, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts."""
-    return (join_bf16 if dtype == "bfloat16" else join_f16)(b, p, rest, kept)
-
-
 def round_bf16(b: Any, x: Any, random: Any) -> Any:
-    """Return the same for bfloat16.
+    """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
     Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest.
     """
@@ -69,7 +52,7 @@ def round_f16(b: Any, x: Any, random: Any) -> Any:
 
 
 def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return the same for bfloat16.
+    """Return a float32 that bfloat16 holds, and the rest of x as a signed integer of `kept` bits.
 
     With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
     is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
@@ -85,7 +68,7 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
 
 
 def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the same for bfloat16. A remainder that a zero cannot have is ignored."""
+    """Return the float32 of which these are the parts. A remainder that a zero cannot have is ignored."""
     u = b.bits(p)
     stale = ((u & MAGNITUDE) == 0) & (rest < 0)
     return b.where(p == p, b.floats(b.word(u + b.shifted(b.where(stale, 0, rest), 16 - kept))), p)
@@ -128,3 +111,14 @@ def _unit_f16(b: Any, size: Any) -> Any:
     """Return the last place of a float16 of this magnitude, as a float32."""
     exponent = b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23
     return b.floats((exponent - 10) << 23)
+
+
+class Low(NamedTuple):
+    """The mathematics of a dtype of 16 bits."""
+
+    rounded: Callable[..., Any]
+    split: Callable[..., tuple[Any, Any]]
+    join: Callable[..., Any]
+
+
+LOW = {"bfloat16": Low(round_bf16, split_bf16, join_bf16), "float16": Low(round_f16, split_f16, join_f16)}

@@ -17,13 +17,18 @@ from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
-from layerwise.torch.step._namespace import named
+from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import WAY_OUT, Plan
 from layerwise.torch.step._storage import named_state, storing
 from layerwise.torch.step._tensors import LOW, alike
 
 State = dict[str, Any]
 SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
+ANY = Part((), FLOATING)  # of the rule before
+REMADE = (
+    "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
+    "which moves it."
+)
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 
 
@@ -31,10 +36,8 @@ def as_step(name: str, value: Any) -> Tensor:
     """Return a step count as an integer tensor, whatever form it was saved in."""
     number = value
     if isinstance(value, Tensor):
-        _check_readable(name, "step", value)
+        _check_one(name, value)
         _check_there(name, "step", value)
-        if value.numel() != 1:
-            raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
         number = value.item()
     try:
         count = int(number) if not isinstance(number, bool) and number == int(number) else -1
@@ -43,6 +46,12 @@ def as_step(name: str, value: Any) -> Tensor:
     if not 0 <= count <= MOST_STEPS:
         raise StateError(f"'step' of {name} must be an integer from 0 to 2^53, but is {value!r}. {WAY_OUT}")
     return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
+
+
+def _check_one(name: str, step: Tensor) -> None:
+    _check_readable(name, "step", step)
+    if step.numel() != 1:
+        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(step.shape)}. {WAY_OUT}")
 
 
 def _check_readable(name: str, key: str, value: Tensor) -> None:
@@ -102,80 +111,52 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless the kept state of a parameter, if any, can be stepped with and lies in the right place."""
-    parts = _parts(plan, state)
+    parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step", SLOW}
     for key, x in state.items():
-        is_number = key == "step" and not isinstance(x, Tensor)
-        if not is_number and (why := _unusable(plan, parts.get(key), key, x, p)):
+        if key != "step":
+            _check_values(plan, parts.get(key, ANY), key, x)
+        if isinstance(x, Tensor) and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
-        if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
+        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # to look would mean waiting
             as_step(plan.name, x)
-    own = {*names_of(plan.rule.State._fields), "step", SLOW}
-    if others := [key for key in state if key not in own]:
-        raise StateError(
-            f"{others[0]!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the "
-            "state of the rule before with clear_state(), or give its group that rule again."
-        )
-    for key in state.keys() - {"step"}:
-        if is_dtensor(state[key]) != (plan.cut is not None):
-            kind = "a plain tensor" if plan.cut is None else "a DTensor"
+        if key not in own:
             raise StateError(
-                f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
-                "they are now, and load its state through torch.distributed.checkpoint, which moves it."
+                f"{key!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the state "
+                "of the rule before with clear_state(), or give its group that rule again."
             )
-    stored = named_state(state)
-    if lost := [field for field in plan.fields if field in state and stored.beside(field) not in state]:
-        raise StateError(f"{lost[0]!r} of {plan.name} is in 8 bits and lacks {stored.beside(lost[0])!r}. {WAY_OUT}")
+    for key, part in parts.items():
+        if part.of in state and key not in state:
+            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits and lacks {key!r}. {WAY_OUT}")
     _check_shapes(plan, parts, state)
 
 
-def _unusable(plan: Plan, part: Part | None, key: str, x: Any, p: Tensor) -> str:
-    """Return the reason why a part of the state cannot be stepped with, or an empty string."""
-    wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
-    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
-        return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
-    if key == "step":
-        fits = x.numel() == 1 and not x.is_complex()
-    else:
-        wanted = f"{_allowed(plan, part)} on {p.device}"
-        fits = named(x.dtype) in _dtypes(part) and x.device == p.device
-    if not fits:
-        return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
+def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
+    """Return the reason why the memory of a part of the state cannot be stepped in, or an empty string."""
     if why := unreadable(x):
         return why
+    if key == "step":
+        _check_one(plan.name, x)
+        return ""
+    if x.device != p.device:
+        return f"must be on {p.device} as its parameter is, but is on {x.device}. {WAY_OUT}"
+    if is_dtensor(x) != (plan.cut is not None):
+        kind = "a plain tensor" if plan.cut is None else "a DTensor"
+        return f"must be {kind} as its parameter is. {REMADE}"
     shares = has_address(local(x)) and lying(local(x)).overlaps_itself
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
 def _parts(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
     """Return what the parts of a parameter's state must be."""
-    return {
-        **named_state(state).expected(plan, plan.dtype in LOW),
-        SLOW: Part(plan.shape, FLOATING, needed=False),
-    }
-
-
-def _dtypes(part: Part | None) -> tuple[str, ...]:
-    """Return the dtypes that a part of the state may have; those of the rule before are floats."""
-    return FLOATING if part is None else part.dtypes
-
-
-def _allowed(plan: Plan, part: Part | None) -> str:
-    """Return the dtypes that a part of the state may have, in words."""
-    dtypes = _dtypes(part)
-    if not dtypes:
-        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
-        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
-    if not {*FLOATING} <= {*dtypes}:
-        return f"{'an' if dtypes[0][0] == 'i' else 'a'} {' or '.join(dtypes)} tensor"
-    codes = "".join(f", or its 8-bit codes in torch.{one}" for one in dtypes[len(FLOATING) :])
-    return f"a tensor of 16 to 64 bit floats{codes}"
+    parts = named_state(state).expected(plan, plan.dtype in LOW)
+    return {**parts, SLOW: Part(plan.shape, FLOATING, needed=False)}
 
 
 def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
     """Raise unless the existing state has these shapes."""
     for key, part in parts.items():
         if key in state and tuple(state[key].shape) != part.shape:
-            of = f", a scale for each {GROUP} elements of a row" if part.of_groups else ""
+            of = f", a scale for each {GROUP} elements of a row" if part.of else ""
             raise StateError(
                 f"{key!r} of {plan.name} must have the shape {part.shape}{of}, but has {tuple(state[key].shape)}. "
                 f"{plan.way_out}"
@@ -183,12 +164,23 @@ def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any
 
 
 def _check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
-    """Raise unless this is a tensor of numbers to continue from."""
+    """Raise unless this is a tensor of numbers, or codes, to continue from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
-    if not isinstance(value, Tensor) or named(value.dtype) not in part.dtypes:
-        kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
+    if LIBRARY.dtype(value) not in part.dtypes:
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise StateError(f"{key!r} of {plan.name} must be {_allowed(plan, part)}, but is {kind}. {WAY_OUT}")
+
+
+def _allowed(plan: Plan, part: Part) -> str:
+    """Return the dtypes that a part of the state may have, in words."""
+    if not part.dtypes:
+        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
+        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
+    if part.others == part.dtypes:
+        return f"a tensor of {' or '.join(part.dtypes)}"
+    codes = "".join(f", or its 8-bit codes in torch.{one}" for one in part.others)
+    return f"a tensor of 16 to 64 bit floats{codes}"
 
 
 def checked_lr(name: str, lr: Any, within: bool) -> float:

@@ -183,8 +183,8 @@ def _begun(ours: Group) -> State:
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
     """Return a parameter's state with numbers for codes, in tensors of its own."""
-    fields = named_state(restored(state, p.shape)).fields()
-    found: State = {"step": int(state["step"]), **{key: x.clone() for key, x in fields.items()}}
+    numbers = named_state(restored(state, p.shape)).in_numbers()
+    found: State = {key: int(x) if key == "step" else x.clone() for key, x in numbers.items()}
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:
             raise StateError(
