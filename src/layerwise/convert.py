@@ -163,7 +163,8 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
 
 def _in_numbers(state: Any) -> Any:
     """Return a state with numbers in place of their groups."""
-    return state._replace(**{name: _forms.all_numbers(getattr(state, name)) for name in _parts(state).values()})
+    _parts(state)  # which raises if it is another's
+    return jax.tree.map(_forms.numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
 
 def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:

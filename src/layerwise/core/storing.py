@@ -7,19 +7,17 @@ from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.core.library import LOW, Array, Library, computing
-from layerwise.core.named import Arrays, NamedState, stored
+from layerwise.core.library import LOW, WIDE, Array, Library, computing
 from layerwise.core.plan import Held, Plan
+from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
-from layerwise.storage.coded import CODED, DTYPES
+from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Chosen, Field, blocks_cut_rows, chosen, row_dims, scales_of
 from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted, is_signed
 from layerwise.storage.weights import BESIDE, MASTER, Beside
-
-FEW = {*LOW, *DTYPES}
 
 
 class Storing(NamedTuple):
@@ -52,7 +50,7 @@ class Storing(NamedTuple):
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
         if self.want != PLAIN or len(arrays) != len(self.plan.fields):
             return False
-        return all(field in arrays and self.lib.dtype(arrays[field]) not in FEW for field in self.plan.fields)
+        return all(field in arrays and self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
 
     # ---- making and converting
 

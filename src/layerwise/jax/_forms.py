@@ -31,11 +31,6 @@ def numbers(x: Any) -> Any:
     return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
-def all_numbers(tree: Any) -> Any:
-    """Return a tree with numbers in place of their groups."""
-    return jax.tree.map(numbers, tree, is_leaf=lambda x: isinstance(x, Grouped))
-
-
 def in_groups(numbers: Any, like: Grouped) -> Grouped:
     codes, scale = stored(like.codes, like.scale).encode(jnp.asarray(numbers, jnp.float32), 0)
     return Grouped(codes.astype(like.codes.dtype), scale)

@@ -201,15 +201,14 @@ def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
 
 def check_grouped(what: str, found: Grouped, shape: Shape | None, signed: bool) -> None:
     """Raise unless a part of the state in groups is what init would make."""
-    codes, scale = found
-    dtypes = [one.dtype(signed) for one in CODED.values()]
-    if not shape or tuple(jnp.shape(codes)) != shape or getattr(codes, "dtype", None) not in dtypes:
-        allowed = " or ".join(dtypes)
-        raise StateError(f"the codes of {what} must be {allowed} of the shape {shape}, but are {codes!r}. {WAY_OUT}")
-    if tuple(jnp.shape(scale)) != scales_of(shape) or getattr(scale, "dtype", None) != jnp.float32:
-        raise StateError(
-            f"the scales of {what} must be float32 of the shape {scales_of(shape)}, but are {scale!r}. {WAY_OUT}"
-        )
+    dtypes, scales = [one.dtype(signed) for one in CODED.values()], scales_of(shape) if shape else None
+    for kind, x, allowed, wanted in (
+        ("codes", found.codes, dtypes, shape),
+        ("scales", found.scale, ["float32"], scales),
+    ):
+        if not shape or tuple(jnp.shape(x)) != wanted or getattr(x, "dtype", None) not in allowed:
+            must = f"{' or '.join(allowed)} of the shape {wanted}"
+            raise StateError(f"the {kind} of {what} must be {must}, but are {x!r}. {WAY_OUT}")
 
 
 def check_held(name: str, p: Any, held: Any, kind: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
-from layerwise.core.named import NamedState
+from layerwise.core.slot import NamedState
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import meant

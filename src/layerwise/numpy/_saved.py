@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
-from layerwise.core.named import NamedState, Part
+from layerwise.core.slot import NamedState, Part
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
@@ -103,19 +104,11 @@ def _rate(key: str, header: Mapping[str, Array]) -> float | None:
     return float(_held(key, header, RATE))
 
 
-def _role(key: str, header: Mapping[str, Array]) -> Any:
-    return _held(key, header, ROLE)
-
-
-def _seed(key: str, header: Mapping[str, Array]) -> Any:
-    return _held(key, header, SEED)
-
-
 SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
     "lr": _rate,
     "weight_decay": _rate,
-    "relative_step": _role,
-    "seed": _seed,
+    "relative_step": partial(_held, check=ROLE),
+    "seed": partial(_held, check=SEED),
 }
 
 

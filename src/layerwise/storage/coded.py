@@ -5,7 +5,6 @@ from __future__ import annotations
 from layerwise.storage import Coded, groups
 
 CODED = {one.name: one for one in (groups.EIGHT,)}
-DTYPES = frozenset(dtype for one in CODED.values() for dtype in one.dtypes)
 
 
 def coded_of(dtype: str) -> Coded | None:

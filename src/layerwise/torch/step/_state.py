@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.library import FLOATING
-from layerwise.core.named import Part, names_of
+from layerwise.core.slot import Part, names_of
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
 from layerwise.storage.groups import GROUP

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise.core.named import NamedState
+from layerwise.core.slot import NamedState
 from layerwise.core.storing import Storing
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import local
