@@ -18,7 +18,6 @@ from layerwise.jax._factored import from_factored, to_factored
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 
 __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 
@@ -101,7 +100,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
         name = _name(leaf, names)
         if name not in keys:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        turned = _turned_as_stored(own, columns, held, i, _axes(leaf, axes))
+        turned = _turned_as_stored(columns, held[i], i, _axes(leaf, axes))
         arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
         made[keys[name]] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
     return {**saved, "state": made}
@@ -132,13 +131,13 @@ def from_torch(
             raise StateError(f"the state_dict has no {_name(leaf, names)}, the name of {leaf} there. Pass names=…")
         counts.add(int(one["step"]))
         back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        found.append(_read_torch(ours, restored(one, _shape_there(p, _axes(leaf, axes))), back))
+        found.append(_read_torch(restored(one, _shape_there(p, _axes(leaf, axes))), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
-    trees = {name: leaves.like([one.get(part) for one in found]) for part, name in kept.items()}
+    trees = {name: leaves.like([one.get(part) for one, _ in found]) for part, name in kept.items()}
     filled = _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
-    return _with_weights(whole, filled, leaves, [one.get(MASTER, one.get(REMAINDER)) for one in found])
+    return _with_weights(whole, filled, leaves, [held for _, held in found])
 
 
 # ---- forms of storage
@@ -164,13 +163,8 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
 
 def _in_numbers(state: Any) -> Any:
     """Return a state with numbers in place of their groups."""
-    parts = {name: _numbers_in(getattr(state, name), part, state) for part, name in _parts(state).items()}
-    return state._replace(**parts)
-
-
-def _numbers_in(tree: Any, part: str, state: Any) -> Any:
-    signed = is_signed(_rule(state), part)
-    return jax.tree.map(lambda x: _forms.numbers(x, signed), tree, is_leaf=_forms.is_grouped)
+    _parts(state)  # which raises if it is another's
+    return jax.tree.map(_forms.numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
 
 def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:
@@ -207,15 +201,11 @@ def _parts(state: Any) -> dict[str, str]:
 
 def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
     """Return our state with these trees in it, each array with the required shape, dtype and place."""
-    called, rule = {name: part for part, name in _parts(ours).items()}, _rule(ours)
-    filled = {
-        name: leaves.like(_fitted(leaves, name, getattr(ours, name), tree, is_signed(rule, called[name])))
-        for name, tree in trees.items()
-    }
+    filled = {name: leaves.like(_fitted(leaves, name, getattr(ours, name), tree)) for name, tree in trees.items()}
     return ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
 
 
-def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any, signed: bool) -> list[Any]:
+def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any) -> list[Any]:
     pairs = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
     fitted = []
     for name, ours, theirs in pairs:
@@ -224,7 +214,7 @@ def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any, signed: bool) ->
             raise StateError(
                 f"{part} of {name} must have the shape {shape}, but has {has or 'none'}. Do the options agree?"
             )
-        fitted.append(None if ours is None else _forms.in_form(theirs, ours, signed))
+        fitted.append(None if ours is None else _forms.in_form(theirs, ours))
     return fitted
 
 
@@ -335,43 +325,32 @@ def _shape_there(p: Any, axes: Any) -> Any:
     return tuple(p.shape if axes is None else (p.shape[d] for d in axes))
 
 
-def _turned_as_stored(
-    state: Any, columns: Mapping[str, Sequence[Any]], held: Sequence[Any], i: int, axes: Any
-) -> dict[str, Any]:
+def _turned_as_stored(columns: Mapping[str, Sequence[Any]], held: Any, i: int, axes: Any) -> dict[str, Any]:
     """Return one parameter's state for PyTorch: as stored, or as numbers if its dimensions change places."""
-    found: dict[str, Any] = {}
+    found = _forms.saved_weights(held)
     for part, column in columns.items():
-        x = column[i] if axes is None else _forms.numbers(column[i], is_signed(_rule(state), part))
-        if _forms.is_grouped(x):
-            found |= {part: np.asarray(x.codes), part + SCALE: np.asarray(x.scale)}
-        elif x is not None:
-            found[part] = np.asarray(x, np.float32)
-    if held[i] is not None:
-        one = np.asarray(held[i])
-        found[MASTER if one.dtype == np.float32 else REMAINDER] = one
+        found |= _forms.saved(part, column[i] if axes is None else _forms.numbers(column[i]))
     return _turned(found, axes)
 
 
-def _read_torch(ours: Any, one: Mapping[str, Any], axes: Any) -> dict[str, Any]:
-    """Return one parameter's state of PyTorch under the rule's names; groups stay groups if dimensions keep their
-    places.
+def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]:
+    """Return one parameter's state of PyTorch under the rule's names, and what stands beside its weights.
+
+    Groups stay groups if dimensions keep their places.
     """
-    found: dict[str, Any] = {}
-    for part, x in one.items():
-        if part == "step" or part.endswith(SCALE):
-            continue
-        x = x.detach().cpu()
-        found[part] = x.double().numpy() if x.is_floating_point() else x.numpy()
-        if part + SCALE in one:
-            grouped = Grouped(found[part], one[part + SCALE].detach().cpu().numpy())
-            found[part] = grouped if axes is None else np.asarray(_forms.numbers(grouped, is_signed(_rule(ours), part)))
-    if MASTER in found:
-        found[MASTER] = found[MASTER].astype(np.float32)
-    return _turned(found, axes)
+    from layerwise.torch.step._storage import named_state
+
+    stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
+    for part, scale in stored.of_codes().items():
+        grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
+        found[part] = grouped if axes is None else np.asarray(_forms.numbers(grouped))
+    turned, beside = _turned(found, axes), [one.key for one in stored.beside_weights()]
+    return turned, turned[beside[0]] if beside else None
 
 
-def _rule(ours: Any) -> Any:
-    return RULES[type(ours)]
+def _on_host(x: Any) -> Any:
+    x = x.detach().cpu()
+    return x.double().numpy() if x.is_floating_point() else x.numpy()
 
 
 def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:

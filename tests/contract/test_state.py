@@ -102,6 +102,7 @@ STORED = {
     "codes with a sign": ("exp_avg_sq", lambda x: x.astype(np.int8), "uint8"),
     "codes of 16 bits": ("exp_avg", lambda x: x.astype(np.int16), "exp_avg"),
     "integers for scales": ("exp_avg_sq_scale", lambda x: x.astype(np.int8), "exp_avg_sq_scale"),
+    "scales of 16 bits": ("exp_avg_sq_scale", lambda x: x.astype(np.float16), "exp_avg_sq_scale"),
     "a remainder of 32 bits": ("remainder", lambda x: x.astype(np.int32), "remainder"),
     "a short remainder": ("remainder", lambda x: x[:3], "remainder"),
 }

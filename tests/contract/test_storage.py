@@ -10,10 +10,12 @@ import pytest
 from cases import CASES, case_of
 from contract.apis import APIS, Arrays, NumPy, Run, arrays, as_dtype, walk
 
-from layerwise import Blocks
-from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise import Blocks, checks
+from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.numpy._arrays import BITS
+from layerwise.storage import Coded, groups, options
 from layerwise.storage import weights as formats
+from layerwise.storage.coded import CODED
 from layerwise.storage.options import is_signed
 
 pytestmark = pytest.mark.offers("state_dtype")
@@ -386,3 +388,54 @@ def test_every_class_takes_the_options_of_storage(api):
     assert {name for name, one in APIS.items() if one.has("state_dtype")} == {"NumPy", "Torch", "Jax"}
     for case in CASES:
         assert made(api, case.name, **EVERYTHING, **({"lr": 0.1} if case_of(case.name).usual().get("lr") else {}))
+
+
+# ---- a new format
+
+
+FOUR = {"state_dtype": "int4", "master_weights": "split24"}
+
+
+def _in_fours(xp, x, signed, drawn=None):
+    """Codes of 4 bits, in proportion to the numbers of their group."""
+    rows, length = x.shape
+    most, count = (7.0 if signed else 15.0), groups.count(length)
+    size = xp.concat([abs(x), xp.zeros_like(xp.broadcast_to(x[:, :1], (rows, count * 64 - length)))], 1)
+    scale = xp.amax(size.reshape(rows, count, 64), 2) / most
+    ratio = x / xp.where(_of_each(xp, scale, length) > 0, _of_each(xp, scale, length), 1.0)
+    return (xp.round(ratio) if drawn is None else xp.floor(ratio + drawn)), scale
+
+
+def _of_fours(xp, codes, scale, signed):
+    return codes * _of_each(xp, scale, codes.shape[1])
+
+
+def _of_each(xp, scale, length):
+    rows, count = scale.shape
+    return xp.broadcast_to(scale[:, :, None], (rows, count, 64)).reshape(rows, count * 64)[:, :length]
+
+
+@pytest.mark.offers("in_place", "change")
+def test_a_new_format_is_its_mathematics_and_an_entry_in_the_list(api, monkeypatch):
+    monkeypatch.setitem(CODED, "int4", Coded("int4", "_scale4", ("int8", "uint8"), _in_fours, _of_fours, (1, 1)))
+    monkeypatch.setattr(options, "DTYPES", checks.dtype("float32", "bfloat16", *CODED))
+    run = walk(made(api, "Lamb", **FOUR), range(3))
+    state = run.state()
+    assert {key: x.dtype for key, x in state["w"].items() if key != "step"} == {
+        "exp_avg": np.int8,
+        "exp_avg_scale4": np.float32,
+        "exp_avg_sq": np.uint8,
+        "exp_avg_sq_scale4": np.float32,
+        "remainder": np.int8,
+    }
+    assert np.abs(state["w"]["exp_avg"]).max() == 7
+    assert "exp_avg_scale4" not in state["b"]
+    again = api.make("Lamb", run.weights(), dtype="bfloat16", **FOUR)
+    again.load(run.save())
+    assert walk(again, [3]).bits() == walk(run, [3]).bits()
+    with api.raises(StateError, match="exp_avg_scale4"):
+        again.load(run.spoiled("w", "exp_avg_scale4", lambda x: x[:, :1]))
+    run.change(state_dtype="float32")
+    walk(run, [4])
+    assert not any(key.endswith("_scale4") for key in run.state()["w"])
+    assert run.state()["w"]["exp_avg"].dtype == np.float32

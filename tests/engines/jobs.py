@@ -151,7 +151,7 @@ def _job(
             signed = is_signed(case.rule, field)
             scale = np.zeros((*shape[:dims], groups.count(prod(shape[dims:]))), np.float32)
             key = key_of(3, name, field) if "drawn" in state else None
-            kept, form = "int8" if signed else "uint8", Format(in_memory(scale, "float32", layout), key, signed)
+            kept, form = "int8" if signed else "uint8", Format(in_memory(scale, "float32", layout), key, groups.EIGHT)
         elif "int8" in state:
             kept = "float32"
         elif "drawn" in state:

@@ -19,6 +19,7 @@ from layerwise.rules import lamb, lars
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.bits import Key
+from layerwise.storage.groups import EIGHT
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import Stored
 from layerwise.torch.step._namespace import BITS
@@ -99,14 +100,14 @@ def test_groups_with_sign(shape, key, offset):
         torch.zeros(*shape[:dims], -(-int(np.prod(shape[dims:])) // 64)),
         torch.zeros(shape, dtype=torch.int8),
     )
-    form, index = Format(scale, key), replace(index_of(shape), offset=offset)
+    form, index = Format(scale, key, EIGHT), replace(index_of(shape), offset=offset)
     expected, scales = Stored(codes, form, index, dims, BITS).encode(g, T)
     p = torch.zeros(shape)
     stepped(p, codes, g, (None, form), index, T, row_dims=dims)
     assert torch.equal(codes, expected.to(torch.int8))
     assert same(scale, scales)
     # Read back: with a gradient of 0 and lr = 1, the weights move by half of what is stored.
-    found = Stored(codes.clone(), Format(scale.clone()), index, dims, BITS).read()
+    found = Stored(codes.clone(), Format(scale.clone(), None, EIGHT), index, dims, BITS).read()
     p.zero_()
     stepped(p, codes, torch.zeros(shape), (None, form), index, 2, row_dims=dims)
     assert same(p, -0.5 * found)
@@ -129,7 +130,7 @@ def test_groups_without_sign(length, key):
     g[640:704] *= torch.logspace(0, -12, 64)
     g[700:900:7], g[960], g[1030] = 0, torch.inf, torch.nan
     scale, codes = torch.zeros(-(-length // 64)), torch.zeros(length, dtype=torch.uint8)
-    form = Format(scale, key, False)
+    form = Format(scale, key, EIGHT)
     expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 9)
     storage = Storage((None, None, form, None), index_of(g.shape), 0)
     state = lamb.State(torch.zeros(length), codes, None)

@@ -80,7 +80,7 @@ def stored_job(
         if own is not None and tuple(own) == shape and form.state is not F32:
             signed = is_signed(case.rule, field)
             drawn = None if form.weights == "split" else key_of(3, name, field)
-            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, signed)
+            grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, groups.EIGHT)
             found = array(BF16 if form.state is BF16 else I8 if signed else torch.uint8)
             one = grouped if form.state is I8 else Format(None, key_of(3, name, field))
         state.append(found)

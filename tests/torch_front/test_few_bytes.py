@@ -115,6 +115,15 @@ def test_state_spoiled_between_steps_is_named(key, value):
     walk(opt, params, [2])
 
 
+def test_a_remainder_beside_weights_that_lack_nothing_is_refused():
+    params = made(torch.float32, {"w": (3,)})
+    opt = Lamb(params.items())
+    walk(opt, params, [0])
+    opt.state[params["w"]]["remainder"] = torch.zeros(3, dtype=torch.int8)
+    with pytest.raises(StateError, match="'remainder' of w must be left out beside weights"):
+        walk(opt, params, [1])
+
+
 def test_momentum_in_8_bits_takes_lr_in_or_out_by_its_scale():
     params, other = made(torch.float32, SHAPES), made(torch.float32, SHAPES)
     opt = Lars(params.items(), lr=0.25, lr_in_momentum=True, state_dtype="int8")

@@ -14,10 +14,9 @@ from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, in_slices, lows
 from torch_front.storing import BLOCKS, by_one_engine, engines, give, held, made, same, snapshot, walk
 
-from layerwise.core.storing import full_weights
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import SGD, Lamb, Lars, full_precision_state_dict, load_full_precision_state_dict
-from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._storage import named_state
 
 pytestmark = pytest.mark.thinned(1, 2)
 FEW = {"matrix": (9, 7), "stack": (2, 3, 4), "bias": (17,), "other": (17,), "scalar": ()}
@@ -114,7 +113,7 @@ def test_what_24_bits_lose_adds_up_to_nothing(low, sign):
         q.grad = p.grad.float()
         opt.step()
         exact.step()
-    growth = (full_weights(LIBRARY, p.detach(), opt.state[p]) / q.detach() - 1).double()
+    growth = (named_state(opt.state[p]).weights_in_full(p.detach()) / q.detach() - 1).double()
     assert abs(growth.mean() / growth.std()) * 100 < 3
 
 

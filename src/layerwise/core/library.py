@@ -9,7 +9,8 @@ from layerwise.storage.stored import Bits
 
 Array = Any  # of the library
 LOW = ("float16", "bfloat16")
-FLOATING = (*LOW, "float32", "float64")
+WIDE = ("float32", "float64")
+FLOATING = (*LOW, *WIDE)
 
 
 def computing(dtype: str) -> str:

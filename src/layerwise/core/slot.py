@@ -1,10 +1,27 @@
-"""What is kept of one tensor from step to step."""
+"""What is kept of one tensor from step to step: arrays by the names that checkpoints have.
+
+A field of the state has the name that its rule has for it. Its companion, if it is stored as codes, adds a suffix to
+that name. Beside weights of 16 bits stands their float32 master, or the remainder that they lack.
+"""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from operator import mul, truediv
+from typing import Any, NamedTuple
 
-from layerwise.core.library import Array
+from layerwise.core.library import FLOATING, Array, Library, computing
+from layerwise.core.plan import Plan
+from layerwise.storage import Coded, Format
+from layerwise.storage.coded import CODED
+from layerwise.storage.forms import Shape, scales_of
+from layerwise.storage.index import index_of
+from layerwise.storage.options import is_signed
+from layerwise.storage.stored import Stored
+from layerwise.storage.weights import BESIDE, MASTER, REMAINDER, Beside
+
+Arrays = MutableMapping[str, Array]
 
 
 @dataclass
@@ -13,3 +30,153 @@ class Slot:
 
     arrays: dict[str, Array]  # by the names that checkpoints have
     step: int = 0
+
+    @property
+    def master(self) -> Array | None:
+        """The float32 copy of the weights that steps change, if there is one."""
+        return self.arrays.get(MASTER)
+
+    @master.setter
+    def master(self, master: Array) -> None:
+        self.arrays[MASTER] = master
+
+
+class Part(NamedTuple):
+    """What one of the arrays must be."""
+
+    shape: Shape
+    dtypes: tuple[str, ...]
+    needed: bool = True
+    of: str = ""  # the field whose scales these are
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The dtypes besides any floating one, or all if there are few."""
+        return self.dtypes[len(FLOATING) :] if {*FLOATING} <= {*self.dtypes} else self.dtypes
+
+
+def names_of(fields: Sequence[str]) -> set[str]:
+    """Return all names that arrays of a rule with these fields may have."""
+    beside = {field + coded.suffix for field in fields for coded in CODED.values()}
+    return {*fields, *beside, MASTER, REMAINDER}
+
+
+class NamedState(NamedTuple):
+    """The arrays of one tensor: its state, and what stands beside that and beside the weights."""
+
+    lib: Library
+    arrays: Any  # they may also have a "step"
+
+    # ---- state
+
+    def coded(self, field: str) -> Coded | None:
+        """Return the format of a field's codes; None if it has numbers, or is missing."""
+        if field not in self.arrays:
+            return None
+        found = [one for one in CODED.values() if self.lib.dtype(self.arrays[field]) in one.dtypes]
+        return next((one for one in found if field + one.suffix in self.arrays), found[0] if found else None)
+
+    def form(self, field: str) -> str:
+        """Return the dtype of a field as options call it."""
+        coded = self.coded(field)
+        return str(self.lib.dtype(self.arrays[field])) if coded is None else coded.name
+
+    def beside(self, field: str) -> str:
+        """Return the name of the scales of a field's codes; that of the field if it has numbers."""
+        coded = self.coded(field)
+        return field if coded is None else field + coded.suffix
+
+    def of_codes(self) -> dict[str, str]:
+        """Return the fields that are stored as codes, with the names of their scales."""
+        each = {field: self.beside(field) for field in self.arrays if field not in (MASTER, REMAINDER)}
+        return {field: scales for field, scales in each.items() if scales != field and scales in self.arrays}
+
+    def numbers(self, field: str) -> Array:
+        """Return a field in floating point: itself, or the numbers of its codes."""
+        value, coded = self.arrays[field], self.coded(field)
+        if coded is None:
+            return value
+        form = Format(self.lib.here(self.arrays[field + coded.suffix]), None, coded)
+        return self.lib.like(value, stored(self.lib, self.lib.here(value), form).read())
+
+    def in_numbers(self) -> dict[str, Array]:
+        """Return everything, with numbers in place of codes and their scales."""
+        codes = self.of_codes()
+        scales = {*codes.values()}
+        return {key: self.numbers(key) if key in codes else x for key, x in self.arrays.items() if key not in scales}
+
+    def replace(self, field: str, found: Array | None) -> None:
+        """Put numbers, or nothing, in the place of a field."""
+        self.arrays.pop(self.beside(field), None)
+        self.arrays.pop(field, None)
+        if found is not None:
+            self.arrays[field] = found
+
+    def multiply(self, field: str, by: float, inverse: bool) -> None:
+        """Multiply or divide a field by a number, which the scales of codes take in."""
+        coded, key = self.coded(field), self.beside(field)
+        power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
+        self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
+
+    # ---- weights
+
+    @property
+    def master(self) -> Array | None:
+        """The float32 copy of the weights that steps change, if there is one."""
+        return self.arrays.get(MASTER)
+
+    @property
+    def remainder(self) -> Array | None:
+        """What the weights lack, if it is kept."""
+        return self.arrays.get(REMAINDER)
+
+    def beside_weights(self) -> list[Beside]:
+        """Return the kinds of what stands beside the weights."""
+        return [Beside(key, self.lib.dtype(self.arrays[key])) for key in (MASTER, REMAINDER) if key in self.arrays]
+
+    def weights_in_full(self, p: Array) -> Array:
+        """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
+        lib, master, rest = self.lib, self.master, self.remainder
+        if master is not None:
+            return lib.cast(master, lib.dtype(master))
+        if rest is None:
+            return lib.cast(p, computing(lib.dtype(p)))
+        here = lib.here(p)
+        full = lib.zeros_like(here, "float32")
+        for part, lacks, numbers in lib.rows(here, lib.here(rest), full):
+            lib.write(numbers, stored(lib, part, Format(lacks)).read())
+        return lib.like(p, full)
+
+    def set_weights(self, into: Array, full: Array) -> None:
+        """Set weights, and what stands beside them, to float32 numbers."""
+        lib, full = self.lib, self.lib.here(full)
+        if self.master is not None:
+            lib.write(lib.here(self.master), full)
+        if self.remainder is None:
+            lib.write(into, full)
+            return
+        for part, lacks, numbers in lib.rows(into, lib.here(self.remainder), full):
+            weights, lacking = stored(lib, part, Format(lacks)).encode(numbers, 0)
+            lib.write(part, weights)
+            lib.write(lacks, lacking)
+
+    # ---- checks
+
+    def expected(self, plan: Plan, is_low: bool = True) -> dict[str, Part]:
+        """Return what each array must be, those included that may be missing, for weights of 16 bits or others."""
+        parts: dict[str, Part] = {}
+        for field in plan.fields:
+            signed, coded = is_signed(plan.rule, field), self.coded(field)
+            codes = [one.dtype(signed) for one in CODED.values()] if plan.elementwise[field] else []
+            parts[field] = Part(plan.state_shapes[field] or (), (*FLOATING, *dict.fromkeys(codes)))
+            if coded is not None:
+                parts[field + coded.suffix] = Part(scales_of(plan.shape), ("float32",), of=field)
+        remainders = tuple(one.dtype for one in BESIDE.values() if one.key == REMAINDER and is_low)
+        for key, dtypes in ((MASTER, FLOATING), (REMAINDER, remainders)):
+            parts[key] = Part(plan.shape, dtypes, needed=False)
+        return parts
+
+
+def stored(lib: Library, array: Array, form: Format) -> Stored:
+    """Return a whole array in its format."""
+    return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), lib.bits)

@@ -1,33 +1,23 @@
-"""The storage of one tensor's weights and state: making it, converting it, and handing it to engines.
-
-Arrays are kept by the names that checkpoints have: a field of the state as the rule calls it, the scales of one in 8
-bits under its name with a suffix, and beside low weights their float32 master or the remainder that they lack.
-"""
+"""The storage of one tensor's weights and state: making it, converting it, and handing it to engines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from functools import cache
+from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.core.library import LOW, Array, Library, computing
+from layerwise.core.library import LOW, WIDE, Array, Library, computing
 from layerwise.core.plan import Held, Plan
+from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
-from layerwise.storage.forms import Chosen, Field, blocks_cut_rows, chosen, row_dims
+from layerwise.storage.coded import CODED
+from layerwise.storage.forms import Chosen, Field, blocks_cut_rows, chosen, row_dims, scales_of
 from layerwise.storage.index import index_of
-from layerwise.storage.options import MASTER, PLAIN, REMAINDER, REMAINDER_BITS, SCALE, Wanted, is_signed
-from layerwise.storage.stored import Stored
-
-CODES = ("int8", "uint8")
-FEW = (*LOW, *CODES)
-Arrays = MutableMapping[str, Array]
-
-
-def codes_of(rule: Any, field: str) -> str:
-    """Return the dtype of 8-bit codes of a field."""
-    return "int8" if is_signed(rule, field) else "uint8"
+from layerwise.storage.options import PLAIN, Wanted, is_signed
+from layerwise.storage.weights import BESIDE, MASTER, Beside
 
 
 class Storing(NamedTuple):
@@ -43,10 +33,9 @@ class Storing(NamedTuple):
         """True for weights of 16 bits."""
         return self.lib.dtype(self.p) in LOW
 
-    def form(self, array: Array) -> str:
-        """Return the dtype that stores an array, with one name for 8 bits."""
-        dtype = self.lib.dtype(array)
-        return "int8" if dtype in CODES else dtype
+    def named(self, arrays: Mapping[str, Array]) -> NamedState:
+        """Return the tensor's arrays with what they mean."""
+        return NamedState(self.lib, arrays)
 
     def chosen(self, field: str) -> Chosen:
         """Return the dtype in which a field is to be stored."""
@@ -61,7 +50,7 @@ class Storing(NamedTuple):
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
         if self.want != PLAIN or len(arrays) != len(self.plan.fields):
             return False
-        return all(field in arrays and self.lib.dtype(arrays[field]) not in FEW for field in self.plan.fields)
+        return all(field in arrays and self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
 
     # ---- making and converting
 
@@ -72,35 +61,29 @@ class Storing(NamedTuple):
                 continue
             if field not in arrays:
                 arrays.update(self._made(field, self.chosen(field).dtype))
-            elif field in self.want.state or (self.form(arrays[field]) == "int8" and self.plan.why_not_grouped()):
+            elif field in self.want.state or (self.named(arrays).coded(field) and self.plan.why_not_grouped()):
                 self._convert(arrays, field)
 
     def _made(self, field: str, dtype: str) -> dict[str, Array]:
-        if dtype != "int8":
+        coded = CODED.get(dtype)
+        if coded is None:
             return {field: self.plan.zeros(self.lib, field, self.p, dtype)}
-        codes = self.plan.zeros(self.lib, field, self.p, codes_of(self.plan.rule, field))
-        return {field: codes, field + SCALE: self.plan.scales(self.lib, self.p)}
+        codes = self.plan.zeros(self.lib, field, self.p, coded.dtype(is_signed(self.plan.rule, field)))
+        return {field: codes, field + coded.suffix: self.plan.scales(self.lib, self.p)}
 
     def _convert(self, arrays: Arrays, field: str) -> None:
-        dtype = self.chosen(field).dtype
-        if dtype == self.form(arrays[field]):
+        state, dtype = self.named(arrays), self.chosen(field).dtype
+        if dtype == state.form(field):
             return
-        numbers, found = self.lib.here(self.numbers(arrays, field)), self._made(field, dtype)
-        here = self.lib.here(found[field])
-        if dtype == "int8":
-            scale = self.lib.here(found[field + SCALE])
-            form = Format(scale, None, is_signed(self.plan.rule, field))
-            codes, scales = _stored(self.lib, here, form).encode(numbers, 0)
-            self.lib.write(here, codes)
+        numbers, found = self.lib.here(state.numbers(field)), self._made(field, dtype)
+        here, coded = self.lib.here(found[field]), CODED.get(dtype)
+        if coded is not None:
+            scale = self.lib.here(found[field + coded.suffix])
+            numbers, scales = stored(self.lib, here, Format(scale, None, coded)).encode(numbers, 0)
             self.lib.write(scale, scales)
-        else:
-            self.lib.write(here, numbers)
-        arrays.pop(field + SCALE, None)
+        self.lib.write(here, numbers)
+        state.replace(field, None)
         arrays.update(found)
-
-    def numbers(self, arrays: Mapping[str, Array], field: str) -> Array:
-        """Return a field in floating point: itself, or the numbers of its groups."""
-        return as_numbers(self.lib, arrays, field, is_signed(self.plan.rule, field))
 
     # ---- weights
 
@@ -110,24 +93,46 @@ class Storing(NamedTuple):
         Return True if the weights themselves changed: `into` then has the new ones. It is called when a step is about
         to be taken. Earlier the weights may not have been loaded yet, and a remainder means nothing without them.
         """
-        kind: Any = self.want.master if self.is_low else False
-        rest = arrays.get(REMAINDER)
-        bits = None if rest is None else 8 * rest.dtype.itemsize
-        if (MASTER in arrays) == (kind is True) and bits == REMAINDER_BITS.get(kind):
+        state, want = self.named(arrays), self._wanted_beside()
+        known = state.beside_weights()
+        keys = [one.key for one in want]
+        if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype that it was loaded in
             return False
-        known = MASTER in arrays or rest is not None
-        full = full_weights(self.lib, self.p, arrays) if kind and (known or kind is True) else None
-        arrays.pop(MASTER, None)
-        arrays.pop(REMAINDER, None)
-        if kind is True:
-            arrays[MASTER] = full
-        elif kind:
-            here = self.lib.zeros_like(self.lib.here(self.p), f"int{REMAINDER_BITS[kind]}")
-            arrays[REMAINDER] = self.lib.like(self.p, here)
-            if known:  # else the weights lack nothing of what is known of them
-                set_weights(self.lib, arrays, into, full)
-                return True
-        return False
+        is_master = keys == [MASTER]
+        full = state.weights_in_full(self.p) if is_master or (want and known) else None
+        for one in known:
+            del arrays[one.key]
+        for one in want:
+            here = self.lib.zeros_like(self.lib.here(self.p), one.dtype)
+            arrays[one.key] = full if is_master else self.lib.like(self.p, here)
+        if is_master or full is None:  # else the weights lack nothing of what is known of them
+            return False
+        state.set_weights(into, full)
+        return True
+
+    def _wanted_beside(self) -> list[Beside]:
+        """Return the kinds of what is to stand beside the weights."""
+        return [BESIDE[self.want.master]] if self.is_low and self.want.master else []
+
+    def rounds_to(self, arrays: Mapping[str, Array]) -> str | None:
+        """Return the dtype to which each step rounds weights to nearest, if it keeps nothing of the difference."""
+        loses = self.is_low and not self.named(arrays).beside_weights() and not self.want.draws_weights()
+        return self.lib.dtype(self.p) if loses else None
+
+    def report(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Return the storage of the tensor and its state, present or from its first step on, and its bytes."""
+        state, own = self.named(arrays), self.lib.dtype(self.p)
+        beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
+        bits, formats, why = prod(self.plan.shape) * sum(map(bits_of, (own, *beside))), {}, {}
+        for field in self.plan.fields:
+            planned = self.chosen(field)
+            formats[field] = found = state.form(field) if field in arrays else planned.dtype
+            bits += prod(self.plan.state_shapes[field] or ()) * bits_of(found)
+            bits += prod(scales_of(self.plan.shape)) * 32 if found in CODED else 0
+            if planned.why and found == planned.dtype:
+                why[field] = planned.why
+        shown = "".join(f"+{bits_of(one)}" for one in beside)
+        return {"weights": own + shown, "state": formats, "bytes": bits // 8, "why": why}
 
     # ---- for engines
 
@@ -137,7 +142,8 @@ class Storing(NamedTuple):
             yield from self.plan.jobs(self.lib, self.p, arrays, _plain)
             return
         index = cache(lambda: self.plan.index(self.p))
-        stepped = arrays.get(MASTER, self.p)
+        master = self.named(arrays).master
+        stepped = self.p if master is None else master
         yield from self.plan.jobs(self.lib, stepped, arrays, lambda held: self._storage(arrays, held, index))
 
     def _storage(self, arrays: Mapping[str, Array], held: Held, index: Any) -> Storage | None:
@@ -152,9 +158,10 @@ class Storing(NamedTuple):
         return Storage(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
 
     def _format_of_weights(self, arrays: Mapping[str, Array], held: Held) -> Format | None:
-        rest = arrays.get(REMAINDER)
-        drawn = self.want.draws_weights(0 if rest is None else 8 * rest.dtype.itemsize)
-        if not self.is_low or MASTER in arrays or (rest is None and not drawn):
+        state = self.named(arrays)
+        rest = state.remainder
+        drawn = self.want.draws_weights(None if rest is None else self.lib.dtype(rest))
+        if not self.is_low or state.master is not None or (rest is None and not drawn):
             return None
         beside = None if rest is None else held.view(self.lib.here(rest))
         return Format(beside, self._key(WEIGHTS) if drawn else None)
@@ -162,12 +169,13 @@ class Storing(NamedTuple):
     def _format(self, arrays: Mapping[str, Array], field: str, held: Held) -> Format | None:
         if self.plan.state_shapes[field] is None or field not in arrays:
             return None
-        form = self.form(arrays[field])
+        state = self.named(arrays)
+        form, coded = state.form(field), state.coded(field)
         drawn = self._key(field) if self.want.draws_state(field, form, self._settled(field)) else None
-        if form == "int8":
-            scale = self.lib.here(arrays[field + SCALE])
+        if coded is not None:
+            scale = self.lib.here(arrays[state.beside(field)])
             rows = blocks_cut_rows(len(self.plan.shape), held.piece.part)
-            return Format(held.view(scale) if rows else scale, drawn, is_signed(self.plan.rule, field))
+            return Format(held.view(scale) if rows else scale, drawn, coded)
         return Format(None, drawn) if drawn and form in LOW and self.plan.elementwise[field] else None
 
     def _key(self, field: str) -> Key:
@@ -178,41 +186,6 @@ def _plain(held: Held) -> None:
     return None
 
 
-def as_numbers(lib: Library, arrays: Mapping[str, Array], field: str, signed: bool) -> Array:
-    """Return a field in floating point: itself, or the numbers of its groups."""
-    value = arrays[field]
-    if lib.dtype(value) not in CODES:
-        return value
-    form = Format(lib.here(arrays[field + SCALE]), None, signed)
-    return lib.like(value, _stored(lib, lib.here(value), form).read())
-
-
-def _stored(lib: Library, array: Array, form: Format) -> Stored:
-    return Stored(array, form, index_of(tuple(array.shape)), min(1, array.ndim - 1), lib.bits)
-
-
-def full_weights(lib: Library, p: Array, arrays: Mapping[str, Array]) -> Array:
-    """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
-    if MASTER in arrays:
-        return lib.cast(arrays[MASTER], lib.dtype(arrays[MASTER]))
-    if REMAINDER not in arrays:
-        return lib.cast(p, computing(lib.dtype(p)))
-    here, rest = lib.here(p), lib.here(arrays[REMAINDER])
-    full = lib.zeros_like(here, "float32")
-    for part, lacks, numbers in lib.rows(here, rest, full):
-        lib.write(numbers, _stored(lib, part, Format(lacks)).read())
-    return lib.like(p, full)
-
-
-def set_weights(lib: Library, arrays: Arrays, into: Array, full: Array) -> None:
-    """Set weights, and their companions, to float32 numbers."""
-    full = lib.here(full)
-    if MASTER in arrays:
-        lib.write(lib.here(arrays[MASTER]), full)
-    if REMAINDER not in arrays:
-        lib.write(into, full)
-        return
-    for part, lacks, numbers in lib.rows(into, lib.here(arrays[REMAINDER]), full):
-        weights, lacking = _stored(lib, part, Format(lacks)).encode(numbers, 0)
-        lib.write(part, weights)
-        lib.write(lacks, lacking)
+def bits_of(dtype: str) -> int:
+    """Return the bits of a number of a dtype, which its name ends with."""
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))

@@ -23,6 +23,7 @@ from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
+from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
@@ -225,6 +226,8 @@ class CompiledEngine:
             return why
         if job.storage is not None and job.storage.index.scattered:
             return "its part of the tensor is not contiguous"
+        if job.storage is not None and any(one and one.coded not in (None, EIGHT) for one in job.storage.formats):
+            return "there are no kernels for its codes"
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):

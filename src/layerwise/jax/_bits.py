@@ -129,7 +129,6 @@ def rounded(x: Any, dtype: Any) -> Any:
     return jax.lax.bitcast_convert_type(jnp.where(x == x, upper, np.uint16(0x7FC0)), jnp.bfloat16)
 
 
-KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "codes", "uint8": "codes"}
 BITS: Any = SimpleNamespace(
     xp=Namespace(),
     word=lambda x: x & WORD if isinstance(x, int) else x,
@@ -139,7 +138,7 @@ BITS: Any = SimpleNamespace(
     floats=lambda u: jax.lax.bitcast_convert_type(_plain(u), jnp.float32),
     shifted=_shifted,
     where=_where,
-    kind=lambda array: KINDS.get(array.dtype.name, ""),
+    dtype=lambda array: array.dtype.name,
     indices=lambda places, like: (places.numbers(), 0),
     step=_step,
 )

@@ -12,7 +12,8 @@ from layerwise.jax._bits import rounded
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax._trees import Leaves, of_state
 from layerwise.jax._unread import stored
-from layerwise.storage import Format
+from layerwise.storage.coded import coded_of
+from layerwise.storage.weights import BESIDE
 
 
 def inner(state: Any) -> Any:
@@ -25,16 +26,13 @@ def held(state: Any, leaves: Leaves) -> list[Any]:
     return of_state(leaves, "weights", state.weights) if is_held else [None] * len(leaves.arrays)
 
 
-def is_grouped(x: Any) -> bool:
-    return isinstance(x, Grouped)
+def numbers(x: Any) -> Any:
+    """Return a part of a state as numbers."""
+    return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
-def numbers(x: Any, signed: bool) -> Any:
-    return stored(jnp.asarray(x.codes), Format(jnp.asarray(x.scale), None, signed)).read() if is_grouped(x) else x
-
-
-def in_groups(numbers: Any, like: Grouped, signed: bool) -> Grouped:
-    codes, scale = stored(like.codes, Format(like.scale, None, signed)).encode(jnp.asarray(numbers, jnp.float32), 0)
+def in_groups(numbers: Any, like: Grouped) -> Grouped:
+    codes, scale = stored(like.codes, like.scale).encode(jnp.asarray(numbers, jnp.float32), 0)
     return Grouped(codes.astype(like.codes.dtype), scale)
 
 
@@ -45,26 +43,43 @@ def weights_as(p: Any, wanted: Any, held: Any) -> Any:
     held = jnp.asarray(held)
     if held.dtype == wanted.dtype:
         return placed(held, wanted)
-    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, Format(held)).read()
+    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, held).read()
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return placed(full, wanted)
     # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
-    other, rest = stored(p, Format(wanted)).encode(full, 0)
+    other, rest = stored(p, wanted).encode(full, 0)
     same = other == p.astype(other.dtype)
     return placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
 
 
 def shape(x: Any) -> Any:
-    return None if x is None else tuple(np.shape(x.codes if is_grouped(x) else x))
+    return None if x is None else tuple(np.shape(x.codes if isinstance(x, Grouped) else x))
 
 
-def in_form(given: Any, like: Any, signed: bool) -> Any:
+def in_form(given: Any, like: Any) -> Any:
     """Return an array, or codes with their scales, in the form of `like`."""
-    if not is_grouped(like):
-        return placed(numbers(given, signed), like)
-    given = given if is_grouped(given) else in_groups(given, like, signed)
+    if not isinstance(like, Grouped):
+        return placed(numbers(given), like)
+    if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
+        given = in_groups(numbers(given), like)
     return Grouped(*(placed(one, other) for one, other in zip(given, like, strict=True)))
 
 
 def placed(given: Any, like: Any) -> Any:
     return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
+
+
+# ---- the arrays of checkpoints
+
+
+def saved(part: str, x: Any) -> dict[str, Any]:
+    """Return a part of a state as arrays by their names in checkpoints."""
+    if not isinstance(x, Grouped):
+        return {} if x is None else {part: np.asarray(x, np.float32)}
+    codes, coded = np.asarray(x.codes), coded_of(x.codes.dtype.name)
+    return {part: codes} if coded is None else {part: codes, part + coded.suffix: np.asarray(x.scale)}
+
+
+def saved_weights(held: Any) -> dict[str, Any]:
+    """Return the companions of weights by their name in checkpoints."""
+    return {one.key: np.asarray(held) for one in BESIDE.values() if held is not None and held.dtype == one.dtype}

@@ -17,7 +17,9 @@ from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Mask, Transformation
 from layerwise.spelling import OPTAX
-from layerwise.storage.options import OPTIONS, REMAINDER_BITS, Wanted, check_fits, wanted
+from layerwise.storage.coded import CODED
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
+from layerwise.storage.weights import BESIDE
 
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
@@ -73,9 +75,9 @@ def _needs_specs(h: Hyper, blocks: Any, want: Wanted) -> str | None:
     """Return the options that need to know which dimension is cut."""
     if h.of_dims is not None:
         return str(h.of_dims)
-    if "int8" in want.state.values():
-        return 'state_dtype="int8"'
-    kept = REMAINDER_BITS.get(str(want.master), 0)
-    if want.draws_weights(kept) or any(want.draws_state(*one) for one in want.state.items()):
+    if coded := next((one for one in want.state.values() if one in CODED), None):
+        return f'state_dtype="{coded}"'
+    beside = BESIDE[want.master].dtype if want.master else None
+    if want.draws_weights(beside) or any(want.draws_state(*one) for one in want.state.items()):
         return "rounding at random"
     return None if blocks is None else "blocks"

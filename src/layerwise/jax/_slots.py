@@ -12,7 +12,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from layerwise.errors import StateError, sentence
 
 Shape = tuple[int, ...]
-SCALE = "scale"  # what parts of a state are called here that hold the scales of groups
 WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
@@ -35,16 +34,16 @@ def real(dtype: Any) -> Any:
     return jnp.finfo(dtype).dtype
 
 
-def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None, signed: bool = True) -> Any:
+def zeros(p: Any, shape: Shape | None, dtype: str | None, signed: bool = True, by_rows: bool = False) -> Any:
     """Return one part of a parameter's state before the first step, laid out over devices like the parameter.
 
-    A part that is never negative is real, even if the parameter is complex.
+    A part that is never negative is real, even if the parameter is complex. `by_rows` is for scales: rows of groups.
     """
     if shape is None:
         return None
     own = computing(p.dtype)
     wanted = jnp.dtype(dtype) if dtype is not None else own if signed else real(own)
-    sharding = _sharding(p, part, shape)
+    sharding = _sharding(p, shape, by_rows)
     if sharding is not None:
         return jnp.zeros(shape, wanted, device=sharding)
     if shape == tuple(p.shape):
@@ -52,7 +51,7 @@ def zeros(p: Any, part: str, shape: Shape | None, dtype: str | None, signed: boo
     return jnp.zeros(shape, wanted)
 
 
-def _sharding(p: Any, part: str, shape: Shape) -> NamedSharding | None:
+def _sharding(p: Any, shape: Shape, by_rows: bool) -> NamedSharding | None:
     """Return the parameter's sharding, without cuts of dimensions that the state lacks or has shorter."""
     sharding = p.sharding if isinstance(p, jax.Array) and not isinstance(p, jax.core.Tracer) else None
     if sharding is None:
@@ -62,7 +61,7 @@ def _sharding(p: Any, part: str, shape: Shape) -> NamedSharding | None:
     if not isinstance(sharding, NamedSharding):
         return None
     spec = (*sharding.spec, *[None] * len(p.shape))[: len(p.shape)]
-    if len(shape) != len(p.shape) or part == SCALE:  # rows, each with its groups
+    if len(shape) != len(p.shape) or by_rows:
         spec = (spec[0], *[None] * (len(shape) - 1))
     each = zip(spec, shape, p.shape, strict=False)
     kept = [cut if _divides(sharding, cut, n, of) else None for cut, n, of in each]

@@ -20,13 +20,16 @@ from layerwise.errors import ContradictionError, ParameterError, StateError, sen
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, Places, rounded
 from layerwise.jax._drive import Cut
-from layerwise.jax._slots import SCALE, WAY_OUT, computing, zeros
+from layerwise.jax._slots import WAY_OUT, computing, zeros
 from layerwise.jax._unread import Unread, stored
-from layerwise.storage import WEIGHTS, Format, groups, weights
-from layerwise.storage.bits import Key, at_step, key_of, random
+from layerwise.storage import WEIGHTS, groups
+from layerwise.storage.bits import key_of
+from layerwise.storage.coded import CODED, coded_of
 from layerwise.storage.forms import Field, chosen, scales_of
 from layerwise.storage.index import index_of
-from layerwise.storage.options import REMAINDER_BITS, Wanted, is_signed
+from layerwise.storage.options import Wanted, is_signed
+from layerwise.storage.stored import Stored
+from layerwise.storage.weights import BESIDE
 
 Shape = tuple[int, ...]
 LOW = (jnp.bfloat16, jnp.float16)
@@ -62,16 +65,16 @@ def is_low(p: Any) -> bool:
     return p.dtype in LOW
 
 
-def unread(x: Any, signed: bool, view: Callable[[Any], Any]) -> Any:
+def unread(x: Any, view: Callable[[Any], Any]) -> Any:
     """Return a part of the state as a rule's task takes it."""
-    return Unread(x.codes, x.scale, signed, view) if isinstance(x, Grouped) else None if x is None else view(x)
+    return Unread(x.codes, x.scale, view) if isinstance(x, Grouped) else None if x is None else view(x)
 
 
 def weights_of(p: Any, held: Any, view: Callable[[Any], Any]) -> Any:
     """Return weights with all their stored precision, as a rule's task takes them."""
     if held is None:
         return view(p)
-    return view(held) if jnp.issubdtype(held.dtype, jnp.floating) else Unread(p, held, True, view)
+    return view(held) if jnp.issubdtype(held.dtype, jnp.floating) else Unread(p, held, view)
 
 
 class Storing(NamedTuple):
@@ -93,11 +96,12 @@ class Storing(NamedTuple):
 
     def fresh(self, field: str, shape: Shape | None) -> Any:
         """Return a part of the state before the first step, laid out over devices like the parameter."""
-        dtype = self.dtype_of(field)
-        if dtype != "int8" or shape is None:
-            return _mesh.with_axes(zeros(self.p, field, shape, dtype, is_signed(self.rule, field)), self.p, self.cut)
-        codes = zeros(self.p, field, shape, "int8" if is_signed(self.rule, field) else "uint8")
-        scale = zeros(self.p, SCALE, scales_of(shape), "float32")
+        dtype, signed = self.dtype_of(field), is_signed(self.rule, field)
+        coded = CODED.get(dtype or "")
+        if coded is None or shape is None:
+            return _mesh.with_axes(zeros(self.p, shape, dtype, signed), self.p, self.cut)
+        codes = zeros(self.p, shape, coded.dtype(signed))
+        scale = zeros(self.p, scales_of(shape), "float32", by_rows=True)
         return Grouped(codes, _mesh.with_axes(scale, self.p, self.cut, every=True))
 
     def dtype_of(self, field: str) -> str | None:
@@ -105,7 +109,7 @@ class Storing(NamedTuple):
         own = computing(self.p.dtype).name
         alike = self.alike[field] and not jnp.iscomplexobj(self.p)
         found = chosen(Field(field, own, self.dtypes.get(field), alike, self._whole()), self.want, lambda: "").dtype
-        if found == "int8":
+        if found in CODED:
             self._check_groups()
         return None if found == own else found
 
@@ -130,22 +134,26 @@ class Storing(NamedTuple):
         kind: Any = self.want.master if is_low(self.p) else False
         if kind is True:
             return jnp.asarray(self.p).astype(computing(self.p.dtype))
-        return zeros(self.p, "weights", tuple(self.p.shape), f"int{REMAINDER_BITS[kind]}") if kind else None
+        return zeros(self.p, tuple(self.p.shape), BESIDE[kind].dtype) if kind else None
 
     # ---- writing
 
     def written(self, field: str, old: Any, new: Any, t: Any) -> Any:
         """Return a part of the state, stored like the old one."""
-        dtype = "int8" if isinstance(old, Grouped) else old.dtype.name
-        draws = self.want.draws_state(field, dtype, self.dtypes.get(field))
-        if isinstance(old, Grouped):
-            form = Format(old.scale, self._key(field) if draws else None, is_signed(self.rule, field))
-            codes, scale = stored(old.codes, form, self._places() if draws else None).encode(new, t)
-            return Grouped(codes.astype(old.codes.dtype), scale)
-        if old.dtype not in LOW or not (self.alike[field] and draws):
-            return new.astype(old.dtype)
-        rounding = weights.round_bf16 if old.dtype == jnp.bfloat16 else weights.round_f16
-        return rounded(rounding(BITS, BITS.as_floats(new), self._random(field, t)), old.dtype)
+        old = old if isinstance(old, Grouped) else Grouped(old, None)
+        dtype = old.codes.dtype
+        coded = coded_of(dtype.name)
+        draws = self.want.draws_state(field, coded.name if coded else dtype.name, self.dtypes.get(field))
+        if not coded and (dtype not in LOW or not (self.alike[field] and draws)):
+            return new.astype(dtype)
+        codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
+        return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
+
+    def _stored(self, array: Any, beside: Any, drawn: str | None) -> Stored:
+        """Return an array in its format, rounded by the random bits of a field, or to nearest."""
+        if drawn is None:
+            return stored(array, beside)
+        return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._places())
 
     def moved(self, held: Any, move: Any, t: Any) -> tuple[Any, Any]:
         """Return the update of the weights, in float32, and their companions afterwards."""
@@ -160,16 +168,9 @@ class Storing(NamedTuple):
         dtype = self.p.dtype
         if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
             return BITS.as_floats(rounded(x, dtype)), x
-        bits = 0 if held is None else 8 * held.dtype.itemsize
-        drawn = self._random(WEIGHTS, t) if self.want.draws_weights(bits) else None
-        if held is None and drawn is None:
-            return BITS.as_floats(rounded(x, dtype)), None
-        if held is None:
-            rounding = weights.round_bf16 if dtype == jnp.bfloat16 else weights.round_f16
-            return BITS.as_floats(rounded(rounding(BITS, x, drawn), dtype)), None
-        split = weights.split_bf16 if dtype == jnp.bfloat16 else weights.split_f16
-        p, rest = split(BITS, x, bits, drawn if bits == 8 else None)
-        return p, rounded(rest, held.dtype)
+        draws = self.want.draws_weights(None if held is None else held.dtype.name)
+        p, rest = self._stored(self.p, held, WEIGHTS if draws else None).encode(x, t)
+        return (BITS.as_floats(rounded(p, dtype)), None) if held is None else (p, rounded(rest, held.dtype))
 
     def _places(self) -> Places:
         """Return the places of the elements in the whole tensor."""
@@ -184,13 +185,6 @@ class Storing(NamedTuple):
             )
         index = index_of(whole)
         return Places(index[tuple(slice(0, n) for n in here)], _starts(self.cut, here))
-
-    def _random(self, field: str, t: Any) -> Any:
-        low, high = BITS.indices(self._places(), self.p)
-        return random(at_step(self._key(field), BITS.step(t), BITS.word), low, high, BITS.word)
-
-    def _key(self, field: str) -> Key:
-        return key_of(self.want.seed, self.name.replace("/", "."), field)
 
 
 def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
@@ -207,19 +201,19 @@ def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
 
 def check_grouped(what: str, found: Grouped, shape: Shape | None, signed: bool) -> None:
     """Raise unless a part of the state in groups is what init would make."""
-    codes, scale = found
-    dtype = "int8" if signed else "uint8"
-    if shape is None or len(shape) == 0 or tuple(jnp.shape(codes)) != shape or getattr(codes, "dtype", None) != dtype:
-        raise StateError(f"the codes of {what} must be {dtype} of the shape {shape}, but are {codes!r}. {WAY_OUT}")
-    if tuple(jnp.shape(scale)) != scales_of(shape) or getattr(scale, "dtype", None) != jnp.float32:
-        raise StateError(
-            f"the scales of {what} must be float32 of the shape {scales_of(shape)}, but are {scale!r}. {WAY_OUT}"
-        )
+    dtypes, scales = [one.dtype(signed) for one in CODED.values()], scales_of(shape) if shape else None
+    for kind, x, allowed, wanted in (
+        ("codes", found.codes, dtypes, shape),
+        ("scales", found.scale, ["float32"], scales),
+    ):
+        if not shape or tuple(jnp.shape(x)) != wanted or getattr(x, "dtype", None) not in allowed:
+            must = f"{' or '.join(allowed)} of the shape {wanted}"
+            raise StateError(f"the {kind} of {what} must be {must}, but are {x!r}. {WAY_OUT}")
 
 
 def check_held(name: str, p: Any, held: Any, kind: Any) -> None:
     """Raise if the companions of the weights do not have the form of `master_weights`."""
-    wanted = None if not is_low(p) or not kind else "float32" if kind is True else f"int{REMAINDER_BITS[kind]}"
+    wanted = BESIDE[kind].dtype if is_low(p) and kind else None
     found = None if held is None else getattr(held, "dtype", type(held))
     if found != wanted or (held is not None and tuple(jnp.shape(held)) != tuple(p.shape)):
         allowed = f"{'None' if wanted is None else wanted} of the shape {tuple(p.shape)}, as {name} needs it"

@@ -212,14 +212,13 @@ class Transformation:
 
     def _tasks(self, plan: Plan, held: Any, g: Any, state: Sequence[Any], count: Any) -> Iterator[Task]:
         p, scalar = plan.p, _scalar(plan.p)
-        signed = [is_signed(self.rule, field) for field in self.rule.State._fields]
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
         t = _slots.counted(count)
         now = Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
         for piece in plan.layout.pieces:
             h: Any = piece.h
-            parts = (unread(x, sign, piece.view) for x, sign in zip(state, signed, strict=True))
+            parts = (unread(x, piece.view) for x in state)
             arrays = (weights_of(p, held, piece.view), piece.view(g), *parts)
             cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _slots.computing(p.dtype)
             yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)

@@ -64,7 +64,6 @@ def _indices(index: Index, like: Array) -> tuple[Array, Array]:
     return numbers & WORD, numbers >> 32
 
 
-KINDS = {"bfloat16": "bf16", "float16": "f16", "int8": "codes", "uint8": "codes"}
 BITS = SimpleNamespace(
     xp=np,
     word=lambda x: x & WORD,
@@ -74,7 +73,7 @@ BITS = SimpleNamespace(
     floats=lambda u: u.astype(np.uint32).view(np.float32),
     shifted=lambda x, by: x << by,
     where=np.where,
-    kind=lambda array: KINDS.get(name_of(array.dtype), ""),
+    dtype=lambda array: name_of(array.dtype),
     indices=_indices,
 )
 

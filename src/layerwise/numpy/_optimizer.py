@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.core.library import LOW
 from layerwise.core.nows import Nows
 from layerwise.core.storing import Storing
 from layerwise.core.turn import MOST_TURNS
@@ -37,7 +36,6 @@ from layerwise.numpy._together import (
 )
 from layerwise.presets import Like
 from layerwise.rules.asks import Now
-from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.threads import OneAtATime
 
 MODULE = ".optimizers"  # from which the package takes its classes
@@ -134,10 +132,9 @@ class Optimizer(Settable, Like):
         h: Any = self._options.h
         rate = getattr(h.lr, "peak", h.lr)
         peak = None if callable(rate) else rate * plan.lr_scale
-        kept, dtype = {MASTER, REMAINDER} & slot.arrays.keys(), begun.entries[name][0].dtype.name
-        loses = dtype in LOW and not kept and not self._options.storage.draws_weights()
+        storing = Storing(LIBRARY, plan, begun.entries[name][0], self._options.storage)
         [(_, measured)] = plan.measured(iter(slot.measured))
-        return First(name, plan.h, measured, begun.nows[name].weight_decay, peak, dtype if loses else None)
+        return First(name, plan.h, measured, begun.nows[name].weight_decay, peak, storing.rounds_to(slot.arrays))
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
         """Return the name of a parameter in its one form."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
-from layerwise.core.storing import as_numbers
+from layerwise.core.slot import NamedState
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import meant
@@ -19,7 +19,8 @@ from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._by_name import settings_by_name
 from layerwise.numpy._slots import Plan, Slot
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, is_signed, wanted
+from layerwise.storage.coded import CODED
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 
 FLAGS = ("skip_nonfinite", "shared_count")
 RATES = ("lr", "weight_decay")
@@ -57,7 +58,7 @@ class Options:
         stored = {name: given[name] for name in OPTIONS}
         want = wanted(stored, ENTRIES[hyper.optimizer].rule)
         check_fits(want, h)
-        for name in {*want.state.values()} - {"int8"}:
+        for name in {*want.state.values()} - CODED.keys():
             named_dtype("state_dtype", name)
         return cls(h, by_name_checked, flags, given["engine"], dtypes, stored, want)
 
@@ -105,28 +106,25 @@ class Options:
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
     """Return the slot of one name for changed options, or raise if the present state does not allow them."""
-    arrays = dict(slot.arrays)
-    wide = any(arrays[field].dtype == np.float64 for field in plan.state_shapes if field in arrays)
+    state = NamedState(Arrays(), dict(slot.arrays))
+    wide = any(slot.arrays[field].dtype == np.float64 for field in plan.state_shapes if field in slot.arrays)
     default = np.dtype(np.float64 if wide else np.float32)
     alike = before.state_dtypes == options.state_dtypes
     recast = () if alike else {*before.state_dtypes, *options.state_dtypes}
     for field, shape in plan.state_shapes.items():
-        old = arrays.pop(field, None)
+        old = slot.arrays.get(field)
         dtype = options.state_dtypes.get(field, default) if old is None or field in recast else old.dtype
         if (None if old is None else old.shape) == shape:
             if old is not None and old.dtype != dtype:
-                old = as_numbers(Arrays(), slot.arrays, field, is_signed(plan.rule, field)).astype(dtype)
-                arrays.pop(field + SCALE, None)
+                state.replace(field, state.numbers(field).astype(dtype))
         elif field in OPTIONAL and (old is None or shape is None):
-            old = None if shape is None else np.zeros(shape, dtype)
-            arrays.pop(field + SCALE, None)
+            state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:
             raise ContradictionError(
                 f"{field} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
                 f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
             )
-        arrays |= {} if old is None else {field: old}
-    return replace(slot, arrays=arrays)
+    return replace(slot, arrays=state.arrays)
 
 
 class Settable:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
-from layerwise.core.storing import CODES, codes_of
+from layerwise.core.slot import NamedState, Part
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
-from layerwise.numpy._arrays import Array, is_floating, named_dtype
+from layerwise.numpy._arrays import Array, Arrays, named_dtype
 from layerwise.numpy._slots import Plan, Slot
-from layerwise.storage.forms import scales_of
-from layerwise.storage.options import COUNT, MASTER, REMAINDER, REMAINDER_BITS, SCALE, SEED
+from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
@@ -104,19 +104,11 @@ def _rate(key: str, header: Mapping[str, Array]) -> float | None:
     return float(_held(key, header, RATE))
 
 
-def _role(key: str, header: Mapping[str, Array]) -> Any:
-    return _held(key, header, ROLE)
-
-
-def _seed(key: str, header: Mapping[str, Array]) -> Any:
-    return _held(key, header, SEED)
-
-
 SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
     "lr": _rate,
     "weight_decay": _rate,
-    "relative_step": _role,
-    "seed": _seed,
+    "relative_step": partial(_held, check=ROLE),
+    "seed": partial(_held, check=SEED),
 }
 
 
@@ -147,21 +139,15 @@ def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
 
 def slot(name: Name, entry: Mapping[str, Any], plan: Plan) -> Slot:
     """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
-    shapes = {field: s for field, s in plan.state_shapes.items() if s is not None}
-    grouped = [field for field in shapes if field in entry and entry[field].dtype.name in CODES]
-    scales = {field + SCALE: scales_of(plan.shape) for field in grouped}
-    unknown = entry.keys() - shapes.keys() - scales.keys() - {"step", "shape", MASTER, REMAINDER}
-    missing = {"step", *shapes, *scales} - entry.keys()
+    parts = NamedState(Arrays(), entry).expected(plan)
+    unknown = entry.keys() - parts.keys() - {"step", "shape"}
+    missing = {"step", *(key for key, part in parts.items() if part.needed)} - entry.keys()
     if unknown or missing:
         raise StateError(
             f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
             f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
         )
-    remainders = [f"int{bits}" for bits in REMAINDER_BITS.values()]
-    dtypes = {field: [codes_of(plan.rule, field)] for field in grouped} | {key: ["float32"] for key in scales}
-    dtypes |= {MASTER: ["float32"], REMAINDER: remainders}
-    shapes |= scales | {key: plan.shape for key in (MASTER, REMAINDER) if key in entry}
-    arrays = {key: _array(f"{name}/{key}", entry[key], s, dtypes.get(key, ())) for key, s in shapes.items()}
+    arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
     return Slot(arrays, _held("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
@@ -169,14 +155,14 @@ def _keys(name: Name, fields: set[str]) -> str:
     return ", ".join(repr(f"{name}/{field}") for field in sorted(fields)) or "none"
 
 
-def _array(key: str, array: Array, wanted: tuple[int, ...], allowed: Sequence[str]) -> Array:
-    """Return an array of this shape and of one of these dtypes, by default a floating one."""
+def _array(key: str, array: Array, part: Part) -> Array:
+    """Return an array, if it is what this part of the state must be."""
     if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
         try:
             array = np.asarray(array.view(named_dtype(key, "bfloat16")))
         except HyperparameterError as problem:
             raise StateError(str(problem)) from None
-    if array.shape != wanted or not (array.dtype.name in allowed if allowed else is_floating(array.dtype)):
-        kind = " or ".join(allowed) or "floating point"
-        raise StateError(f"{key!r} must be {kind} of shape {wanted}, but is {array.dtype} of {array.shape}.")
+    if array.shape != part.shape or array.dtype.name not in part.dtypes:
+        kind = " or ".join([*["floating point"] * (part.others != part.dtypes), *part.others])
+        raise StateError(f"{key!r} must be {kind} of shape {part.shape}, but is {array.dtype} of {array.shape}.")
     return np.array(array)

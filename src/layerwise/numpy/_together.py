@@ -20,7 +20,6 @@ from layerwise.numpy._arrays import Array
 from layerwise.numpy._memory import Occupied
 from layerwise.numpy._slots import Slot
 from layerwise.rules.asks import Now
-from layerwise.storage.options import MASTER
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 LIBRARY = _arrays.Arrays()
@@ -95,8 +94,8 @@ def _carried_out(
         prepared.step([g for g, _ in each], [now for _, now in each])
         for one in begun:
             for name, slot in one.slots.items():
-                if MASTER in slot.arrays:
-                    one.entries[name][0][...] = slot.arrays[MASTER]
+                if slot.master is not None:
+                    one.entries[name][0][...] = slot.master
     layouts[together] = prepared.layouts
     return iter(prepared.stats())
 

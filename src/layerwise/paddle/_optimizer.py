@@ -19,7 +19,7 @@ from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.paddle._stepping import LR, Stepping, as_rate
 from layerwise.paddle._turn import LIBRARY
 from layerwise.presets import Like
-from layerwise.storage.options import MASTER, PLAIN
+from layerwise.storage.options import PLAIN
 
 
 class Optimizer(Stepping, Like):
@@ -136,7 +136,7 @@ class Optimizer(Stepping, Like):
             if name in masters and name in low:
                 like = LIBRARY.cast(p, "float32")
                 master = _state.taken(f"the master weight of {name}", masters[name], like)
-                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
+                slot.master = _state.named_master(p, master, getattr(masters[name], "name", None))
         return slots
 
     def _begun(self, p: Tensor, h: Any) -> dict[str, Any]:

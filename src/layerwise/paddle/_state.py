@@ -16,7 +16,7 @@ from layerwise.core.slot import Slot
 from layerwise.errors import StateError
 from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import COUNT, MASTER
+from layerwise.storage.options import COUNT
 
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
 POWERS = ("beta1_pow_acc", "beta2_pow_acc")
@@ -64,7 +64,7 @@ def check_held(name: str, slot: Slot) -> None:
     """Raise if the memory of a parameter's state was given away."""
     for field, tensor in slot.arrays.items():
         if why := unreadable(tensor):
-            called = "master weight" if field == MASTER else field
+            called = "master weight" if tensor is slot.master else field
             raise StateError(
                 f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
             )
@@ -97,7 +97,7 @@ def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -
     """Return the state under the names that Paddle's optimizers give it."""
     found: dict[str, Any] = {}
     for p, slot in slots.items():
-        target = slot.arrays[MASTER].name if MASTER in slot.arrays else p
+        target = p if slot.master is None else slot.master.name
         for key, tensor in _written(names, settings[p], slot):
             tensor.name = f"{target}_{key}_0"
             found[tensor.name] = tensor
@@ -107,12 +107,12 @@ def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -
 
 def masters_of(slots: Mapping[str, Slot]) -> dict[str, Tensor]:
     """Return the master weights by their parameters."""
-    return {p: slot.arrays[MASTER] for p, slot in slots.items() if MASTER in slot.arrays}
+    return {p: slot.master for p, slot in slots.items() if slot.master is not None}
 
 
 def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
     for field, tensor in slot.arrays.items():
-        if field != MASTER:
+        if tensor is not slot.master:
             yield names.called(field), tensor
     if names.optimizer in WITH_POWERS:
         dtype = dtype_name(slot.arrays["exp_avg_sq"])

@@ -34,7 +34,6 @@ from layerwise.paddle._arrays import (
     check_distinct,
     check_gradient,
     check_parameter,
-    dtype_name,
     is_finite,
     machine_eps,
     shape_of,
@@ -51,7 +50,7 @@ from layerwise.paddle._groups import (
 )
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
 from layerwise.paddle._turn import ENGINES, LIBRARY, Due, Turns
-from layerwise.storage.options import MASTER, PLAIN, Wanted
+from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime
 
 LR = checks.number(0)
@@ -249,10 +248,9 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         measured, schedule = turn.stats(), self._learning_rate
         for due, rate in zip(turn.dues, rates, strict=True):
             if due.name in measured and due.name not in before and due.p.size:
-                h, low = due.settings.h, _state.is_low(due.p) and MASTER not in due.slot.arrays
+                h, dtype = due.settings.h, due.storing.rounds_to(due.slot.arrays)
                 numbers = (getattr(schedule, key, None) for key in PEAKS)
                 peak = max([rate, *(float(x) for x in numbers if isinstance(x, (int, float)))])
-                dtype = dtype_name(due.p) if low else None
                 yield First(due.name, h, measured[due.name], due.settings.weight_decay, peak, dtype)
 
     def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turns | None) -> Turns:
@@ -291,10 +289,10 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         storing.put_state_in_form(arrays)
         storing.put_weights_in_form(arrays, p)
         self._master_weights.pop(p.name, None)
-        if MASTER in arrays:
-            if MASTER not in slot.arrays:
-                _state.named_master(p, arrays[MASTER])
-            self._master_weights[p.name] = arrays[MASTER]
+        if (master := storing.named(arrays).master) is not None:
+            if slot.master is None:
+                _state.named_master(p, master)
+            self._master_weights[p.name] = master
         if arrays.keys() == slot.arrays.keys():
             return slot
         if p.name in self._slots:

@@ -18,7 +18,6 @@ from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.paddle._arrays import Arrays, Tensor
 from layerwise.paddle._groups import Settings
-from layerwise.storage.options import MASTER
 
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12)))
@@ -87,8 +86,8 @@ class Turns:
             turn.step(some, own_nows)
         for due in self.dues:
             due.slot.step += 1
-            if MASTER in due.slot.arrays:
-                due.p.copy_(paddle.cast(due.slot.arrays[MASTER], due.p.dtype), False)
+            if due.slot.master is not None:
+                due.p.copy_(paddle.cast(due.slot.master, due.p.dtype), False)
 
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return what the last step measured, by parameter."""

@@ -9,6 +9,7 @@ A step computes with unrounded numbers: only the next step reads what rounding l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,12 +19,27 @@ from layerwise.storage.index import Index
 WEIGHTS = ""  # the field of the weights, in keys of random bits
 
 
+class Coded(NamedTuple):
+    """A format of state: a code for each number, and a float32 scale for each group of 64 codes."""
+
+    name: str  # in `state_dtype`
+    suffix: str  # what checkpoints add to the name of a field for that of its scales
+    dtypes: tuple[str, str]  # of codes of numbers that may be negative, and of others; JAX tells formats by them
+    encode: Callable[..., tuple[Any, Any]]  # codes as floats and scales, of rows of numbers (groups.py)
+    decode: Callable[..., Any]
+    powers: tuple[int, int]  # of its scale, with which each of the two grows
+
+    def dtype(self, signed: bool) -> str:
+        """Return the dtype of codes of numbers that may be negative, or never are."""
+        return self.dtypes[not signed]
+
+
 class Format(NamedTuple):
     """The format of one stored array, besides its dtype."""
 
-    beside: Any = None  # the remainder of split weights, or the scales of groups of 8 bits
+    beside: Any = None  # the remainder of split weights, or the scales of codes
     key: Key | None = None  # of the random bits by which it is rounded; None is to nearest
-    signed: bool = True  # whether numbers in 8 bits may be negative
+    coded: Coded | None = None  # the format of codes; None if it stores numbers
 
 
 @dataclass(frozen=True)

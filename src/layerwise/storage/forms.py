@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from layerwise.blocks import Part
 from layerwise.storage import groups
+from layerwise.storage.coded import CODED
 from layerwise.storage.options import Wanted
 
 Shape = tuple[int, ...]
@@ -43,7 +44,7 @@ def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Ch
         return Chosen(asked)
     if prod(field.tensor) < groups.LEAST:
         return Chosen(field.own, f"the parameter has fewer than {groups.LEAST} elements")
-    why = why_not_grouped() if asked == "int8" else ""
+    why = why_not_grouped() if asked in CODED else ""
     return Chosen(field.own, why, True) if why else Chosen(asked)
 
 

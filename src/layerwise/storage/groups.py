@@ -23,6 +23,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from layerwise.storage import Coded
+
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0
 LOWEST = 4.0  # code of a number that is not 0, where there are no signs
@@ -91,3 +93,6 @@ def _grouped(xp: Any, x: Any) -> Any:
     by = groups * GROUP - length
     x = x if by == 0 else xp.concat([x, xp.broadcast_to(xp.zeros_like(x[:, :1]), (rows, by))], 1)
     return x.reshape(rows, groups, GROUP)
+
+
+EIGHT = Coded("int8", "_scale", ("int8", "uint8"), encode, decode, (2, 4))

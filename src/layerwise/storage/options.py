@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, get_type_hints
 from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
+from layerwise.storage.coded import CODED
+from layerwise.storage.weights import BESIDE
 
-MASTER, REMAINDER, SCALE = "master", "remainder", "_scale"  # of state, beside what rules name; the last is a suffix
-REMAINDER_BITS = {"split": 16, "split24": 8}
 OPTIONS = ("master_weights", "rounding", "state_dtype", "seed")
-DTYPES = checks.dtype("float32", "bfloat16", "int8")
+DTYPES = checks.dtype("float32", "bfloat16", *CODED)
 FEW = "a mean of rows or columns", "one number of each layer"
 WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of state to these.'
 
@@ -29,14 +29,14 @@ class Wanted(NamedTuple):
         """Return the same by the names of the options."""
         return dict(zip(OPTIONS, self, strict=True))
 
-    def draws_weights(self, kept: int = 0) -> bool:
-        """Return True if 16-bit weights are rounded at random, with so many bits kept beside them.
+    def draws_weights(self, beside: str | None = None) -> bool:
+        """Return True if 16-bit weights are rounded at random, with a remainder of this dtype beside them.
 
         By default those with 8 bits are: to nearest, a step below half of the last place would be lost every time.
         """
-        if kept == REMAINDER_BITS["split"]:  # which lack nothing
+        if beside == BESIDE["split"].dtype:  # which lack nothing
             return False
-        return self.rounding == "stochastic" or (self.rounding is None and kept == REMAINDER_BITS["split24"])
+        return self.rounding == "stochastic" or (self.rounding is None and beside == BESIDE["split24"].dtype)
 
     def draws_state(self, field: str, dtype: str, settled: str | None = None) -> bool:
         """Return True if a field stored in 16 or 8 bits is rounded at random.
@@ -45,7 +45,7 @@ class Wanted(NamedTuple):
         nearest would never move an average. A field that only another option stores in bfloat16 (`settled`) is rounded
         to nearest.
         """
-        few = dtype in ("bfloat16", "int8")
+        few = dtype in ("bfloat16", *CODED)
         by_default = self.rounding is None and few and (settled is None or field in self.state)
         return self.rounding == "stochastic" or by_default
 
@@ -61,7 +61,7 @@ def _state_dtype(value: Any) -> Any:
     return None if value is None else DTYPES.convert(value)
 
 
-MASTERS = checks.one_of(False, True, *REMAINDER_BITS)
+MASTERS = checks.one_of(False, *BESIDE)
 ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
 STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
 SEED = checks.integer(0, bits=63)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol
 
-from layerwise.storage import Format, Storage, groups, weights
+from layerwise.storage import Format, Storage, groups
 from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.index import Index
+from layerwise.storage.weights import KEPT, LOW
 
 
 class Bits(Protocol):
@@ -24,7 +25,7 @@ class Bits(Protocol):
     shifted: Any  # integers, which may be negative, to the left
     where: Any
 
-    kind: Any  # of an array: "bf16", "f16", "codes" for 8 bits, or "" for others
+    dtype: Any  # the name of an array's dtype
     indices: Any  # the lower and the upper 32 bits of the numbers of an index, beside an array
     step: Any  # the lower and the upper 32 bits of a step that is an array
 
@@ -44,13 +45,13 @@ class Stored:
         return tuple(self.array.shape)
 
     @property
-    def coded(self) -> bool:
-        return bool(self.b.kind(self.array) == "codes")
+    def dtype(self) -> str:
+        return str(self.b.dtype(self.array))
 
     def at(self, place: tuple[slice, ...]) -> Stored:
         """Return a slice that has whole groups along the first dimension."""
         beside = self.format.beside
-        if self.coded:
+        if self.format.coded:
             cut = place[0]
             if self.row_dims == 0:
                 each = prod(self.shape[1:])
@@ -63,45 +64,40 @@ class Stored:
 
     def read(self) -> Any:
         """Return the numbers in float32."""
-        b, beside = self.b, self.format.beside
-        if self.coded:
+        b, (beside, _, coded) = self.b, self.format
+        found = b.as_floats(self.array)
+        if coded:
             rows, length = self._matrix()
-            codes = b.as_floats(self.array).reshape(rows, length)
             scale = beside.reshape(rows, groups.count(length))
-            return groups.decode(b.xp, codes, scale, self.format.signed).reshape(self.shape)
-        p = b.as_floats(self.array)
-        if beside is None:
-            return p
-        join = weights.join_bf16 if b.kind(self.array) == "bf16" else weights.join_f16
-        return join(b, p, b.integers(beside), self._kept())
+            decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
+            return decoded.reshape(self.shape)
+        return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
     def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
         """Return the numbers to store, at step t, and those to store beside them or None."""
-        b = self.b
-        if self.coded:
+        b, (beside, _, coded) = self.b, self.format
+        x, drawn = b.as_floats(x), self._random(t)
+        if coded:
             rows, length = self._matrix()
-            bits = self._random(t)
-            drawn = None if bits is None else groups.fraction(b, bits).reshape(rows, length)
-            codes, scale = groups.encode(b.xp, b.as_floats(x).reshape(rows, length), self.format.signed, drawn)
-            return codes.reshape(self.shape), scale.reshape(self.format.beside.shape)
-        x, drawn, bf16 = b.as_floats(x), self._random(t), b.kind(self.array) == "bf16"
-        if self.format.beside is not None:
-            split = weights.split_bf16 if bf16 else weights.split_f16
-            return split(b, x, self._kept(), drawn if self._kept() == 8 else None)
-        return (x if drawn is None else (weights.round_bf16 if bf16 else weights.round_f16)(b, x, drawn)), None
+            drawn = None if drawn is None else groups.fraction(b, drawn).reshape(rows, length)
+            codes, scale = coded.encode(b.xp, x.reshape(rows, length), self.dtype == coded.dtypes[0], drawn)
+            return codes.reshape(self.shape), scale.reshape(beside.shape)
+        if beside is not None:
+            return LOW[self.dtype].split(b, x, self._kept(), drawn if self._kept() == 8 else None)
+        return (x if drawn is None else LOW[self.dtype].rounded(b, x, drawn)), None
 
     def _matrix(self) -> tuple[int, int]:
         return prod(self.shape[: self.row_dims]), prod(self.shape[self.row_dims :])
 
     def _kept(self) -> int:
-        return 8 if self.b.kind(self.format.beside) == "codes" else 16
+        return KEPT[self.b.dtype(self.format.beside)]
 
     def _random(self, t: Any) -> Any:
         if self.format.key is None:
             return None
         low, high = self.b.indices(self.index, self.array)
         step = (t & WORD, t >> 32) if isinstance(t, int) else self.b.step(t)
-        if self.coded:
+        if self.format.coded:
             return turned(self.format.key, step[0], low, high, self.b.word)
         return random(at_step(self.format.key, step, self.b.word), low, high, self.b.word)
 
@@ -126,10 +122,10 @@ def numbers(stored: Any) -> Any:
 
 def is_grouped(storage: Storage | None) -> bool:
     """Return True if a part of the state is in groups, which are not cut."""
-    return storage is not None and any(one is not None and one.beside is not None for one in storage.formats[1:])
+    return storage is not None and any(one is not None and one.coded is not None for one in storage.formats)
 
 
 def formats_of(b: Bits, storage: Storage | None) -> Hashable:
     """Return the key that formats of arrays must share to be stepped as one."""
     each = () if storage is None else storage.formats
-    return tuple(one and (one.key is None, one.signed, one.beside is not None and b.kind(one.beside)) for one in each)
+    return tuple(one and (one.key is None, one.coded, one.beside is not None and b.dtype(one.beside)) for one in each)

@@ -6,8 +6,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+MASTER, REMAINDER = "master", "remainder"
+
+
+class Beside(NamedTuple):
+    """What is stored beside weights of 16 bits."""
+
+    key: str  # in checkpoints
+    dtype: str
+
+
+BESIDE = {  # by `master_weights`
+    True: Beside(MASTER, "float32"),
+    "split": Beside(REMAINDER, "int16"),
+    "split24": Beside(REMAINDER, "int8"),
+}
+KEPT = {"int16": 16, "int8": 8}  # how many bits of a number remainders have
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
 INFINITE = 0x7F800000
 BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as float32
@@ -82,7 +99,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
 
 
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts.
+    """Return the same for float16.
 
     A remainder below a power of two is counted in the places of the numbers there, half of those above.
     """
@@ -96,3 +113,14 @@ def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
 def _place_f16(b: Any, size: Any) -> Any:
     """Return the exponent, as float32 has it, of the last place of a float16 of this magnitude."""
     return (b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
+
+
+class Low(NamedTuple):
+    """The mathematics of a dtype of 16 bits."""
+
+    rounded: Callable[..., Any]
+    split: Callable[..., tuple[Any, Any]]
+    join: Callable[..., Any]
+
+
+LOW = {"bfloat16": Low(round_bf16, split_bf16, join_bf16), "float16": Low(round_f16, split_f16, join_f16)}

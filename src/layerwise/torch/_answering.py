@@ -15,7 +15,7 @@ from layerwise.torch.step import _schedule
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._settings import NOT_OF_A_GROUP, proportional_rates
-from layerwise.torch.step._storage import report, storing
+from layerwise.torch.step._storage import storing
 from layerwise.torch.step._turn import Due, Turn, params_of
 
 
@@ -113,7 +113,7 @@ class Answering(Agreeing):
             h, want = self._settings_of(group), self._groups.wanted(group)
             for p, name in self._named(number):
                 plan = self._plan_for(p, group, h, name)
-                found[_apart(name, found)] = report(plan, p, self.state.get(p, {}), want)
+                found[_apart(name, found)] = storing(plan, p, want).report(self.state.get(p, {}))
         return found
 
     def _warn_of_layouts(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:

@@ -16,11 +16,11 @@ from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format, Storage
-from layerwise.storage.groups import GROUP
+from layerwise.storage.groups import EIGHT, GROUP
 from layerwise.storage.groups import count as groups_of
 
 REMAINDERS = {torch.int16: at.SPLIT16.value, torch.int8: at.SPLIT8.value}
-SIGNS = {torch.int8: True, torch.uint8: False}  # the dtypes of codes, and whether they have signs
+CODES = (torch.int8, torch.uint8)
 LOW = (torch.bfloat16, torch.float16)
 WALKED = 3  # dimensions that kernels walk through
 LONGEST = 1 << 30  # row that ends within a group
@@ -35,7 +35,7 @@ class Stored(NamedTuple):
 
     @property
     def is_coded(self) -> bool:
-        return self.array.dtype in SIGNS and self.format.signed == SIGNS[self.array.dtype] and self.number > 0
+        return self.format.coded is EIGHT and self.array.dtype in CODES and self.number > 0
 
     @property
     def form(self) -> int:

@@ -11,14 +11,13 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError, warn
 from layerwise.hyper import in_words
-from layerwise.storage.options import SCALE
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step import _state
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._settings import RATES
-from layerwise.torch.step._storage import storing
+from layerwise.torch.step._storage import named_state, storing
 
 ALWAYS = ("capturable",)  # what torch asks of a group
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
@@ -209,11 +208,8 @@ def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any]
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
     buffer, within = state.get("momentum_buffer"), getattr(h, CONVERTED, False)
     if buffer is not None and saved.get(CONVERTED, within) != within:
-        scale = "momentum_buffer" + SCALE
-        # Of a number in 8 bits the root is stored, in units of its scale.
-        key, root = ("momentum_buffer", 1.0) if scale not in state else (scale, 0.5)
-        lr = _state.checked_lr(name, saved.get("lr", 0), within) ** root
-        state[key] = state[key] * lr if within else state[key] / lr
+        lr = _state.checked_lr(name, saved.get("lr", 0), within)
+        named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
 def _own(optimizer: Any, taken: Taken) -> None:

@@ -8,9 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.first import First
-from layerwise.storage.options import MASTER, REMAINDER
-from layerwise.torch.step._namespace import named
-from layerwise.torch.step._tensors import LOW
+from layerwise.torch.step._storage import storing
 from layerwise.torch.step._turn import Due, Turn
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
@@ -34,7 +32,7 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states:
         if p in which and p.numel():
             due = owners[p]
             peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
-            lam, dtype = _number(due.group["weight_decay"]), _rounded(p, due, states[p])
+            lam, dtype = _number(due.group["weight_decay"]), storing(plan, p, due.want).rounds_to(states[p])
             for name, measured in each:
                 yield First(name, plan.h, measured, lam, peak, dtype)
 
@@ -42,9 +40,3 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states:
 def _number(x: Any) -> float:
     """Return a rate, which may be a tensor through which a gradient flows."""
     return float(x.detach() if isinstance(x, Tensor) else x)
-
-
-def _rounded(p: Tensor, due: Due, state: Mapping[str, Any]) -> str | None:
-    """Return the dtype to which weights are rounded to nearest in each step, with nothing kept of the difference."""
-    loses = p.dtype in LOW and not {MASTER, REMAINDER} & state.keys() and not due.want.draws_weights()
-    return named(p.dtype) if loses else None

@@ -114,7 +114,6 @@ class OfFormats:
         return x.double().sqrt().to(x.dtype) if x.device.type == "cpu" else torch.sqrt(x)
 
 
-KINDS = {torch.bfloat16: "bf16", torch.float16: "f16", torch.int8: "codes", torch.uint8: "codes"}
 BITS = SimpleNamespace(
     xp=OfFormats(),
     word=lambda x: x & WORD,
@@ -124,7 +123,7 @@ BITS = SimpleNamespace(
     floats=lambda u: u.to(torch.int32).view(torch.float32),
     shifted=lambda x, by: x << by,
     where=torch.where,
-    kind=lambda array: KINDS.get(array.dtype, ""),
+    dtype=lambda array: named(array.dtype),
     indices=_indices,
     step=lambda t: (t.to(torch.int64) & WORD, t.to(torch.int64) >> 32),
 )
@@ -144,7 +143,7 @@ class Tensors:
     bits: Any = BITS
 
     def dtype(self, x: Tensor) -> str:
-        return named(x.dtype)
+        return named(x.dtype) if isinstance(x, Tensor) else ""
 
     def here(self, x: Tensor) -> Tensor:
         return local(x)

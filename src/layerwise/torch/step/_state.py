@@ -8,23 +8,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.storing import as_numbers, codes_of
+from layerwise.core.library import FLOATING
+from layerwise.core.slot import Part, names_of
 from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
-from layerwise.storage.forms import scales_of
 from layerwise.storage.groups import GROUP
-from layerwise.storage.options import MASTER, REMAINDER, SCALE, Wanted, is_signed
+from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
-from layerwise.torch.step._namespace import LIBRARY, named
+from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._storage import CODES, REMAINDERS, is_group, put_weights_in_form, storing
-from layerwise.torch.step._tensors import FLOATING, LOW, alike
+from layerwise.torch.step._storage import named_state, storing
+from layerwise.torch.step._tensors import LOW, alike
 
 State = dict[str, Any]
 SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
-OTHERS = {"step", MASTER, REMAINDER, SLOW}
+ANY = Part((), FLOATING)  # of the rule before
+REMADE = (
+    "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
+    "which moves it."
+)
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 
 
@@ -32,10 +36,8 @@ def as_step(name: str, value: Any) -> Tensor:
     """Return a step count as an integer tensor, whatever form it was saved in."""
     number = value
     if isinstance(value, Tensor):
-        _check_readable(name, "step", value)
+        _check_one(name, value)
         _check_there(name, "step", value)
-        if value.numel() != 1:
-            raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(value.shape)}. {WAY_OUT}")
         number = value.item()
     try:
         count = int(number) if not isinstance(number, bool) and number == int(number) else -1
@@ -44,6 +46,12 @@ def as_step(name: str, value: Any) -> Tensor:
     if not 0 <= count <= MOST_STEPS:
         raise StateError(f"'step' of {name} must be an integer from 0 to 2^53, but is {value!r}. {WAY_OUT}")
     return torch.tensor(count, device=value.device if isinstance(value, Tensor) else "cpu")
+
+
+def _check_one(name: str, step: Tensor) -> None:
+    _check_readable(name, "step", step)
+    if step.numel() != 1:
+        raise StateError(f"'step' of {name} must be one number, but has the shape {tuple(step.shape)}. {WAY_OUT}")
 
 
 def _check_readable(name: str, key: str, value: Tensor) -> None:
@@ -68,8 +76,9 @@ def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) ->
         state["step"] = as_step(plan.name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    storing(plan, p, want).put_state_in_form(state)
-    put_weights_in_form(state, plan, p, want)
+    own = storing(plan, p, want)
+    own.put_state_in_form(state)
+    own.put_weights_in_form(state, local(p.detach()))
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
@@ -102,93 +111,76 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless the kept state of a parameter, if any, can be stepped with and lies in the right place."""
+    parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step", SLOW}
     for key, x in state.items():
-        is_number = key == "step" and not isinstance(x, Tensor)
-        if not is_number and (why := _unusable(plan, key, x, p)):
+        if key != "step":
+            _check_values(plan, parts.get(key, ANY), key, x)
+        if isinstance(x, Tensor) and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
-        if is_number or (key == "step" and x.device.type == "cpu"):  # elsewhere, to look would mean waiting
+        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # to look would mean waiting
             as_step(plan.name, x)
-    own = {*plan.rule.State._fields, *OTHERS}
-    if others := [key for key in state if key not in own and key.removesuffix(SCALE) not in own]:
-        raise StateError(
-            f"{others[0]!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the "
-            "state of the rule before with clear_state(), or give its group that rule again."
-        )
-    for key in state.keys() - {"step"}:
-        if is_dtensor(state[key]) != (plan.cut is not None):
-            kind = "a plain tensor" if plan.cut is None else "a DTensor"
+        if key not in own:
             raise StateError(
-                f"{key!r} of {plan.name} must be {kind} as its parameter is. Make the optimizer of the parameters as "
-                "they are now, and load its state through torch.distributed.checkpoint, which moves it."
+                f"{key!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the state "
+                "of the rule before with clear_state(), or give its group that rule again."
             )
-    if lost := [key for key in state if is_group(state[key]) and key != REMAINDER and key + SCALE not in state]:
-        raise StateError(f"{lost[0]!r} of {plan.name} is in 8 bits and lacks {lost[0] + SCALE!r}. {WAY_OUT}")
-    check_shapes(plan, state)
+    for key, part in parts.items():
+        if part.of in state and key not in state:
+            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits and lacks {key!r}. {WAY_OUT}")
+    _check_shapes(plan, parts, state)
 
 
-def _unusable(plan: Plan, key: str, x: Any, p: Tensor) -> str:
-    """Return the reason why a part of the state cannot be stepped with, or an empty string."""
-    wanted = "a tensor of one real number" if key == "step" else f"a floating tensor on {p.device}"
-    if not isinstance(x, Tensor) or x.layout is not torch.strided or x.is_nested:
-        return f"must be {wanted}, but is {x!r}. {WAY_OUT}"
-    if key == "step":
-        fits = x.numel() == 1 and not x.is_complex()
-    else:
-        wanted = f"{_stored_as(plan, key)} on {p.device}"
-        fits = _is_stored(plan, key, x) and x.device == p.device
-    if not fits:
-        return f"must be {wanted}, but is of {x.dtype} and the shape {tuple(x.shape)} on {x.device}. {WAY_OUT}"
+def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
+    """Return the reason why the memory of a part of the state cannot be stepped in, or an empty string."""
     if why := unreadable(x):
         return why
+    if key == "step":
+        _check_one(plan.name, x)
+        return ""
+    if x.device != p.device:
+        return f"must be on {p.device} as its parameter is, but is on {x.device}. {WAY_OUT}"
+    if is_dtensor(x) != (plan.cut is not None):
+        kind = "a plain tensor" if plan.cut is None else "a DTensor"
+        return f"must be {kind} as its parameter is. {REMADE}"
     shares = has_address(local(x)) and lying(local(x)).overlaps_itself
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
-def _is_stored(plan: Plan, key: str, x: Tensor) -> bool:
-    """Return True if a part of the state has a dtype in which it can be stored."""
-    if key == REMAINDER:
-        return x.dtype in REMAINDERS.values() and plan.dtype in LOW
-    if x.dtype not in CODES:
-        return x.dtype in FLOATING
-    return plan.elementwise.get(key, False) and named(x.dtype) == codes_of(plan.rule, key)
+def _parts(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
+    """Return what the parts of a parameter's state must be."""
+    parts = named_state(state).expected(plan, plan.dtype in LOW)
+    return {**parts, SLOW: Part(plan.shape, FLOATING, needed=False)}
 
 
-def _stored_as(plan: Plan, key: str) -> str:
-    """Return the dtypes in which a part of the state can be stored, in words."""
-    if key == REMAINDER:
-        if plan.dtype in LOW:
-            return "an int16 or int8 tensor"
-        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
-        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
-    codes = f", or its 8-bit codes in torch.{codes_of(plan.rule, key)}" if plan.elementwise.get(key) else ""
-    return f"a tensor of 16 to 64 bit floats{codes}"
-
-
-def shapes_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, tuple[int, ...] | None]:
-    """Return the shapes that the parts of a parameter's state must have."""
-    scales = {key + SCALE: scales_of(plan.shape) for key in plan.state_shapes if is_group(state.get(key))}
-    return {**plan.state_shapes, **scales, **dict.fromkeys((MASTER, REMAINDER, SLOW), plan.shape)}
-
-
-def check_shapes(plan: Plan, state: Mapping[str, Any]) -> None:
+def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
     """Raise unless the existing state has these shapes."""
-    for key, shape in shapes_of(plan, state).items():
-        if shape is not None and key in state and tuple(state[key].shape) != shape:
-            of = f", a scale for each {GROUP} elements of a row" if key.endswith(SCALE) else ""
+    for key, part in parts.items():
+        if key in state and tuple(state[key].shape) != part.shape:
+            of = f", a scale for each {GROUP} elements of a row" if part.of else ""
             raise StateError(
-                f"{key!r} of {plan.name} must have the shape {shape}{of}, but has {tuple(state[key].shape)}. "
+                f"{key!r} of {plan.name} must have the shape {part.shape}{of}, but has {tuple(state[key].shape)}. "
                 f"{plan.way_out}"
             )
 
 
-def _check_values(plan: Plan, key: str, value: Any) -> None:
-    """Raise unless this is a tensor of numbers to continue from."""
+def _check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
+    """Raise unless this is a tensor of numbers, or codes, to continue from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
-    if not isinstance(value, Tensor) or not _is_stored(plan, key, value):
-        kind = f"{value.dtype}" if isinstance(value, Tensor) else f"{type(value).__name__}"
-        allowed = _stored_as(plan, key)
-        raise StateError(f"{key!r} of {plan.name} must be {allowed}, but is {kind}. {WAY_OUT}")
+    if LIBRARY.dtype(value) not in part.dtypes:
+        kind = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise StateError(f"{key!r} of {plan.name} must be {_allowed(plan, part)}, but is {kind}. {WAY_OUT}")
+
+
+def _allowed(plan: Plan, part: Part) -> str:
+    """Return the dtypes that a part of the state may have, in words."""
+    if not part.dtypes:
+        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
+        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
+    if part.others == part.dtypes:
+        return f"a tensor of {' or '.join(part.dtypes)}"
+    codes = "".join(f", or its 8-bit codes in torch.{one}" for one in part.others)
+    return f"a tensor of 16 to 64 bit floats{codes}"
 
 
 def checked_lr(name: str, lr: Any, within: bool) -> float:
@@ -207,30 +199,29 @@ def checked(plan: Plan, state: Any) -> State:
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
     state = restored(state, plan.shape)
-    wanted = {key: shape for key, shape in plan.state_shapes.items() if shape is not None}
-    scales = {key + SCALE for key in wanted if is_group(state.get(key))}
-    unknown, missing = state.keys() - wanted.keys() - scales - OTHERS, {"step", *wanted, *scales} - state.keys()
+    parts = _parts(plan, state)
+    needed = {key for key, part in parts.items() if part.needed}
+    unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
         raise StateError(
             f"the state of {name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
             f"{WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
-        _check_values(plan, key, state[key])
+        _check_values(plan, parts[key], key, state[key])
         _check_there(name, key, state[key])
-    check_shapes(plan, state)
-    if scales and plan.why_not_grouped():
-        state = _ungrouped(plan, state)
+    _check_shapes(plan, parts, state)
+    if named_state(state).of_codes() and plan.why_not_grouped():
+        state = _ungrouped(state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
     return {**placed, "step": as_step(name, state["step"])}
 
 
-def _ungrouped(plan: Plan, state: State) -> State:
+def _ungrouped(state: State) -> State:
     """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
 
     If they are already cut in another way, the ranks gather them first.
     """
-    codes = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key + SCALE in state}
-    scales = {key: x.full_tensor() if is_dtensor(x) else x for key, x in state.items() if key.endswith(SCALE)}
-    fields = {key: as_numbers(LIBRARY, {**codes, **scales}, key, is_signed(plan.rule, key)) for key in codes}
-    return {**{key: x for key, x in state.items() if key not in scales}, **fields}
+    parts = {key for pair in named_state(state).of_codes().items() for key in pair}
+    whole = {key: x.full_tensor() if key in parts and is_dtensor(x) else x for key, x in state.items()}
+    return named_state(whole).in_numbers()

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from layerwise.core.slot import NamedState
 from layerwise.core.storing import Storing
-from layerwise.storage.forms import scales_of
-from layerwise.storage.options import MASTER, REMAINDER, REMAINDER_BITS, Wanted
+from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._namespace import LIBRARY, named
 from layerwise.torch.step._plan import Plan
 
-REMAINDERS: dict[Any, torch.dtype] = {kind: getattr(torch, f"int{bits}") for kind, bits in REMAINDER_BITS.items()}
-CODES = (torch.int8, torch.uint8)
 
-
-def is_group(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.dtype in CODES
+def named_state(state: Any) -> NamedState:
+    """Return a parameter's state with what its names mean."""
+    return NamedState(LIBRARY, state)
 
 
 def storing(plan: Plan, p: Tensor, want: Wanted) -> Storing:
@@ -29,16 +25,12 @@ def storing(plan: Plan, p: Tensor, want: Wanted) -> Storing:
     return Storing(LIBRARY, plan, p, want)
 
 
-def put_weights_in_form(state: dict[str, Any], plan: Plan, p: Tensor, want: Wanted) -> None:
-    """Store a parameter's weights in the wanted form."""
-    Storing(LIBRARY, plan, p, want).put_weights_in_form(state, local(p.detach()))
-
-
 class Remainders:
     """The remainders of split weights, some of which belong to weights that have been written to since."""
 
     def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
-        pairs = [(p, local(one[REMAINDER])) for p, one in zip(heres, states, strict=True) if REMAINDER in one]
+        each = zip(heres, (named_state(one).remainder for one in states), strict=True)
+        pairs = [(p, local(rest)) for p, rest in each if rest is not None]
         self._pairs, self._versions = pairs, [-1] * len(pairs)
 
     def follow(self) -> None:
@@ -60,29 +52,3 @@ def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
     """Return the dtypes of a parameter and of its state, by name."""
     stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
     return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
-
-
-def report(plan: Plan, p: Tensor, state: Mapping[str, Any], want: Wanted) -> dict[str, Any]:
-    """Return the storage of a parameter and its state, present or from its first step on, and its bytes."""
-    own = Storing(LIBRARY, plan, p, want)
-    kind: Any = want.master if own.is_low else False
-    beside = dtypes_beside(state) if state else [torch.float32] if kind is True else [REMAINDERS[kind]] if kind else []
-    bytes_, why, formats = prod(plan.shape) * sum(x.itemsize for x in (p.dtype, *beside)), {}, {}
-    for key, shape in plan.state_shapes.items():
-        if shape is None:
-            continue
-        planned = own.chosen(key)
-        found = named(state[key].dtype) if key in state else planned.dtype
-        formats[key] = "int8" if found == "uint8" else found
-        each = torch.int8.itemsize if formats[key] == "int8" else getattr(torch, found).itemsize
-        scales = prod(scales_of(tuple(plan.shape))) * 4 if formats[key] == "int8" else 0
-        bytes_ += prod(shape) * each + scales
-        if planned.why and formats[key] == planned.dtype:
-            why[key] = planned.why
-    shown = "".join(f"+{x.itemsize * 8}" for x in beside)
-    return {"weights": named(p.dtype) + shown, "state": formats, "bytes": bytes_, "why": why}
-
-
-def dtypes_beside(state: Mapping[str, Any]) -> list[torch.dtype]:
-    """Return the dtype of the companions of the weights."""
-    return [state[key].dtype for key in (MASTER, REMAINDER) if key in state]

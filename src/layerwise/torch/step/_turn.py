@@ -98,11 +98,8 @@ class Turn:
     ) -> None:
         self.params, self._here = list(params_of(dues)), here[0]
         self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
-        masters = [
-            (here, local(state["master"]))
-            for here, state in zip(self._here, self.states, strict=True)
-            if "master" in state
-        ]
+        beside = zip(self._here, (_storage.named_state(state).master for state in self.states), strict=True)
+        masters = [(here, local(master)) for here, master in beside if master is not None]
         self._masters = list(alike(*zip(*masters, strict=True)))
         self._remainders = _storage.Remainders(self._here, self.states)
         self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]

@@ -10,9 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.storing import as_numbers
 from layerwise.errors import HyperparameterError, StateError, sentence
-from layerwise.storage.options import MASTER, REMAINDER, SCALE, is_signed
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.sharding._cuts import is_dtensor
@@ -20,11 +18,9 @@ from layerwise.torch.sharding._flat import flat_of, tensors_of
 from layerwise.torch.sharding._gathering import Places, put_whole, put_whole_in_boxes, whole_of, whole_of_boxes
 from layerwise.torch.step._bytes import restored, saved
 from layerwise.torch.step._flat_plan import FlatPlan, extents, holding
-from layerwise.torch.step._namespace import LIBRARY
-from layerwise.torch.step._storage import is_group
+from layerwise.torch.step._storage import named_state
 
 State = dict[str, Any]
-ELEMENTWISE = (MASTER, REMAINDER)
 
 
 def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
@@ -149,7 +145,7 @@ def _whole(plan: FlatPlan, state: Mapping[str, Any]) -> list[tuple[str, State]]:
     for key, x in sorted(state.items()):  # in an order that is the same on all ranks
         if key == "step":
             each = {name: x.clone() for name in found}
-        elif key in ELEMENTWISE or plan.elementwise[key]:
+        elif plan.elementwise.get(key, True):
             each = whole_of(plan.flat, x)
         else:
             places, lengths = zip(*(_places(plan, key, rank) for rank in range(plan.flat.parts)), strict=True)
@@ -188,15 +184,11 @@ def _numbers(plan: FlatPlan, member: Any, state: Any) -> State:
     """Return the state of a whole tensor with numbers for codes, if it is one."""
     if not isinstance(state, Mapping) or "step" not in state:
         raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
-    state = restored(state, member.shape)
-    keys = [key for key in state if not key.endswith(SCALE)]
-    found: State = {}
-    for key in keys:
-        coded = is_group(state[key]) and key != REMAINDER
-        found[key] = as_numbers(LIBRARY, state, key, is_signed(plan.rule, key)) if coded else state[key]
-        shape = tuple(member.shape) if key in ELEMENTWISE else member.state_shapes.get(key)
-        if key != "step" and (shape is None or not isinstance(found[key], Tensor) or tuple(found[key].shape) != shape):
-            shown = tuple(found[key].shape) if isinstance(found[key], Tensor) else found[key]
+    found = named_state(restored(state, member.shape)).in_numbers()
+    for key, x in found.items():
+        shape = member.state_shapes.get(key, member.shape)
+        if key != "step" and (shape is None or not isinstance(x, Tensor) or tuple(x.shape) != shape):
+            shown = tuple(x.shape) if isinstance(x, Tensor) else x
             raise StateError(
                 f"{key!r} of {member.name} must have the shape {shape}, but has {shown}. Pass a state_dict of whole "
                 "tensors, of an optimizer with these options."
@@ -208,7 +200,7 @@ def _put(plan: FlatPlan, p: Tensor, key: str, wholes: Mapping[str, Tensor]) -> T
     dtypes = {x.dtype for x in wholes.values()}
     dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
     here = {name: _on_host(x).to(p.device) for name, x in wholes.items()}
-    if key in ELEMENTWISE or plan.elementwise[key]:
+    if plan.elementwise.get(key, True):
         values = torch.zeros(p.shape, dtype=dtype, device=p.device)
         put_whole(plan.flat, values, here)
     else:

@@ -8,16 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerwise.core.storing import full_weights, set_weights
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
-from layerwise.storage.options import MASTER, REMAINDER
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import put_weights_in_form
+from layerwise.torch.step._storage import named_state
 from layerwise.torch.step._tensors import FLOATING, LOW
 
 Optimizers = Optimizer | Iterable[Optimizer]
@@ -44,7 +41,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         if not isinstance(value, Tensor):
             continue
         if value in held and value not in full:
-            full[value] = full_weights(LIBRARY, value.detach(), held[value])
+            full[value] = named_state(held[value]).weights_in_full(value.detach())
         found[key] = full.get(value, value.detach())
     return found
 
@@ -98,7 +95,7 @@ def _check_not_flat(params: Iterable[Tensor]) -> None:
 
 
 def _is_held(state: Mapping[str, Any]) -> bool:
-    return MASTER in state or REMAINDER in state
+    return bool(named_state(state).beside_weights())
 
 
 def _owners(optimizer: Optimizer) -> Iterable[tuple[Tensor, tuple[Optimizer, dict[str, Any], str]]]:
@@ -116,8 +113,7 @@ def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], 
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         _state.ready(optimizer.state[p], p, plan, want, group["capturable"])
-        put_weights_in_form(optimizer.state[p], plan, p, want)
-        set_weights(LIBRARY, optimizer.state[p], local(p.detach()), value.to(p.device))
+        named_state(optimizer.state[p]).set_weights(local(p.detach()), value.to(p.device))
 
 
 # ---- what is given

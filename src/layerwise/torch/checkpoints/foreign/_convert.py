@@ -7,21 +7,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from layerwise.core.storing import as_numbers
 from layerwise.errors import StateError, sentence, warn
 from layerwise.keywords import nearest
-from layerwise.storage.options import MASTER, REMAINDER, SCALE
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._table import CODECS
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._kinds import RULE
-from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._state import checked_lr
-from layerwise.torch.step._storage import is_group
+from layerwise.torch.step._storage import named_state
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
 ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such
@@ -187,11 +183,8 @@ def _begun(ours: Group) -> State:
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
     """Return a parameter's state with numbers for codes, in tensors of its own."""
-    state = restored(state, p.shape)
-    found: State = {"step": int(state["step"])}
-    for key, x in state.items():
-        if key not in ("step", MASTER, REMAINDER) and not key.endswith(SCALE):
-            found[key] = as_numbers(LIBRARY, state, key, x.dtype is torch.int8) if is_group(x) else x.clone()
+    numbers = named_state(restored(state, p.shape)).in_numbers()
+    found: State = {key: int(x) if key == "step" else x.clone() for key, x in numbers.items()}
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:
             raise StateError(

@@ -1,0 +1,12 @@
+"""The formats that store state as codes: options, checks and checkpoints of every API follow this list."""
+
+from __future__ import annotations
+
+from layerwise.storage import Coded, groups
+
+CODED = {one.name: one for one in (groups.EIGHT,)}
+
+
+def coded_of(dtype: str) -> Coded | None:
+    """Return the format whose codes have this dtype; None for a dtype of numbers."""
+    return next((one for one in CODED.values() if dtype in one.dtypes), None)
