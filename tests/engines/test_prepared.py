@@ -125,8 +125,8 @@ def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(count
     assert counted == first
     for step in range(1000):
         opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
-        opt._settings_of(opt.param_groups[0])
-    assert len(opt._groups._made) < 600
+        opt.stepper.settings_of(opt.param_groups[0])
+    assert len(opt.stepper.groups._made) < 600
 
 
 def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):

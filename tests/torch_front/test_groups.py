@@ -157,7 +157,7 @@ def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
     assert [group["differentiable"] for group in made["differentiable"].param_groups] == [True, True]
     opt = busy(front, two_groups({"capturable": True, "foreach": True}, beside), fused=False)
     assert [group["capturable"] for group in opt.param_groups] == [True, False]
-    assert opt._engine == "rule"
+    assert opt.stepper.setup.engine == "rule"
 
 
 @pytest.mark.parametrize(

@@ -100,14 +100,6 @@ def _addresses(torch: Any) -> tuple[int, ...]:
         return (0,) * len(TORCH_FUNCTIONS)
 
 
-def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]) -> Any:
-    """Return the extension's look at PyTorch's tensors, or None where it cannot look at one of them."""
-    try:
-        return None if _native is None else _native.Watch(params, grads, states)
-    except ValueError:
-        return None
-
-
 def in_memory(tensors: list[Any]) -> bool:
     """Return True if all of PyTorch's tensors are known to have their numbers in their memory."""
     return _native is not None and bool(_native.in_memory(tensors))
@@ -255,7 +247,8 @@ class PreparedCompiled:
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
-        self._arrays, self._places = arrays_of(self._jobs), places_of(self._jobs)
+        self._arrays = arrays_of(self._jobs)
+        self._places = places_of(self._arrays)
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self._layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None

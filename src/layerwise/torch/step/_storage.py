@@ -39,7 +39,7 @@ class Remainders:
 
     def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
         pairs = [(p, local(one[REMAINDER])) for p, one in zip(heres, states, strict=True) if REMAINDER in one]
-        self._pairs, self._versions = pairs, [-1] * len(pairs)
+        self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
 
     def follow(self) -> None:
         """Let weights that were set to zero be zero.
