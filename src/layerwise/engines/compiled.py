@@ -307,12 +307,13 @@ class PreparedCompiled:
         self._was_stepped(self._rounds.batch)
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
-        given = self._jobs, grads, nows, self._places
-        batch = next((one for one in self._layouts.batches if one.step(*given)), None)
-        if batch is not None:
-            self._layouts.used(batch)
-            self._was_stepped(batch)
-        return batch is not None
+        for i, batch in enumerate(self._layouts.batches):
+            if batch.step(self._jobs, grads, nows, self._places):
+                if i:
+                    self._layouts.used(batch)
+                self._was_stepped(batch)
+                return True
+        return False
 
     def _was_stepped(self, batch: Any) -> None:
         if self._engine.written is not None:

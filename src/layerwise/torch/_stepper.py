@@ -67,6 +67,7 @@ class Stepper:
 
     def forget(self) -> None:
         """Plan, check and look at everything again."""
+        self.groups.forget()
         self.turns.clear()
         self._plans: dict[Tensor, Plan] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -130,45 +131,61 @@ class Stepper:
         if not dues and agreement is None:
             return
         with self.one_at_a_time, signals_wait, torch.set_grad_enabled(self.groups.differentiable):
-            # Once, because it may take collectives: only this process knows whether its step is prepared again.
-            work = self._read(Work.of(dues), agreement)
+            might_skip = self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
+            work = Work.of(dues)
+            # Once, because both may take collectives: only this process knows whether its step is prepared again.
+            if self.ranks.wrapped:
+                work = self._local(work, agreement)
+            if might_skip or self._resolves:
+                work = self._readable(work)
             key = pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
-            turn = self._kept_turn(key, work)
-            work, plans = (work, turn.plans) if turn is not None else self._planned(work)
-            if turn is None and not self.ranks.are_known(work.params):  # the caller has changed a group's list
-                self.step_due(dues, self.ranks.renewed(agreement))
-                return
-            skip, skips = self._to_skip(work), None
-            if agreement is not None:
-                # What the others say decides as well: they are waited for, or the device is.
-                skips = self._skips(agreement, work, skip)
-                skip = skips.now if isinstance(skips.now, Tensor) else None
-            elif isinstance(skip, bool):
-                self.skipped += 1
-                return
-            new = [p for p in work.params if p not in self.optimizer.state] if turn is None else ()
-            if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(work, plans, skip is not None, agreement)
-            try:
-                turn = self._stepped(turn, work, skip, skips)
-            except Exception as answer:
-                for p in new:  # a step that is not taken leaves no trace
-                    del self.optimizer.state[p]
-                if not isinstance(answer, Skipped):
-                    raise
-                self.skipped += 1
-                return
-            self._remember(key, turn, skip)
-            if self._first and not (skip is not None and skip):
-                self._look_at_first(turn, dues)
+            turn = self._kept_turn(key, work, not might_skip)
+            if turn is None:
+                work, plans = self._planned(work)
+                if not self.ranks.are_known(work.params):  # the caller has changed a group's list
+                    self.step_due(dues, self.ranks.renewed(agreement))
+                    return
+            self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
 
-    def _read(self, work: Work, agreement: Agreement | None) -> Work:
+    def _agreed_step(
+        self,
+        key: bytes,
+        work: Work,
+        turn: Turn | None,
+        plans: Sequence[Plan],
+        might_skip: bool,
+        agreement: Agreement | None,
+    ) -> None:
+        """Take a step, or leave it out if this process or another has to."""
+        skip, skips = self._to_skip(work) if might_skip else None, None
+        if agreement is not None:
+            # What the others say decides as well: they are waited for, or the device is.
+            skips = self._skips(agreement, work, skip)
+            skip = skips.now if isinstance(skips.now, Tensor) else None
+        elif isinstance(skip, bool):
+            self.skipped += 1
+            return
+        new = [p for p in work.params if p not in self.optimizer.state] if turn is None else ()
+        if turn is None or turn.on_device != (skip is not None):
+            turn = self._prepare(work, plans, skip is not None, agreement)
+        try:
+            turn = self._stepped(turn, work, skip, skips)
+        except Exception as answer:
+            for p in new:  # a step that is not taken leaves no trace
+                del self.optimizer.state[p]
+            if not isinstance(answer, Skipped):
+                raise
+            self.skipped += 1
+            return
+        self._remember(key, turn, skip)
+        if self._first and not (skip is not None and skip):
+            self._look_at_first(turn, work.dues)
+
+    def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the same with the local parts of parameters and gradients."""
-        if self.ranks.wrapped:
-            agreed = partial(self._agree_to_redistribute, agreement, work)
-            params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
-            work = work._replace(params_here=params_here, grads_here=grads_here)
-        return self._readable(work) if self._resolves or self._might_skip() else work
+        agreed = partial(self._agree_to_redistribute, agreement, work)
+        params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
+        return work._replace(params_here=params_here, grads_here=grads_here)
 
     def _agree_to_redistribute(self, agreement: Agreement | None, work: Work, elsewhere: Sequence[int]) -> None:
         """Make sure that all processes will redistribute these gradients; a graph records only what they agreed on."""
@@ -194,14 +211,13 @@ class Stepper:
     def _names_of(self, dues: Sequence[Due]) -> list[str]:
         return [names[p] for due in dues for names in [dict(self.members.named(due.number))] for p in due.params]
 
-    def _kept_turn(self, key: bytes, work: Work) -> Turn | None:
-        """Return the turn that these parameters had before, if nothing has changed."""
+    def _kept_turn(self, key: bytes, work: Work, at_once: bool) -> Turn | None:
+        """Return the turn that these parameters had before, if nothing has changed; `Turn.holds` says when."""
         turn = None if self.groups.differentiable else self.turns.get(key)
         if turn is None:
             return None
         same = turn.has_settings(work.dues)
-        at_once = same and not self._might_skip()  # else the gradients are computed with before the engine looks
-        holds = turn.holds(work, self.optimizer.state, at_once) and (same or turn.takes(work.dues))
+        holds = turn.holds(work, self.optimizer.state, same and at_once) and (same or turn.takes(work.dues))
         return turn if holds else None
 
     def _stepped(self, turn: Turn, work: Work, skip: Tensor | None, skips: Skips | None) -> Turn:
@@ -275,13 +291,8 @@ class Stepper:
 
     # ---- skipping
 
-    def _might_skip(self) -> bool:
-        return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
-
     def _to_skip(self, work: Work) -> Any:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
-        if not self._might_skip():
-            return None
         looked_at = list(stretched(work.params, work.grads_here))
         return _tensors.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
 

@@ -55,7 +55,7 @@ class Counts:
 
     def count(self, skip: Tensor | None) -> None:
         """Count the step, where engines do not."""
-        if self._uncounted:
+        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
             count(self._uncounted, skip)
 
 
