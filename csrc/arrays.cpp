@@ -112,6 +112,12 @@ bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
   return !PyErr_Occurred();
 }
 
+// Where a tensor lies, whatever it holds.
+struct Place {
+  int64_t device;
+  char* address;
+};
+
 bool find_by_methods(PyObject* x, Place& place) {
   const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
   if (!type.o || !PyUnicode_Check(type.o)) return false;
@@ -149,13 +155,6 @@ bool find_by_table(PyObject* x, Tensor& t, const Exchange* table) {
 Place place_of(const Tensor& t) {
   const bool host = t.device == CPU || t.device == PINNED;
   return {host ? HOST : int64_t(t.device) << 32 | uint32_t(t.device_id), static_cast<char*>(t.data) + t.offset};
-}
-
-bool place_by_table(PyObject* x, Place& place) {
-  Tensor t;
-  if (!find_by_table(x, t, exchange)) return false;
-  place = place_of(t);
-  return true;
 }
 
 bool count_by_table(PyObject* x, Place& place) {
@@ -297,12 +296,6 @@ bool holds_numbers(PyObject* x, const View& v) {
   if (is_plain(x)) return is_empty(v.shape, v.dims) || is_there(v.device, v.address);
   const bool found = !is_negated(x) && (is_empty(v.shape, v.dims) ||
                                         (is_there(v.device, v.address) && room(x, v.unit) >= extent(v)));
-  if (!found) PyErr_Clear();
-  return found;
-}
-
-bool find(PyObject* x, Place& place) {
-  const bool found = is_tensor(x) && (exchange ? place_by_table(x, place) : find_by_methods(x, place));
   if (!found) PyErr_Clear();
   return found;
 }

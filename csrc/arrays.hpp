@@ -67,13 +67,8 @@ int64_t extent(const View& view);
 // Of those exact types.
 bool is_tensor(PyObject* object);
 
-// Where a tensor lies, whatever it holds; and the one number of a tensor in this machine's memory that holds a count.
-// false, and no Python error, where it is of another kind.
-struct Place {
-  int64_t device;
-  char* address;
-};
-bool find(PyObject* tensor, Place& place);
+// The one number of a tensor in this machine's memory that holds a count. false, and no Python error, where it is of another
+// kind.
 bool find_count(PyObject* tensor, int64_t*& count);
 
 // How an array lay in memory when its batch was laid out, wherever that was. All in one place where there are few dimensions: with a thousand small

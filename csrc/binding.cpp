@@ -487,22 +487,14 @@ NB_MODULE(_native, m) {
         nb::sig("def totals(digits: object, low: int, totals: object) -> None"),
         "Write the number that each column of digits makes.");
   m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
-  nb::class_<Watch>(m, "Watch", "What parameters, gradients and state were when a step was prepared, kept as numbers.")
-      .def("__init__", [](Watch* self, Objects params, Objects grads, Dict states) {
-             new (self) Watch;
-             if (!self->see(params.ptr(), grads.ptr(), states.ptr())) throw nb::value_error("a tensor of another kind");
+  nb::class_<Kept>(m, "Kept", "The objects that the state of parameters consisted of when a step was prepared.")
+      .def("__init__", [](Kept* self, Objects params, Dict states) {
+             new (self) Kept;
+             if (!self->see(params.ptr(), states.ptr())) throw nb::value_error("a parameter without a dict of state");
            },
-           nb::arg("params"), nb::arg("grads"), nb::arg("states"))
-      .def("same", [](Watch& self, Objects params, Objects grads, Dict states, bool only_objects) {
-             return self.same(params.ptr(), grads.ptr(), states.ptr(), only_objects);
-           },
-           nb::lock_self(), nb::arg("params"), nb::arg("grads"), nb::arg("states"), nb::arg("only_objects") = false,
-           "Return whether all of it is as it was, or with `only_objects` whether the state is made of the same objects.")
-      .def("moved", [](Watch& self, Objects params, Objects grads, Dict states) {
-             return self.moved(params.ptr(), grads.ptr(), states.ptr());
-           },
-           nb::lock_self(), nb::arg("params"), nb::arg("grads"), nb::arg("states"),
-           "Return whether all of it is as it was but for its addresses, with no two tensors in the same memory.");
+           nb::arg("params"), nb::arg("states"))
+      .def("same", [](Kept& self, Objects params, Dict states) { return self.same(params.ptr(), states.ptr()); },
+           nb::lock_self(), nb::arg("params"), nb::arg("states"), "Whether it consists of the same ones.");
   nb::class_<Places>(m, "Places", "The arrays of jobs when these were prepared, and gradients as they first came.")
       .def("__init__", [](Places* self, Objects arrays) {
              new (self) Places;

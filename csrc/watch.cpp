@@ -1,7 +1,5 @@
 #include "watch.hpp"
 
-#include <algorithm>
-
 #include "arrays.hpp"
 
 namespace layerwise {
@@ -26,10 +24,10 @@ bool add_array(PyObject* p, Numbers& how, Spans& where) {
 }
 
 // Where a gradient lies is looked at when it is used.
-bool add_gradient(PyObject* g, Numbers& how, bool dtype = true) {
+bool add_gradient(PyObject* g, Numbers& how) {
   View v;
   if (!look_anywhere(g, v)) return false;
-  how.insert(how.end(), {v.device, dtype ? kind(v) : v.dims, holds_numbers(g, v)});
+  how.insert(how.end(), {v.device, v.dims, holds_numbers(g, v)});
   how.insert(how.end(), v.shape, v.shape + v.dims);
   return true;
 }
@@ -44,48 +42,19 @@ PyObject* value_of(PyObject* key, PyObject* dict, Py_ssize_t& place) {
   return nullptr;
 }
 
-bool add_state(PyObject* state, bool only_objects, Numbers& objects, Numbers& how, Spans& where) {
-  if (!state || !PyDict_Check(state)) return false;
-  objects.insert(objects.end(), {word(state), PyDict_GET_SIZE(state)});
-  PyObject *key, *value;
-  Place place;
-  for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) {
-    objects.push_back(word(key)), objects.push_back(word(value));
-    if (only_objects) continue;
-    if (add_array(value, how, where)) continue;
-    if (!find(value, place)) return false;  // a count
-    int64_t* count;
-    how.insert(how.end(), {place.device, find_count(value, count)}), where.emplace_back(word(place.address), 1);
-  }
-  return true;
-}
-
 }  // namespace
 
-bool Watch::look_at(PyObject* params, PyObject* grads, PyObject* states, bool only_objects, Words& words) {
+bool Kept::look_at(PyObject* params, PyObject* states, Numbers& words) {
   const Py_ssize_t n = PyList_GET_SIZE(params);
-  words.objects.clear(), words.how.clear(), words.where.clear();
-  if (PyList_GET_SIZE(grads) != n) return false;
-  places_.resize(size_t(n), -1);
+  words.clear(), places_.resize(size_t(n), -1);
   for (Py_ssize_t i = 0; i < n; i++) {
-    PyObject* p = PyList_GET_ITEM(params, i);
     Py_ssize_t& place = places_[size_t(i)];
     if (place < 0) place = i ? places_[size_t(i) - 1] : 0;
-    PyObject* state = value_of(p, states, place);
-    if (!add_state(state, only_objects, words.objects, words.how, words.where)) return false;
-    if (only_objects) continue;
-    if (!add_array(p, words.how, words.where) || !add_gradient(PyList_GET_ITEM(grads, i), words.how)) return false;
-  }
-  return true;
-}
-
-bool Watch::apart() {
-  Spans& spans = now_.where;
-  std::sort(spans.begin(), spans.end());
-  int64_t end = 0;
-  for (const auto& [begin, bytes] : spans) {
-    if (bytes && begin < end) return false;
-    end = std::max(end, begin + bytes);
+    PyObject* state = value_of(PyList_GET_ITEM(params, i), states, place);
+    if (!state || !PyDict_Check(state)) return false;
+    words.insert(words.end(), {word(state), PyDict_GET_SIZE(state)});
+    PyObject *key, *value;
+    for (Py_ssize_t at = 0; PyDict_Next(state, &at, &key, &value);) words.insert(words.end(), {word(key), word(value)});
   }
   return true;
 }
@@ -100,7 +69,7 @@ bool Places::look_at(PyObject* arrays, Words& words) {
 bool Places::like(PyObject* grads) {
   Numbers words;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(grads); i++)
-    if (!add_gradient(PyList_GET_ITEM(grads, i), words, false)) return false;
+    if (!add_gradient(PyList_GET_ITEM(grads, i), words)) return false;
   if (grads_.empty()) grads_ = std::move(words);
   else if (grads_ != words) return false;
   return true;

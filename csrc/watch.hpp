@@ -1,4 +1,4 @@
-// What a prepared step depends on: whether parameters, gradients and state are still what they were.
+// What a prepared step depends on: whether arrays, and the objects of the state, are still what they were.
 #pragma once
 
 #include <Python.h>
@@ -9,30 +9,16 @@
 
 namespace layerwise {
 
-// Of plain tensors of PyTorch, on whatever device. Nothing is kept alive: what is compared are numbers.
-class Watch {
+// The objects that the state of parameters consisted of. Nothing is kept alive: what is compared are addresses.
+class Kept {
  public:
-  // `params` and `grads` are lists, `states` maps each parameter to a dict. false where one is of another kind.
-  bool see(PyObject* params, PyObject* grads, PyObject* states) { return look_at(params, grads, states, false, seen_); }
-  // With `only_objects`, only whether the state is made of the same objects: the batch looks at the rest itself.
-  bool same(PyObject* params, PyObject* grads, PyObject* states, bool only_objects) {
-    return look_at(params, grads, states, only_objects, now_) && now_.objects == seen_.objects &&
-           (only_objects || (now_.how == seen_.how && now_.where == seen_.where));
-  }
-  // Whether all of it is as it was but for its addresses, and no two of the tensors overlap.
-  bool moved(PyObject* params, PyObject* grads, PyObject* states) {
-    return look_at(params, grads, states, false, now_) && now_.objects == seen_.objects && now_.how == seen_.how &&
-           apart();
-  }
+  // `params` is a list, `states` maps each parameter to a dict. false where it does not.
+  bool see(PyObject* params, PyObject* states) { return look_at(params, states, seen_); }
+  bool same(PyObject* params, PyObject* states) { return look_at(params, states, now_) && now_ == seen_; }
 
  private:
-  struct Words {
-    std::vector<int64_t> objects, how;
-    std::vector<std::pair<int64_t, int64_t>> where;  // addresses, and the bytes from there on
-  };
-  bool look_at(PyObject* params, PyObject* grads, PyObject* states, bool only_objects, Words& words);
-  bool apart();
-  Words seen_, now_;
+  bool look_at(PyObject* params, PyObject* states, std::vector<int64_t>& words);
+  std::vector<int64_t> seen_, now_;
   std::vector<Py_ssize_t> places_;  // of the parameters among the states
 };
 

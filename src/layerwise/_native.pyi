@@ -68,23 +68,14 @@ def count(tensors: list[object]) -> bool:
     Add one to each of these counts; return False, with nothing done, if one is of another kind.
     """
 
-class Watch:
+class Kept:
     """
-    What parameters, gradients and state were when a step was prepared, kept as numbers.
+    The objects that the state of parameters consisted of when a step was prepared.
     """
 
-    def __init__(self, params: list[object], grads: list[object], states: dict[object, object]) -> None: ...
-    def same(
-        self, params: list[object], grads: list[object], states: dict[object, object], only_objects: bool = False
-    ) -> bool:
-        """
-        Return whether all of it is as it was, or with `only_objects` whether the state is made of the same objects.
-        """
-
-    def moved(self, params: list[object], grads: list[object], states: dict[object, object]) -> bool:
-        """
-        Return whether all of it is as it was but for its addresses, with no two tensors in the same memory.
-        """
+    def __init__(self, params: list[object], states: dict[object, object]) -> None: ...
+    def same(self, params: list[object], states: dict[object, object]) -> bool:
+        """Whether it consists of the same ones."""
 
 class Places:
     """

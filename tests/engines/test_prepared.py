@@ -23,7 +23,7 @@ from layerwise import torch as of_torch
 from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
-from layerwise.torch import _optimizer
+from layerwise.torch import _stepper
 
 pytestmark = needed
 LAMB = case_of("Lamb")
@@ -33,7 +33,7 @@ SHAPES = {"a": (6, 4), "b": (5,), "c": (3, 2, 4)}
 @pytest.fixture
 def counted(monkeypatch):
     """How often a batch was laid out, and how often a parameter was planned."""
-    found, native, plan_of = {"batches": 0, "plans": 0}, compiled._native, _optimizer.plan_of
+    found, native, plan_of = {"batches": 0, "plans": 0}, compiled._native, _stepper.plan_of
 
     class Batch(native.Batch):
         def __init__(self, *given, **more):
@@ -49,7 +49,7 @@ def counted(monkeypatch):
         return plan_of(*given)
 
     monkeypatch.setattr(compiled, "_native", Extension())
-    monkeypatch.setattr(_optimizer, "plan_of", planned)
+    monkeypatch.setattr(_stepper, "plan_of", planned)
     return found
 
 
@@ -105,7 +105,7 @@ def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, na
         give(params, seed), give(others, seed)
         opt.step()
         first, before = first or dict(counted), dict(counted)
-        anew._forget_plans()
+        anew.stepper.forget()
         anew.step()
         counted.update(before)
         assert bits_of(params, opt) == bits_of(others, anew)
@@ -125,8 +125,8 @@ def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(count
     assert counted == first
     for step in range(1000):
         opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
-        opt._settings_of(opt.param_groups[0])
-    assert len(opt._groups._made) < 600
+        opt.stepper.settings_of(opt.param_groups[0])
+    assert len(opt.stepper.groups._made) < 600
 
 
 def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):

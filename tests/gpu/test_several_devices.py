@@ -125,8 +125,8 @@ def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):
     p.grad = torch.ones(3)
     opt = Lamb([p], fused=False)
     monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(True))
-    opt._skipped = torch.tensor(3, device="meta")
+    opt.stepper.skipped = torch.tensor(3, device="meta")
     with Apart():
         opt.step()
-    assert opt._skipped.is_meta
+    assert opt.stepper.skipped.is_meta
     assert torch.equal(p, torch.ones(3))

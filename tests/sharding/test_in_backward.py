@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.errors import LayerwiseError
 from layerwise.torch import Adafactor, Lamb, Lars, step_in_backward
-from layerwise.torch._optimizer import Optimizer
+from layerwise.torch._stepper import Stepper
 from layerwise.torch.tools._by_module import ByModule
 
 TOGETHER = "SynchronizationError"
@@ -399,7 +399,7 @@ def _stopped(in_a_turn: bool) -> tuple[bool, dict[str, int]]:
     """
     model = fsdp2(Small(DOUBLE))
     opt, params = released(model)
-    batch, step = batches(1)[0], Optimizer._step_due
+    batch, step = batches(1)[0], Stepper.step_due
     model(batch).backward()
     before = copies(opt, params)
 
@@ -411,7 +411,7 @@ def _stopped(in_a_turn: bool) -> tuple[bool, dict[str, int]]:
     came = False
     try:
         if in_a_turn:
-            with patch.object(Optimizer, "_step_due", stepped):
+            with patch.object(Stepper, "step_due", stepped):
                 model(batch).backward()
         signal.raise_signal(signal.SIGINT)
         opt.step()

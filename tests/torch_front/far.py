@@ -14,10 +14,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import layerwise.torch as front
-from layerwise.engines import compiled
+from layerwise.engines import compiled, places
 from layerwise.errors import EngineError
 from layerwise.registry import ENTRIES
-from layerwise.torch.step import _watch
 
 
 class Far(torch.Tensor):
@@ -67,13 +66,13 @@ def watched_by_the_extension() -> None:
     types = torch.Tensor, torch.nn.Parameter, (torch.float32,) * 4 + (torch.int64,)
     for table in (torch.Tensor.__dlpack_c_exchange_api__, None):
         compiled._native.open_torch(*types, table)
-        params, grads, m = [there()], [there()], there()
-        states = {params[0]: {"m": m}}
-        watching = _watch.watch(params, grads, states)
-        assert not isinstance(watching, _watch.Marks)
-        assert watching.same(params, grads, states)
-        assert not watching.same(params, [torch.zeros(2, 3)], states)
-        assert not compiled._native.reaches(params[0])
+        arrays, m = [there(), there()], there()
+        watching = places.places_of(arrays)
+        assert not isinstance(watching, places.Marks)
+        assert watching.same(arrays)
+        assert watching.like([there()])
+        assert not watching.like([torch.zeros(2, 3)])
+        assert not compiled._native.reaches(arrays[0])
         assert compiled._native.counts([m]) is None
         assert compiled._native.count([m]) is False
 

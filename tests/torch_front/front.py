@@ -122,4 +122,5 @@ def in_slices(monkeypatch: Any, size: int = 7) -> None:
 
 def told_on_device(monkeypatch: Any, skip: bool) -> None:
     """Let it be known only on the device, as a tensor, whether the step is to be skipped."""
+    monkeypatch.setattr(Stepper, "might_skip", True)
     monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(skip))

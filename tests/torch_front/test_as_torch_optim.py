@@ -174,7 +174,7 @@ def test_a_long_cycle_does_not_fill_the_memory(front):
     for _ in range(200):
         opt.step()
         cycle.step()
-    assert len(opt._groups._made) < 100
+    assert len(opt.stepper.groups._made) < 100
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])

@@ -10,11 +10,11 @@ import torch
 from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, parameters, set_grads, twins, walk
 
-from layerwise.engines import compiled
+from layerwise.engines import compiled, places
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
 from layerwise.torch import Adafactor, Lamb
-from layerwise.torch.step import _state
+from layerwise.torch.step import _counts
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
 # Kernels look at their own tensors; all others are watched in one of three ways.
@@ -143,7 +143,7 @@ def watch(request, monkeypatch):
     What it does not read is compared in Python.
     """
     if request.param == "marks":
-        monkeypatch.setattr(compiled, "watch", lambda *_: None)
+        monkeypatch.setattr(places, "_native", None)
     elif compiled._native is None:
         pytest.skip("the extension is not built")
     if request.param == "methods":
@@ -237,26 +237,26 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
 @each_watch
 def test_numbers_and_gradients_in_other_memory_need_no_new_preparation(watch):
     opt, params = after_two_steps(Lamb, False, None)
-    prepared = list(opt._turns.values())
+    prepared = list(opt.stepper.turns.values())
     set_grads(params, 7)
     params["matrix"].data.mul_(2)
     opt.state[params["vector"]]["step"] += 1
     opt.step()
-    assert list(opt._turns.values()) == prepared
+    assert list(opt.stepper.turns.values()) == prepared
 
 
 @each_watch
 def test_counts_are_read_and_written_whatever_tensors_hold_them(watch):
     """`watch` is asked for so that tensors are read in every way."""
     steps = [torch.tensor(0), torch.tensor(2**40)]
-    assert _state.counts(steps) == [0, 2**40]
-    _state.count(steps, None)
+    assert _counts.counts(steps) == [0, 2**40]
+    _counts.count(steps, None)
     assert steps == [torch.tensor(1), torch.tensor(2**40 + 1)]
     for other in (torch.tensor(3.0), torch.tensor(3, dtype=torch.int32), torch.tensor([3]).as_subclass(torch.Tensor)):
         mixed = [steps[0], other]
         before = int(steps[0])
-        assert _state.counts(mixed) == [before, 3]
-        _state.count(mixed, None)
+        assert _counts.counts(mixed) == [before, 3]
+        _counts.count(mixed, None)
         assert [int(step) for step in mixed] == [before + 1, 4]
 
 

@@ -152,12 +152,12 @@ def two_groups(*options):
 def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
     """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
     made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "differentiable")}
-    fused, plain = (busy(front, two_groups({}), **given)._engine for given in ({"fused": True}, {}))
-    assert made["fused"]._engine == fused != plain
+    fused, plain = (busy(front, two_groups({}), **given).stepper.setup.engine for given in ({"fused": True}, {}))
+    assert made["fused"].stepper.setup.engine == fused != plain
     assert [group["differentiable"] for group in made["differentiable"].param_groups] == [True, True]
     opt = busy(front, two_groups({"capturable": True, "foreach": True}, beside), fused=False)
     assert [group["capturable"] for group in opt.param_groups] == [True, False]
-    assert opt._engine == "rule"
+    assert opt.stepper.setup.engine == "rule"
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, t
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
-from layerwise.torch import Lamb, _optimizer
-from layerwise.torch.step import _plan, _settings, _state, _tensors
+from layerwise.torch import Lamb, _stepper
+from layerwise.torch.step import _counts, _plan, _settings, _tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -52,7 +52,7 @@ class Standing:
 def standing(monkeypatch):
     def stand(counts=False):
         engine = Standing(counts)
-        monkeypatch.setattr(_optimizer, "engines_of", lambda *_: (engine,))
+        monkeypatch.setattr(_stepper, "engines_of", lambda *_: (engine,))
         return engine
 
     return stand
@@ -96,7 +96,7 @@ VARIANTS = {
 def test_a_step_calls_as_often_for_many_tensors_as_for_few(options, counts, on_device, standing, monkeypatch):
     standing(counts)
     # As they are where the numbers are not in this machine's memory.
-    monkeypatch.setattr(_state.compiled, "count", lambda steps: False)
+    monkeypatch.setattr(_counts.compiled, "count", lambda steps: False)
     if on_device:
         told_on_device(monkeypatch, False)
     dtypes = torch.float32, torch.bfloat16, torch.float16
@@ -247,10 +247,10 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
     opt = Lamb(params.items())
     told_on_device(monkeypatch, True)
     walk(opt, params, [1])
-    before, kept = opt.skipped, opt._skipped
+    before, kept = opt.skipped, opt.stepper.skipped
     walk(opt, params, [1])
     assert (before, opt.skipped) == (1, 2)
-    assert opt._skipped is kept, "the tensor that a graph has the address of"
+    assert opt.stepper.skipped is kept, "the tensor that a graph has the address of"
     assert copy.deepcopy(opt).skipped == 2
 
 

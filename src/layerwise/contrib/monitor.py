@@ -14,7 +14,7 @@ from layerwise.contrib.records import Record, Table, writing_to
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.telemetry import clipped
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.step import _state
+from layerwise.torch.step._counts import counts
 
 
 class Monitor:
@@ -82,7 +82,7 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
 def _steps(optimizer: Optimizer) -> int:
     """Return the largest number of steps that a parameter has taken."""
     steps = [state["step"] for state in optimizer.state.values() if "step" in state]
-    return max(_state.counts(steps)) if steps else 0
+    return max(counts(steps)) if steps else 0
 
 
 def _muted(optimizer: Optimizer) -> bool:
@@ -91,13 +91,14 @@ def _muted(optimizer: Optimizer) -> bool:
 
 
 def _record(optimizer: Optimizer) -> Record:
+    members = optimizer.stepper.members
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (optimizer._settings_of(group), group)
+        p: (optimizer.stepper.settings_of(group), group)
         for i, group in enumerate(optimizer.param_groups)
-        for p in (*group["params"], *chain.from_iterable(optimizer._buffers[i : i + 1]))  # or not in it just now
+        for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or not in it just now
     }
     found = {}
-    for p, name, measured in optimizer._measured():
+    for p, name, measured in optimizer.stepper.measured():
         h, group = settings[p]
         found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
     return found

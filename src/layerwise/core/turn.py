@@ -37,7 +37,9 @@ class Turn:
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
     ) -> None:
         """Step all tensors, or raise with none of them changed."""
-        self.prepared.step(*self._of_jobs(grads, nows), skip, others)
+        if not self.whole:
+            grads, nows = self._of_jobs(grads, nows)
+        self.prepared.step(grads, nows, skip, others)
         self._measured = self.prepared
 
     def _of_jobs(self, grads: Sequence[Array], nows: Sequence[Now]) -> tuple[Sequence[Array], Sequence[Now]]:

@@ -101,14 +101,6 @@ def _addresses(torch: Any) -> tuple[int, ...]:
         return (0,) * len(TORCH_FUNCTIONS)
 
 
-def watch(params: Sequence[Any], grads: Sequence[Any], states: Mapping[Any, Any]) -> Any:
-    """Return the extension's look at PyTorch's tensors, or None where it cannot look at one of them."""
-    try:
-        return None if _native is None else _native.Watch(params, grads, states)
-    except ValueError:
-        return None
-
-
 def in_memory(tensors: list[Any]) -> bool:
     """Return True if all of PyTorch's tensors are known to have their numbers in their memory."""
     return _native is not None and bool(_native.in_memory(tensors))
@@ -258,7 +250,8 @@ class PreparedCompiled:
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
-        self._arrays, self._places = arrays_of(self._jobs), places_of(self._jobs)
+        self._arrays = arrays_of(self._jobs)
+        self._places = places_of(self._arrays)
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self._layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
@@ -317,12 +310,13 @@ class PreparedCompiled:
         self._was_stepped(self._rounds.batch)
 
     def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
-        given = self._jobs, grads, nows, self._places
-        batch = next((one for one in self._layouts.batches if one.step(*given)), None)
-        if batch is not None:
-            self._layouts.used(batch)
-            self._was_stepped(batch)
-        return batch is not None
+        for i, batch in enumerate(self._layouts.batches):
+            if batch.step(self._jobs, grads, nows, self._places):
+                if i:
+                    self._layouts.used(batch)
+                self._was_stepped(batch)
+                return True
+        return False
 
     def _was_stepped(self, batch: Any) -> None:
         if self._engine.written is not None:

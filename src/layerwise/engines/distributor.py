@@ -74,18 +74,19 @@ class Distributed:
         together = self._coupled or others is not None
         if self._undecided:
             self._decide_again(grads, nows, skip)
+        shares = self._known.get(together) or self._shares(together)
         try:
-            self._step(self._shares(together), grads, nows, skip, others)
+            self._step(shares, grads, nows, skip, others)
         except Changed:
             if not self._new:
                 raise
             given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
-            self._known[together] = self._distributed(together, given)
+            shares = self._known[together] = self._distributed(together, given)
             try:
-                self._step(self._known[together], grads, nows, skip, others)
+                self._step(shares, grads, nows, skip, others)
             except Changed:
                 raise EngineError(CHANGED) from None
-        self._new, self._last = False, self._shares(together)
+        self._new, self._last = False, shares
 
     def _step(
         self,

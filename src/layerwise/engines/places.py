@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, cast
 
 from layerwise.engines import Changed, Job
 from layerwise.threads import extension
@@ -18,29 +18,62 @@ def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     return [array for array in arrays if array is not None]
 
 
-def places_of(jobs: Sequence[Job]) -> Any:
-    """Return the quickest possible record of the addresses and layouts of the arrays of jobs."""
-    arrays = arrays_of(jobs)
+def places_of(arrays: Sequence[Any]) -> Any:
+    """Return the quickest possible record of the addresses and layouts of these arrays."""
     try:
         return Marks(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
         return Marks(arrays)
 
 
-class Watched:
-    """The arrays of jobs, and their places when these were prepared."""
+class Looks:
+    """A record of arrays, and of what kinds the first gradients were."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
-        self._arrays, self._places = arrays_of(jobs), places_of(jobs)
-        self._gradients: Any = None  # an account of the first ones
+    def __init__(self, arrays: Sequence[Any], grads: Sequence[Any] | None = None) -> None:
+        self._places, self._gradients = places_of(arrays), cast("Any", None)
+        if grads is not None:
+            self.same(arrays, grads)
 
-    def check(self, grads: Sequence[Any]) -> None:
-        """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
+    def same(self, arrays: Sequence[Any], grads: Sequence[Any]) -> bool:
+        """Return True if the arrays are as they were, and gradients of the first ones' kinds."""
         grads = list(grads)
         if self._gradients is None:
             self._gradients = next(one for one in (self._places, Marks([])) if one.like(grads))
-        if not (self._places.same(self._arrays) and self._gradients.like(grads)):
+        return bool(self._places.same(arrays) and self._gradients.like(grads))
+
+
+class Watched:
+    """The arrays of jobs, as they were when these were prepared."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._arrays = arrays_of(jobs)
+        self._looks = Looks(self._arrays)
+
+    def check(self, grads: Sequence[Any]) -> None:
+        """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
+        if not self._looks.same(self._arrays, grads):
             raise Changed
+
+
+class Objects:
+    """The objects that the state of parameters consists of."""
+
+    def __init__(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> None:
+        self._seen = _objects(params, states)
+
+    def same(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> bool:
+        """Return True if it consists of the same ones."""
+        return self._seen == _objects(params, states)
+
+
+def objects_of(params: list[Any], states: Any) -> Any:
+    """Return the quickest possible record of the objects that the state of parameters, a dict each, consists of."""
+    return Objects(params, states) if _native is None else _native.Kept(params, states)
+
+
+def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
+    own = list(map(states.get, params))
+    return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
 
 class Marks:
@@ -63,7 +96,8 @@ class Marks:
 
 def _mark(x: Any) -> Hashable:
     if hasattr(x, "is_neg"):  # a tensor of PyTorch
-        return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg()
+        bytes_ = 0 if x.is_meta else x.untyped_storage().nbytes()  # which may have been given back
+        return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg(), bytes_
     if hasattr(x, "data_ptr"):  # a tensor of Paddle
         return type(x), _address(x), tuple(x.shape), x.dtype, tuple(x.strides), x._is_initialized() and str(x.place)
     face = x.__array_interface__

@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from struct import pack
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import wraps
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
-from layerwise.core.turn import MOST_TURNS
-from layerwise.engines import Changed
-from layerwise.engines.compiled import signals_wait
-from layerwise.engines.distributor import prepare
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.presets import Like
-from layerwise.threads import OneAtATime
-from layerwise.torch._by_parameter import ByParameter
-from layerwise.torch._names import Names
+from layerwise.torch._alone import Alone
+from layerwise.torch._stepper import Setup, Stepper, apart
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding import _replaced
-from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
-from layerwise.torch.sharding._flat import check_asker
+from layerwise.torch.sharding._flat import check_asker, flat_of, forget, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
-from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _bytes, _schedule, _state, _tensors
-from layerwise.torch.step._engines import check_device, engine_name, engines_of
+from layerwise.torch.step import _bytes, _schedule, _tensors
+from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
-from layerwise.torch.step._memory import check_apart, readable
-from layerwise.torch.step._plan import Plan, check_step
-from layerwise.torch.step._plans import plan_of
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
-    Current,
     Groups,
-    capturing,
-    check_capture,
     in_lines,
+    proportional_rates,
     said_by_groups,
     without_unsaid,
 )
-from layerwise.torch.step._turn import Due, Local, Turn, grads_of, params_of, with_gradients, with_grads
+from layerwise.torch.step._storage import storing
 
 
-class Optimizer(ByParameter, Like):
+class Optimizer(torch.optim.Optimizer, Like):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
     _rule: Any
@@ -61,53 +48,52 @@ class Optimizer(ByParameter, Like):
         check_params(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
-        self._groups = Groups(self._kinds(given), given["differentiable"])
-        self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
-        self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engine = engine_name(given["fused"], given["reproducible"], given["differentiable"])
-        self._model_group = as_model_group(given["model_group"])
+        setup = Setup(
+            Groups(self._kinds(given), given["differentiable"]),
+            ByName("blocks", given["blocks"], None, as_blocks),
+            checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
+            engine_name(given["fused"], given["reproducible"], given["differentiable"]),
+        )
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
-        self._forget_plans()
-        self._captured: list[Turn] = []  # what CUDA graphs replay
-        self._forget_agreement()
-        self._when_zeroed: list[Callable[[], None]] = []
-        self._one_at_a_time = OneAtATime()
-        self._names = Names()
-        self._begun_elsewhere = False
-        self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
-        self._skipped: int | Tensor = 0
-        self._groups.check_given()
-        super().__init__(params, dict(self._groups.kinds.defaults))
-        if self._model_group is None:  # else what a pattern means may be elsewhere
-            check_matched("blocks", self._by_name.patterns, self._names_of_tensors())
+        self._begin(setup, as_model_group(given["model_group"]))
+        setup.groups.check_given()
+        super().__init__(params, dict(setup.groups.kinds.defaults))
+        if self.model_group is None:  # else what a pattern means may be elsewhere
+            names = [one for p, name in self.stepper.members.all() for one in tensors_of(p, name)]
+            check_matched("blocks", setup.blocks.patterns, names)
 
     def _kinds(self, given: Mapping[str, Any]) -> Kinds:
         """Return the rules that groups may have: the one of this class."""
         return Kinds(Kind(self._rule, self._hyper, given))
 
+    def _begin(self, setup: Setup, model_group: Any) -> None:
+        self.stepper = Stepper(self, setup, model_group)
+        """The life of the steps."""
+        self.alone = Alone(self.stepper)
+        """The steps of some parameters by themselves."""
+
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
-        own = {key: self.__dict__[key] for key in ("_by_name", "_skip_nonfinite", "_engine", "_groups", "_skipped")}
-        own |= {key: self.__dict__[key] for key in ("_of_all", "_model_group", "_begun_elsewhere")}
-        self._put_names_in_step()
-        return {**super().__getstate__(), **own, **self._places_of_flats()}
+        stepper = self.stepper
+        members = stepper.members.all()  # which puts names in step
+        # A copy does not know what flat buffers contain.
+        flats = [i for i, (p, _) in enumerate(members) if flat_of(p) is not None]
+        own = stepper.setup, stepper.ranks.model_group, stepper.skipped, flats
+        return {**super().__getstate__(), "_of_all": self._of_all, "_copied": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._forget_plans()
-        # torch comes here with every checkpoint, which changes nothing about these.
-        if "_agreed" not in self.__dict__:
-            self._captured = []
-            self._forget_agreement()
-        self.__dict__.setdefault("_when_zeroed", [])
-        self.__dict__.setdefault("_one_at_a_time", OneAtATime())
-        self.__dict__.setdefault("_names", Names())
-        self._resolves = False
-        self._axes = None
-        self._forget_flats()
+        setup, model_group, skipped, flats = state.get("_copied", (None, None, 0, ()))
+        super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
+        if setup is not None:
+            self._begin(setup, model_group)
+            self.stepper.skipped = skipped
+            for i in flats:
+                forget(self.parameters()[i])
+        self.stepper.forget()  # torch comes here with every checkpoint as well
+        groups = self.stepper.groups
         for group in self.param_groups:
-            group.update(self._groups.filled({**self.defaults, **group}))
-            self._groups.complete(group)
+            group.update(groups.filled({**self.defaults, **group}))
+            groups.complete(group)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
@@ -116,11 +102,21 @@ class Optimizer(ByParameter, Like):
         Trainers that clip by themselves refuse such optimizers. So it does where that is asked for, and where it could
         not do it itself: in a CUDA graph, with float16 gradients, and where processes have to skip together.
         """
-        asked = self._of_all["fused"] is True or self._skip_nonfinite
+        asked = self._of_all["fused"] is True or self.stepper.setup.skip_nonfinite
         captured = any(group["capturable"] for group in self.param_groups)
-        shared = self._model_group is not None
+        shared = self.model_group is not None
         # Read by trainers at any time: it asks no other process, and leaves errors to the step.
         return asked or captured or shared or any(p.dtype is torch.float16 or cuts.is_cut(p) for p in self.parameters())
+
+    @property
+    def model_group(self) -> Any:
+        """The process group of all processes that hold tensors of the model, or None."""
+        found = self.stepper.ranks.model_group
+        return None if found is None else found.group
+
+    @model_group.setter
+    def model_group(self, group: Any) -> None:
+        self.stepper.ranks.model_group = as_model_group(group)
 
     # ---- groups
 
@@ -133,43 +129,63 @@ class Optimizer(ByParameter, Like):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         check_group(param_group)
-        param_group = self._groups.given(param_group)
+        groups = self.stepper.groups
+        param_group = groups.given(param_group)
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
         group = {key: x for key, x in without_unsaid(param_group).items() if not self._repeats(key, x, param_group)}
-        self._groups.check_keys(group)
+        groups.check_keys(group)
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
-        group = self._groups.filled({**self.defaults, **group})
-        self._groups.check(group)
-        self._groups.complete(group)
+        group = groups.filled({**self.defaults, **group})
+        groups.check(group)
+        groups.complete(group)
         super().add_param_group({**group, **dict.fromkeys(given)})
-        self._added.update(dict.fromkeys(self.param_groups[-1]["params"]))
-        self._axes = None
+        self.stepper.ranks.added(self.param_groups[-1]["params"])
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
-            self._groups.see(self.param_groups[-1])
+            groups.see(self.param_groups[-1])
             warn_of_odd(self.param_groups, group["params"])
         except Exception:
             self.param_groups.pop()
             raise
 
     def __repr__(self) -> str:
-        return in_lines(type(self).__name__, self.param_groups, self._groups)
+        return in_lines(type(self).__name__, self.param_groups, self.stepper.groups)
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
-        self._groups.check_rates_for(group)
-        for p, name in self._named(number):
+        groups, setup = self.stepper.groups, self.stepper.setup
+        groups.check_rates_for(group)
+        for p, name in self.stepper.members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
-            self._groups.check_fits(group, _tensors.computing(p.dtype))
-            check_device(self._engine, name, p.device.type)
-        if isinstance(self._by_name.given, Mapping) and "param_names" not in group:
+            groups.check_fits(group, _tensors.computing(p.dtype))
+            check_device(setup.engine, name, p.device.type)
+        if isinstance(setup.blocks.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
-                sentence("blocks", "None for parameters without names", self._by_name.given, "Pass named_parameters().")
+                sentence("blocks", "None for parameters without names", setup.blocks.given, "Pass named_parameters().")
             )
 
+    def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
+        """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
+        groups = self.stepper.groups
+        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else groups.kinds.shared
+        return key in own and own[key] is value and key not in groups.known(group)
+
     # ---- the step
+
+    @staticmethod
+    def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
+        """Report an error in a hook or a closure to other ranks like one in the step; PyTorch wraps steps by this."""
+        hooked = torch.optim.Optimizer.profile_hook_step(func)
+
+        @wraps(hooked)
+        def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            agreement = self.stepper.ranks.agreement()
+            with nullcontext() if agreement is None else agreement.reports_errors():
+                return hooked(self, *args, **kwargs)
+
+        return step
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Step every parameter that has a gradient.
@@ -177,11 +193,32 @@ class Optimizer(ByParameter, Like):
         Args:
             closure: A function that evaluates the model again and returns the loss, which `step` then returns.
         """
-        loss = self._loss_of(closure)
-        dues = self._due()
-        self._check_model(sum(len(due.params) for due in dues))
-        self._step_due(dues, self._agreement())
+        loss = None
+        if closure is not None:
+            agreement = self.stepper.ranks.agreement()
+            with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
+                loss = closure()
+        self.stepper.step()
         return loss
+
+    def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
+        """Step one parameter with its present gradient, and leave the gradient to the caller.
+
+        Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves. It
+        is the step that `step()` takes of this parameter: its step count advances, and `step()` finds nothing to do
+        once the gradient is gone. Without a gradient nothing happens.
+
+        Args:
+            p: The parameter.
+            group: Its entry of `param_groups`; None finds it.
+            i: Its place in that entry; None finds it.
+        """
+        self.alone.step(p, group, i)
+        self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called
+
+    def step_param(self, p: Tensor, group: Mapping[str, Any] | None = None) -> None:
+        """Step one parameter, by the name and arguments that sd-scripts and musubi-tuner use for `step_parameter`."""
+        self.step_parameter(p, group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients.
@@ -190,201 +227,95 @@ class Optimizer(ByParameter, Like):
             set_to_none: Set them to None; otherwise fill them with zeros.
         """
         super().zero_grad(set_to_none)
-        for forget in self._when_zeroed:
-            forget()
+        for begin_again in self.stepper.when_zeroed:
+            begin_again()
 
-    def _settings_of(self, group: Mapping[str, Any]) -> Hyper:
-        """Return the group's hyperparameters, or raise if one of its options is wrong."""
-        return self._current(group).h
+    @property
+    def skipped(self) -> int | Tensor:
+        """The number of skipped steps; a tensor on the device if only the device knows it."""
+        found = self.stepper.skipped
+        return found.clone() if isinstance(found, Tensor) else found
 
-    def _current(self, group: Mapping[str, Any]) -> Current:
-        self._groups.forget(len(self.param_groups))
-        found = self._groups.current(group)
-        if capturing():
-            check_capture(group, _schedule.moves(self, group))
-        per_tensor = group.get("max_grad_norm_per_tensor")
-        if self._model_group is not None and found.asks_of_model and per_tensor:
+    # ---- between steps
+
+    def get_lr(self) -> Any:
+        """Return the learning rate, or a list with one for each group if they differ."""
+        rates = [group["lr"] for group in self.param_groups]
+        return rates[0] if all(rate is rates[0] or rate == rates[0] for rate in rates) else rates
+
+    def set_lr(self, lr: float | Tensor, *, proportional: bool = False) -> None:
+        """Set the learning rate of every group.
+
+        Args:
+            lr: The learning rate.
+            proportional: Set the first group's rate to it, and keep the proportions of the others.
+        """
+        if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
-                sentence(
-                    "max_grad_norm_per_tensor",
-                    "None with max_grad_norm and a model_group",
-                    per_tensor,
-                    "Drop one of them: the norm of all could not be had in the first round.",
-                )
+                f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
+                "or drop it and make a new optimizer."
             )
+        for group in self.param_groups:
+            self.stepper.groups.check({**group, "lr": lr})
+        rates = proportional_rates(self.param_groups, lr) if proportional else [lr] * len(self.param_groups)
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            self.stepper.groups.check({**group, "lr": rate})
+        for group, rate in zip(self.param_groups, rates, strict=True):
+            group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
+            if group["capturable"] and isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
+            else:
+                group["lr"] = rate
+        self.stepper.groups.begun_elsewhere = False
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters, counted as tensors."""
+        return len(self.stepper.members)
+
+    def parameters(self) -> list[Tensor]:
+        """Return all parameters, group by group."""
+        return [p for p, _ in self.stepper.members.all()]
+
+    def clear_state(self, which: str | Tensor | None = None) -> None:
+        """Forget the state of one parameter, or of all. The next step begins it again.
+
+        Args:
+            which: The parameter, or its name; None is all.
+        """
+        found = [p for p, name in self.stepper.members.all() if which is None or p is which or name == which]
+        if which is not None and not any(p in self.state for p in found):
+            shown = which if isinstance(which, str) else type(which).__name__
+            names = ", ".join(repr(name) for p, name in self.stepper.members.all()[:5] if p in self.state)
+            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
+        for p in found:
+            self.state.pop(p, None)
+        self.stepper.forget()
+
+    def storage(self) -> dict[str, dict[str, Any]]:
+        """Return how each parameter and its state are stored, by name; before the first step, how they will be.
+
+        `weights` is the dtype, followed by the number of bits held beside it: "bfloat16+8". `state` has the dtype of
+        each of its fields; "int8" is 8 bits in groups. `bytes` counts weights and state, of the whole tensor if it is
+        sharded. `why` gives the reason for each field that does not follow `state_dtype`.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for number, group in enumerate(self.param_groups):
+            now = self.stepper.current(group)
+            for p, name in self.stepper.members.named(number):
+                plan = self.stepper.plan_for(p, group, now.h, name)
+                found[apart(name, found)] = storing(plan, p, now.want).report(self.state.get(p, {}))
         return found
 
-    def _due(self) -> list[Due]:
-        groups = self.param_groups
-        settings = [self._current(group) for group in groups]
-        counts = any(one.asks_of_model for one in settings)
-        each = zip(groups, settings, [with_gradients(group["params"]) for group in groups], strict=True)
-        return [self._due_of(i, *one, counts) for i, one in enumerate(each) if one[2][0]]
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return the measurements of each parameter's last step by name: numbers, or with blocks an array.
 
-    def _due_of(
-        self,
-        number: int,
-        group: dict[str, Any],
-        now: Current,
-        given: tuple[list[Tensor], list[Tensor]],
-        counts: bool = False,
-    ) -> Due:
-        h = self._groups.counted(now.h) if counts else now.h
-        return Due(number, group, now.rule, h, now.want, *given)
-
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
-    def _step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:
-        """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
-        if not dues and agreement is None:
-            return
-        with self._one_at_a_time, signals_wait, torch.set_grad_enabled(self._groups.differentiable):
-            # Once, because it may take collectives: only this process knows whether its step is prepared again.
-            dues, here = self._resolved(dues, self._read(dues, agreement))
-            params, grads = params_of(dues), grads_of(dues)
-            key = pack(f"{1 + len(params)}N", id(agreement), *map(id, params))  # bytes, which remember their hash
-            turn, plans = self._kept_turn(key, dues, grads)
-            if turn is None:
-                dues, here = self._resolved(dues, here, always=True)
-                plans = list(self._planned(dues))
-                if not self._are_members(params):  # the caller has changed a group's list
-                    self._step_due(dues, self._renewed(agreement))
-                    return
-            skip = self._to_skip(params, here[1])
-            skips = None
-            if agreement is not None:
-                # What the others say decides as well: they are waited for, or the device is.
-                skips = self._skips(agreement, dues, here[1], skip)
-                skip = skips.now if isinstance(skips.now, Tensor) else None
-            elif isinstance(skip, bool):
-                self._skipped += 1
-                return
-            new = [p for p in params if turn is None and p not in self.state]
-            if turn is None or turn.on_device != (skip is not None):
-                turn = self._prepare(dues, here, plans, skip is not None, agreement)
-            try:
-                turn = self._stepped(turn, dues, here, skip, skips)
-            except Exception as answer:
-                for p in new:  # a step that is not taken leaves no trace
-                    del self.state[p]
-                if not isinstance(answer, Skipped):
-                    raise
-                self._skipped += 1
-                return
-            self._remember(key, turn)
-            self._count_skipped(skip)
-            self._look_at_first(turn, dues, skip)
-
-    def _read(self, dues: Sequence[Due], agreement: Agreement | None) -> Local:
-        """Return the local parts of parameters and gradients."""
-        params, grads = params_of(dues), grads_of(dues)
-        if not self._wrapped:
-            return params, grads
-        return cuts.local_parts(params, grads, partial(self._agree_to_redistribute, agreement, dues))
-
-    def _agree_to_redistribute(
-        self, agreement: Agreement | None, dues: Sequence[Due], elsewhere: Sequence[int]
-    ) -> None:
-        """Make sure that all processes will redistribute these gradients; a graph records only what they agreed on."""
-        if agreement is None or capturing():
-            return
-        names, grads = self._names_of(dues), grads_of(dues)
-        words = {of_gradient(name): "there" for name in names}
-        words |= {of_gradient(names[i]): f"there, placed {cast('Any', grads[i]).placements}" for i in elsewhere}
-        agreement.agree_on(words)
-
-    def _resolved(self, dues: Sequence[Due], here: Local, always: bool = False) -> tuple[Sequence[Due], Local]:
-        """Return the same with copies of gradients whose memory does not hold their numbers.
-
-        That is done on request, and whenever no engine does so: before computing with gradients, or if some were
-        replaced in the last step.
+        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. A step does not wait for the
+        device; reading its measurements does. If processes have disagreed about a step on the device, this raises the
+        error.
         """
-        if not (always or self._resolves or self._might_skip()):
-            return dues, here
-        found = readable(here[1], partial(self._names_of, dues))
-        replaced = found is not here[1]
-        self._resolves = replaced or (always and self._resolves)
-        if replaced and not self._wrapped:
-            dues = with_grads(dues, found)
-        return dues, (here[0], found)
-
-    def _names_of(self, dues: Sequence[Due]) -> list[str]:
-        return [names[p] for due in dues for names in [dict(self._named(due.number))] for p in due.params]
-
-    def _stepped(self, turn: Turn, dues: Sequence[Due], here: Local, skip: Tensor | None, skips: Skips | None) -> Turn:
-        """Take the step, with another turn if an engine finds that this one no longer holds."""
-        given = skip, getattr(self, "grad_scale", None), skips
-        try:
-            turn.step(dues, here[1], *given)
-        except Changed:
-            dues, here = self._resolved(dues, here, always=True)
-            if not turn.follows(grads_of(dues), self.state):
-                plans = list(self._planned(dues))  # with errors for what is wrong
-                turn = self._prepare(dues, here, plans, skip is not None, turn.agreement)
-            turn.step(dues, here[1], *given)
-        return turn
-
-    def _kept_turn(self, key: bytes, dues: Sequence[Due], grads: list[Tensor]) -> tuple[Turn | None, Sequence[Plan]]:
-        """Return the turn that these parameters had before, and its plans, if nothing has changed."""
-        turn = None if self._groups.differentiable else self._turns.get(key)
-        if turn is None:
-            return None, ()
-        same = turn.has_settings(dues)
-        at_once = same and not self._might_skip()  # else the gradients are computed with before the engine looks
-        holds = turn.holds(grads, self.state, at_once) or turn.follows(grads, self.state)
-        return (turn, turn.plans) if holds and (same or turn.takes(dues)) else (None, ())
-
-    def _planned(self, dues: Sequence[Due]) -> Iterator[Plan]:
-        """Yield the plan of each parameter, if all of them can be stepped."""
-        for due in dues:
-            names = dict(self._named(due.number))
-            for p, g in zip(due.params, due.grads, strict=True):
-                yield self._checked(p, g, due, names[p])
-        check_apart(self._names_of(dues), params_of(dues), self.state)
-
-    def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p, g, due.group["differentiable"])
-        _replaced.check_own(name, p, self._added)
-        plan = self._plans.get(p)
-        if plan is not None and plan.shape != p.shape:
-            raise ParameterError(
-                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
-            )
-        if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = self._plan_for(p, due.group, due.h, name)
-        _state.check_kept(plan, p, self.state.get(p, {}))
-        return plan
-
-    def _plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
-        """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(self._groups.rule_of(group), p, h, name, self._by_name)
-
-    def _prepare(
-        self, dues: Sequence[Due], here: Local, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None
-    ) -> Turn:
-        self._warn_of_layouts(dues, plans)
-        differentiable = self._groups.differentiable
-        each = iter(plans)
-        for due in dues:
-            # Counts that once had to be on the device stay there, and those beside them go there as well.
-            where = on_device or due.group["capturable"] or _state.counted_elsewhere(self.state, due.params)
-            for p in due.params:
-                self._plans[p] = plan = next(each)
-                if p not in self.state and p.device.type == "cpu":  # elsewhere a step would have to wait for it
-                    self._first[p] = None
-                _state.ready(self.state[p], p, plan, due.want, where)
-                if differentiable:
-                    _state.apart(self.state[p])
-        prepared_by = partial(prepare, engines_of(self._engine, differentiable))
-        return Turn(dues, here, plans, self.state, on_device, prepared_by, agreement)
-
-    def _remember(self, key: bytes, turn: Turn) -> None:
-        """Keep the turn for the next time, within the limit."""
-        if capturing() and turn not in self._captured:
-            self._captured.append(turn)
-        self._turns.pop(key, None)
-        self._turns[key] = turn
-        if len(self._turns) > MOST_TURNS + self.num_parameters:
-            del self._turns[next(iter(self._turns))]
+        self.stepper.ranks.agreed.check_earlier(forget=False)
+        return {name: measured for _, name, measured in self.stepper.measured()}
 
     # ---- checkpoints
 
@@ -394,7 +325,14 @@ class Optimizer(ByParameter, Like):
         State stored in integers is saved as bytes, along one more dimension.
         """
         check_asker(self.parameters())
-        saved = super().state_dict()
+        members = {id(p) for p, _ in self.stepper.members.all()}  # which puts names in step
+        others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
+        for p in others:  # of parameters that are in no group any more, and may come back
+            del self.state[p]
+        try:
+            saved = super().state_dict()
+        finally:
+            self.state.update(others)
         saved["state"] = {key: _bytes.saved(one) for key, one in saved["state"].items()}
         for group in saved["param_groups"]:
             group.update({key: in_words(value) for key, value in group.items() if callable(value)})
@@ -413,5 +351,6 @@ class Optimizer(ByParameter, Like):
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)
-        self._begun_elsewhere = not begun_here and any("initial_lr" in group for group in self.param_groups)
-        self._forget_plans()
+        self.stepper.groups.begun_elsewhere = not begun_here and any(
+            "initial_lr" in group for group in self.param_groups
+        )

@@ -52,7 +52,7 @@ def from_deepspeed(engine: Any) -> Segments:
         exchanged({one.buffer: one.stretches for one in found if one.group is group}, group)
     for group in inner.param_groups:
         group.pop("param_names", None)  # of the parameters that were there before
-    inner._buffers = [
+    inner.stepper.members.buffers = [
         [one.buffer for one in found if one.of_group == number] for number in range(len(inner.param_groups))
     ]
     return named((f"partition {i}", one.buffer) for i, one in enumerate(found))
@@ -105,6 +105,6 @@ def _check_stepped_together(inner: Any, steps: int) -> None:
         raise ContradictionError(
             sentence("max_grad_norm", "None where DeepSpeed steps groups apart", bounds[0], way_out)
         )
-    if steps > 1 and inner._skip_nonfinite:
+    if steps > 1 and inner.stepper.setup.skip_nonfinite:
         way_out = "DeepSpeed looks for infinities itself where it scales the loss."
         raise ContradictionError(sentence("skip_nonfinite", "False where DeepSpeed steps groups apart", True, way_out))

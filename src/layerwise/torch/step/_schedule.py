@@ -47,7 +47,7 @@ def moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
     Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. PyTorch's
     schedulers also wrap the optimizer's step.
     """
-    here = not optimizer._begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    here = not optimizer.stepper.groups.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
     return here and "initial_lr" in group
 
 

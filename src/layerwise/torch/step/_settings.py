@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from layerwise import arguments, checks
+from layerwise.checks import as_float
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import check_presets, meant
@@ -43,23 +44,43 @@ class Current:
 
     def __init__(self, group: Mapping[str, Any], rule: Any, h: Hyper, want: Wanted) -> None:
         self.rule, self.h, self.want, self.asks_of_model = rule, h, want, h.asks_of_model
-        self._keys, self._values = tuple(group), _planned(group)
-        self._rates = group["lr"], group["weight_decay"]
-        self._fixed = all(map(_is_fixed, self._values))
+        self._planned = _planned(group)
+        self._fixed = all(map(_is_fixed, self._planned))
+        self.see(group)
+
+    def see(self, group: Mapping[str, Any]) -> None:
+        """Take note of all that the group has now."""
+        self._keys, self._values = tuple(group), list(group.values())
+        self._params = self._keys.index("params")
+        self._values[self._params] = None  # so that the parameters may go
+        self._numbers = not any(isinstance(group[name], Tensor) for name in RATES)  # else others at any time
+        lr, settled, followed = group["lr"], cast("Any", self.h), group["differentiable"]
+        rates = settled.lr if lr is None else lr, group["weight_decay"]
+        self.rates = scalar(rates[0], followed), scalar(rates[1], followed)
+
+    def same(self, group: Mapping[str, Any]) -> bool:
+        """Return True if nothing but the parameters has changed, or could have without being replaced."""
+        values = list(group.values())
+        if not (self._fixed and self._numbers and tuple(group) == self._keys):
+            return False
+        values[self._params] = None
+        return all(map(is_, values, self._values))
 
     def holds(self, group: Mapping[str, Any]) -> bool:
         """Return True if no option but the rates has changed, or could have without being replaced."""
-        if not self._fixed or tuple(group) != self._keys or (group["lr"] is None) != (self._rates[0] is None):
+        had = self._values[self._keys.index("lr")] is None
+        if not self._fixed or tuple(group) != self._keys or (group["lr"] is None) != had:
             return False
-        return all(map(is_, _planned(group), self._values))
+        return all(map(is_, _planned(group), self._planned))
 
-    def has_rates(self, group: Mapping[str, Any]) -> bool:
-        """Return True if the rates are these as well; those in tensors may be others at any time."""
-        lr, weight_decay = rates = group["lr"], group["weight_decay"]
-        if lr is not self._rates[0] or weight_decay is not self._rates[1]:
-            self._rates = rates
-            return False
-        return not (isinstance(lr, Tensor) or isinstance(weight_decay, Tensor))
+
+def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
+    """Return a number, if it is at hand and no gradient flows through it."""
+    if not isinstance(value, Tensor):
+        return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
+    if not followed and value.device.type == "cpu":
+        return value.item()
+    return value if value.ndim == 0 else value.reshape(())
 
 
 def _planned(group: Mapping[str, Any]) -> list[Any]:
@@ -76,6 +97,8 @@ class Groups:
 
     def __init__(self, kinds: Kinds, differentiable: bool) -> None:
         self.kinds, self.differentiable = kinds, differentiable
+        self.begun_elsewhere = False
+        """Whether initial_lr is of a schedule that only the checkpoint had."""
         self._made: dict[Hashable, Hyper] = {}
         self._warned: set[str] = set()  # of keys that are nearly options
         self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
@@ -83,7 +106,8 @@ class Groups:
         self._current: dict[int, Current] = {}  # by the ids of groups
 
     def __reduce__(self) -> Any:
-        return Groups, (self.kinds, self.differentiable)  # what it remembers may have keys that cannot be pickled
+        # What it remembers may have keys that cannot be pickled.
+        return Groups, (self.kinds, self.differentiable), {"begun_elsewhere": self.begun_elsewhere}
 
     def rule_of(self, group: Mapping[str, Any]) -> Any:
         """Return the rule of a group."""
@@ -156,14 +180,21 @@ class Groups:
     def current(self, group: Mapping[str, Any]) -> Current:
         """Return the settings of a group, or raise if one of its options is wrong; checked when they have changed."""
         found = self._current.get(id(group))
+        if found is not None and found.same(group):
+            return found
         if found is None or not found.holds(group):
+            if len(self._made) > MOST_SETTINGS + 2 * len(
+                self._current
+            ):  # a scheduler of betas makes some at every step
+                self._made.clear()
             self.look_at(group)
             h = self.check(group)
             self.check_rates_for(group)
             found = self._current[id(group)] = Current(group, self.rule_of(group), h, self.wanted(group))
-        elif not found.has_rates(group):
+        else:
             self._check_rates(self.kinds.of(group), group)
             self.check_rates_for(group)
+            found.see(group)
         return found
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
@@ -228,15 +259,11 @@ class Groups:
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
 
-    def forget(self, groups: int) -> None:
-        """Forget made settings, if they are more than so many groups need.
-
-        A scheduler that moves betas makes new ones at every step.
-        """
-        if len(self._made) > MOST_SETTINGS + 2 * groups or len(self._current) > MOST_SETTINGS + 2 * groups:
-            self._made.clear()
-            self._sizes.clear()
-            self._current.clear()
+    def forget(self) -> None:
+        """Check all groups anew: others have come in their place."""
+        self._made.clear()
+        self._sizes.clear()
+        self._current.clear()
 
     def complete(self, group: dict[str, Any]) -> None:
         """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
@@ -244,7 +271,7 @@ class Groups:
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
         group["state_dtype"] = as_plain(group["state_dtype"])
         given = {name: group[name] for name in RATES}
-        group |= {name: checks.as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
+        group |= {name: as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""

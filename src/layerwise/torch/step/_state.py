@@ -10,7 +10,6 @@ from torch import Tensor
 
 from layerwise.core.library import FLOATING
 from layerwise.core.slot import Part, names_of
-from layerwise.engines import Changed, compiled
 from layerwise.errors import StateError
 from layerwise.storage.groups import GROUP
 from layerwise.storage.options import Wanted
@@ -20,7 +19,7 @@ from layerwise.torch.step._memory import has_address, lying, resolved, unreadabl
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import WAY_OUT, Plan
 from layerwise.torch.step._storage import named_state, storing
-from layerwise.torch.step._tensors import LOW, alike
+from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]
 SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
@@ -90,23 +89,6 @@ def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) 
 def apart(state: State) -> None:
     """Give the state its own storage, so that tensors that autograd keeps from the last step are not written to."""
     state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
-
-
-def counts(steps: list[Tensor]) -> list[int]:
-    """Return the number of steps that each of these has counted."""
-    found = compiled.counts(steps)
-    if found is None and any(unreadable(step) or step.numel() != 1 for step in steps):
-        raise Changed
-    return [int(step.item()) for step in steps] if found is None else found
-
-
-def count(steps: list[Tensor], skip: Tensor | None) -> None:
-    """Count the step in each of these, unless it was skipped."""
-    if skip is None and compiled.count(steps):
-        return
-    for (some,) in alike(steps):
-        # As a list, because PyTorch may read a single tensor as a number, and wait for it.
-        torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:

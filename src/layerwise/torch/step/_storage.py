@@ -31,7 +31,7 @@ class Remainders:
     def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
         each = zip(heres, (named_state(one).remainder for one in states), strict=True)
         pairs = [(p, local(rest)) for p, rest in each if rest is not None]
-        self._pairs, self._versions = pairs, [-1] * len(pairs)
+        self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
 
     def follow(self) -> None:
         """Let weights that were set to zero be zero.

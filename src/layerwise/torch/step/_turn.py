@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from layerwise.checks import as_float
 from layerwise.core import turn
-from layerwise.core.nows import Nows
 from layerwise.engines import Job
+from layerwise.engines.places import Looks, objects_of
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted
@@ -21,36 +20,50 @@ from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
-from layerwise.torch.step import _state, _storage
-from layerwise.torch.step._counts import Counts
+from layerwise.torch.step import _storage
+from layerwise.torch.step._counts import Counts, OfGroup
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._settings import scalar
 from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike, written
-from layerwise.torch.step._watch import States, watch
 
-Local = tuple[list[Tensor], list[Tensor]]  # the local parts of parameters and gradients
+States = Mapping[Tensor, Mapping[str, Any]]
 
 
 class Due(NamedTuple):
-    """Parameters of one group whose turn it is, with their gradients, and the settings of the group."""
+    """Parameters of one group whose turn it is, with their gradients, and the settings and rates of the group."""
 
     number: int
     group: dict[str, Any]
     rule: Any
     h: Hyper
     want: Wanted
+    rates: tuple[float | Tensor, float | Tensor]  # lr and weight decay
     params: list[Tensor]
     grads: list[Tensor]
 
 
-def params_of(dues: Sequence[Due]) -> list[Tensor]:
-    """Return all of the parameters."""
-    return dues[0].params if len(dues) == 1 else [p for due in dues for p in due.params]
+class Work(NamedTuple):
+    """What is due of all groups, with the local parts of parameters and gradients."""
 
+    dues: Sequence[Due]
+    params: list[Tensor]
+    grads: list[Tensor]
+    params_here: list[Tensor]
+    grads_here: list[Tensor]
 
-def grads_of(dues: Sequence[Due]) -> list[Tensor]:
-    """Return the gradients of all of them."""
-    return dues[0].grads if len(dues) == 1 else [g for due in dues for g in due.grads]
+    @classmethod
+    def of(cls, dues: Sequence[Due]) -> Work:
+        """Return the work where all is here."""
+        if len(dues) == 1:
+            params, grads = dues[0].params, dues[0].grads
+        else:
+            params, grads = [p for due in dues for p in due.params], [g for due in dues for g in due.grads]
+        return cls(dues, params, grads, params, grads)
+
+    def with_grads(self, found: list[Tensor]) -> Work:
+        """Return the same with these in place of the local parts of the gradients."""
+        return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
 
 
 def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -61,12 +74,6 @@ def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]
         return list(params), found
     grads = [missing_gradient(p) if g is None else g for p, g in zip(params, grads, strict=True)]
     return [p for p, g in zip(params, grads, strict=True) if g is not None], [g for g in grads if g is not None]
-
-
-def with_grads(dues: Sequence[Due], grads: Sequence[Tensor]) -> list[Due]:
-    """Return the same with these gradients."""
-    each = iter(grads)
-    return [due._replace(grads=list(islice(each, len(due.params)))) for due in dues]
 
 
 def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
@@ -88,59 +95,59 @@ class Turn:
 
     def __init__(
         self,
-        dues: Sequence[Due],
-        here: Local,
+        work: Work,
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
         prepare: turn.Prepare,
         agreement: Agreement | None = None,
     ) -> None:
-        self.params, self._here = list(params_of(dues)), here[0]
-        self.plans, self.on_device, self.states = plans, on_device, [states[p] for p in self.params]
-        beside = zip(self._here, (_storage.named_state(state).master for state in self.states), strict=True)
-        masters = [(here, local(master)) for here, master in beside if master is not None]
+        dues, here = work.dues, work.params_here
+        self.params, self.plans, self.on_device = list(work.params), plans, on_device
+        self.states = [states[p] for p in self.params]
+        beside = zip(here, (_storage.named_state(state).master for state in self.states), strict=True)
+        masters = [(x, local(master)) for x, master in beside if master is not None]
         self._masters = list(alike(*zip(*masters, strict=True)))
-        self._remainders = _storage.Remainders(self._here, self.states)
-        self._wrappers = [p for p, here in zip(self.params, self._here, strict=True) if p is not here]
-        self._options, self._watch = _options(dues), watch(self.params, grads_of(dues), states)
+        remainders = _storage.Remainders(here, self.states)
+        self._remainders = remainders if remainders.any else None
+        self._wrappers = [p for p, x in zip(self.params, here, strict=True) if p is not x]
+        self._options, self._objects = _options(dues), objects_of(self.params, states)
         wants = [due.want for due in dues for _ in due.params]
         each = zip(self.params, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
-        self._stored = [_storage.dtypes(p, state) for p, state in zip(self._here, self.states, strict=True)]
+        self._stored = [_storage.dtypes(p, state) for p, state in zip(here, self.states, strict=True)]
         self._turn = turn.Turn(plans, jobs, prepare)
         alone = self._turn.whole and agreement is None
         self._itself = alone and all(map(_is_itself, jobs, self.params, self.states))
+        self._looks = Looks(self._arrays(work), work.grads_here)
+        self._dtypes = [g.dtype for g in work.grads_here]
         held = [one for plan in plans for one in plan.held]
         self._counts = self._counts_of(dues, self._turn.prepared.counts and alone)
-        self._steps = [step for counts in self._counts for step in counts.steps]
-        self._uncounted = [step for counts in self._counts if not counts.by_engine for step in counts.steps]
         self.agreement = agreement
         self._peers = None if agreement is None else Peers(agreement, held, self._described())
 
-    def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> list[Counts]:
-        """Return the step counts of each group."""
+    def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> Counts:
         steps = iter(state["step"] for state in self.states)
-        on_device = (self.on_device or due.group["capturable"] for due in dues)
-        return [
-            Counts(list(islice(steps, len(due.params))), on, by_engine) for due, on in zip(dues, on_device, strict=True)
-        ]
+        each = [(list(islice(steps, len(due.params))), self.on_device or due.group["capturable"]) for due in dues]
+        return Counts([OfGroup(own, on_device, by_engine) for own, on_device in each])
 
-    def holds(self, grads: list[Tensor], states: States, at_once: bool) -> bool:
+    def holds(self, work: Work, states: States, at_once: bool) -> bool:
         """Return True if no tensor has changed since this was prepared.
 
-        If the step follows `at_once`, the engine looks at its own tensors itself and may raise `Changed`. Then this
-        compares only that they are still the parameter's.
+        If the step follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise
+        `Changed`. Others see views or local parts of them, which would not follow them elsewhere.
         """
-        return self._watch.same(self.params, grads, states, at_once and self._itself)
-
-    def follows(self, grads: list[Tensor], states: States) -> bool:
-        """Return True if the same tensors have only moved in memory, and step them there from now on."""
-        if self._turn.prepared.layouts is None or not self._itself or not self._watch.moved(self.params, grads, states):
+        if not self._objects.same(self.params, states):
             return False
-        self._watch = watch(self.params, grads, states)
-        self._turn.prepare_again(self._turn.jobs)
-        return True
+        if at_once and self._itself:
+            return True
+        same = self._looks.same(self._arrays(work), work.grads_here)
+        return same and [g.dtype for g in work.grads_here] == self._dtypes
+
+    def _arrays(self, work: Work) -> list[Tensor]:
+        """Return the local parts of all parameters, and of their state without the counts."""
+        kept = [local(x) for state in self.states for key, x in state.items() if key != "step"]
+        return [*work.params_here, *kept]
 
     def has_settings(self, dues: Sequence[Due]) -> bool:
         """Return True if the groups' settings have not changed."""
@@ -159,23 +166,24 @@ class Turn:
         self._turn.prepare_again([job._replace(h=h) for job, h in zip(self._turn.jobs, fitted, strict=True)])
         return True
 
-    def step(
-        self, dues: Sequence[Due], grads: Sequence[Tensor], skip: Tensor | None, scale: Any, skips: Skips | None = None
-    ) -> None:
+    def step(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
         """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
         `skip` is known on the device alone; `skips` informs the other processes.
         """
-        nows = self._nows(dues, scale)
+        # This rank may have nothing to step where others have.
+        g_scale = 1.0 if scale is None else scalar(scale, any(due.group["differentiable"] for due in work.dues))
+        nows = self._counts.nows([(due.h, (*due.rates, g_scale)) for due in work.dues])
         if self._peers is not None and skips is not None:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
-        self._remainders.follow()
-        self._turn.step(grads, nows, skip, self._peers)
+        if self._remainders:
+            self._remainders.follow()
+        self._turn.step(work.grads_here, nows, skip, self._peers)
         if self._peers is not None:
             self._peers.taken()
-        self._remainders.written()
-        if self._uncounted:
-            _state.count(self._uncounted, skip)
+        if self._remainders:
+            self._remainders.written()
+        self._counts.count(skip)
         for heres, masters in self._masters:
             torch._foreach_copy_(heres, masters)
         if self._wrappers:
@@ -186,27 +194,6 @@ class Turn:
         plans = [plan.described() for plan in self.plans]
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
-    def _nows(self, dues: Sequence[Due], scale: Any) -> list[Now]:
-        # This rank may have nothing to step where others have.
-        g_scale = 1.0 if scale is None else _scalar(scale, any(due.group["differentiable"] for due in dues))
-        each = [(due, counts, *_rates(due), g_scale) for due, counts in zip(dues, self._counts, strict=True)]
-        if any(counts.on_device for counts in self._counts):
-            return [now for due, counts, *rates in each for now in self._nows_of(due, counts, rates)]
-        taken, made, nows = _state.counts(self._steps), Nows(), list[Now]()
-        alike = taken.count(taken[0]) == len(taken) if taken else True  # as good as always
-        for due, _, *rates in each:
-            if alike:
-                nows += [made.of(due.h, taken[0] + 1, *rates)] * len(due.params)
-            else:
-                nows += [made.of(due.h, t + 1, *rates) for t in taken[len(nows) : len(nows) + len(due.params)]]
-        return nows
-
-    def _nows_of(self, due: Due, counts: Counts, rates: Sequence[Any]) -> list[Now]:
-        if counts.on_device:
-            return counts.nows(due.h, tuple(rates))
-        made = Nows()
-        return [made.of(due.h, t + 1, *rates) for t in _state.counts(counts.steps)]
-
     def stats(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
         return zip(self.params, self._turn.stats(_on_host), strict=False)
@@ -215,21 +202,6 @@ class Turn:
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
     """Return True if the engine gets these very tensors, and no others in the same memory."""
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
-
-
-def _rates(due: Due) -> tuple[float | Tensor, float | Tensor]:
-    """Return lr and weight decay of a group."""
-    lr, settled, followed = due.group["lr"], cast("Any", due.h), due.group["differentiable"]
-    return _scalar(settled.lr if lr is None else lr, followed), _scalar(due.group["weight_decay"], followed)
-
-
-def _scalar(value: float | Tensor, followed: bool) -> float | Tensor:
-    """Return a number, if it is at hand and no gradient flows through it."""
-    if not isinstance(value, Tensor):
-        return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
-    if not followed and value.device.type == "cpu":
-        return value.item()
-    return value if value.ndim == 0 else value.reshape(())
 
 
 def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:

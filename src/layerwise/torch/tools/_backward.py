@@ -41,20 +41,18 @@ class InBackward:
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
-        optimizer._when_zeroed.append(self._forget)
+        optimizer.stepper.when_zeroed.append(self._forget)
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
             optimizer = there(self._optimizer)
             self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
-            optimizer._searched_ddp = cuts.in_group()
             self._passes[id(p)] += 1
             if self._passes[id(p)] < self._every or p.grad is None:
                 return
-            with optimizer._one_at_a_time, signals_wait:
+            with signals_wait:
                 del self._passes[id(p)]
-                optimizer._step_due(optimizer._dues_of([(number, p)]), optimizer._agreement())
-                p.grad = None
+                optimizer.alone.step_and_free([(number, p)], optimizer.stepper.ranks.agreement())
 
         return step
 
@@ -73,7 +71,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        optimizer._check_reduced("step_in_backward")
+        optimizer.alone.check_reduced("step_in_backward")
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
@@ -81,7 +79,7 @@ class InBackward:
             hook.remove()
         optimizer = self._optimizer()
         if self._hooks and optimizer is not None:
-            optimizer._when_zeroed.remove(self._forget)
+            optimizer.stepper.when_zeroed.remove(self._forget)
         self._hooks.clear()
 
 
@@ -109,9 +107,9 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        optimizer._refuse(optimizer._settings_of(group))
+        optimizer.alone.refuse(optimizer.stepper.settings_of(group))
     units = units_of(optimizer.parameters())
-    if optimizer._agreement() is not None:
+    if optimizer.stepper.ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)
     return InBackward(optimizer, every, alone, units)
 

@@ -104,12 +104,12 @@ class ByModule:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
                 optimizer = there(self._optimizer)
-                optimizer._agreement()  # which finds out what has changed about the parameters
-                optimizer._agreed.check_earlier(forget=False)
-                optimizer._step_due(optimizer._dues_of(due), agreement)
+                ranks = optimizer.stepper.ranks
+                ranks.agreement()  # which finds out what has changed about the parameters
+                ranks.agreed.check_earlier(forget=False)
+                optimizer.alone.step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
-                p.grad = None
 
     def _agreement_about(self, unit: Unit) -> Agreement | None:
         """Return the agreement on the turns of a module, of which every one has its own list of sums."""

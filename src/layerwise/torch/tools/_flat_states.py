@@ -41,7 +41,7 @@ def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     kept = optimizer.state_dict()["param_groups"]
     for number, (group, as_saved) in enumerate(zip(optimizer.param_groups, kept, strict=True)):
         own: list[tuple[str, State]] = []
-        for p, name in optimizer._named(number):
+        for p, name in optimizer.stepper.members.named(number):
             plan = _plan_of(optimizer, group, p, name)
             state = optimizer.state.get(p, {})
             own += [(name, _alone(state))] if plan is None else _whole(plan, state)
@@ -71,7 +71,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
 def _with_buffers(optimizer: Optimizer) -> Iterator[None]:
     """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped."""
     kept = [group["params"] for group in optimizer.param_groups]
-    for group, own in zip(optimizer.param_groups, optimizer._buffers, strict=False):
+    for group, own in zip(optimizer.param_groups, optimizer.stepper.members.buffers, strict=False):
         group["params"] = list(own)
     try:
         yield
@@ -106,13 +106,13 @@ def _checked(optimizer: Any) -> Optimizer:
 
 def _tensors(optimizer: Optimizer, number: int) -> list[tuple[Tensor, str, list[str]]]:
     """Return the parameters of a group, each with its name and those of its tensors."""
-    return [(p, name, tensors_of(p, name)) for p, name in optimizer._named(number)]
+    return [(p, name, tensors_of(p, name)) for p, name in optimizer.stepper.members.named(number)]
 
 
 def _plan_of(optimizer: Optimizer, group: Mapping[str, Any], p: Tensor, name: str) -> FlatPlan | None:
     if flat_of(p) is None:
         return None
-    plan = optimizer._plan_for(p, group, optimizer._settings_of(group), name)
+    plan = optimizer.stepper.plan_for(p, group, optimizer.stepper.settings_of(group), name)
     return plan if isinstance(plan, FlatPlan) else None
 
 

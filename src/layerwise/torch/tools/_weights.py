@@ -101,15 +101,16 @@ def _is_held(state: Mapping[str, Any]) -> bool:
 def _owners(optimizer: Optimizer) -> Iterable[tuple[Tensor, tuple[Optimizer, dict[str, Any], str]]]:
     """Yield each parameter with its optimizer, group and name."""
     for number, group in enumerate(optimizer.param_groups):
-        for p, name in optimizer._named(number):
+        for p, name in optimizer.stepper.members.named(number):
             yield p, (optimizer, group, name)
 
 
 def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], name: str) -> None:
-    want = optimizer._groups.wanted(group)
+    stepper = optimizer.stepper
+    h, want = stepper.settings_of(group), stepper.groups.wanted(group)
     if not want.master and not _is_held(optimizer.state.get(p, {})):
         return
-    plan: Plan = optimizer._plan_for(p, group, optimizer._settings_of(group), name)
+    plan: Plan = stepper.plan_for(p, group, h, name)
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         _state.ready(optimizer.state[p], p, plan, want, group["capturable"])

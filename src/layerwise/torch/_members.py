@@ -1,9 +1,10 @@
-"""The names of an optimizer's parameters, which survive changes to the list of a group."""
+"""The parameters of an optimizer and their names, which survive changes to the list of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -12,61 +13,44 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.errors import ParameterError
 
 
-class Named(torch.optim.Optimizer):
-    """An optimizer whose parameters keep their names, even if its groups are changed by hand."""
+class Members:
+    """The parameters of an optimizer, in its groups as they are now, and the name that each was given."""
 
-    _names: Names
-
-    def _named(self, number: int) -> list[tuple[Tensor, str]]:
-        """Return the parameters of this group, each with its name or else with its place."""
-        return self._names.of(self.param_groups[number], number)
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer: Any = proxy(optimizer)
+        """The optimizer, which refers to this: another true reference would close a circle."""
+        self._names: Any = WeakTensorKeyDictionary()
+        self.buffers: Sequence[Sequence[Tensor]] = ()  # of each group, where a wrapper puts them in only to step them
 
     @property
-    def num_parameters(self) -> int:
-        """The number of parameters, counted as tensors."""
-        return sum(len(group["params"]) for group in self.param_groups)
+    def groups(self) -> list[dict[str, Any]]:
+        """The optimizer's groups."""
+        found: list[dict[str, Any]] = self.optimizer.param_groups
+        return found
 
-    def _put_names_in_step(self) -> None:
-        """Give every group the names of the parameters that it has now."""
-        for i in range(len(self.param_groups)):
-            self._named(i)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return groups and state, with parameters as numbers, without the state of parameters that are in no group any
-        more.
-        """
-        self._put_names_in_step()
-        members = {id(p) for group in self.param_groups for p in group["params"]}
-        others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
-        for p in others:
-            del self.state[p]
-        try:
-            return super().state_dict()
-        finally:
-            self.state.update(others)
-
-
-class Names:
-    """The name that each parameter was given; holds no parameter alive."""
-
-    def __init__(self) -> None:
-        self._of: Any = WeakTensorKeyDictionary()
-
-    def of(self, group: dict[str, Any], number: int) -> list[tuple[Tensor, str]]:
-        """Return the group's parameters, each with its name or else with its place.
+    def named(self, number: int) -> list[tuple[Tensor, str]]:
+        """Return the parameters of this group, each with its name or else with its place.
 
         Pruning and freezing take parameters out of `params` and leave `param_names` alone. The names are then put in
         step again, so that no parameter gets the name of another.
         """
+        group = self.groups[number]
         params, names = group["params"], group.get("param_names")
         if not names:
             return [(p, f"parameter {i} of group {number}") for i, p in enumerate(params)]
-        known = [self._of.get(p) for p in params]
+        known = [self._names.get(p) for p in params]
         if not _in_step(known, names):
             group["param_names"] = names = _put_in_step(known, names, number)
         for p, name in zip(params, names, strict=True):
-            self._of[p] = name
+            self._names[p] = name
         return list(zip(params, names, strict=True))
+
+    def all(self) -> list[tuple[Tensor, str]]:
+        """Return the same of all groups, which then have the names of the parameters that they have now."""
+        return [each for number in range(len(self.groups)) for each in self.named(number)]
+
+    def __len__(self) -> int:
+        return sum(len(group["params"]) for group in self.groups)
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:

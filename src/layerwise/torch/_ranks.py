@@ -1,0 +1,129 @@
+"""The processes that hold other parts of an optimizer's parameters, and the agreement with them on each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+from weakref import ReferenceType, ref
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.torch._members import Members
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding import _replaced
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._flat import Flat, changes
+from layerwise.torch.sharding._model_group import ModelGroup
+
+
+class Ranks:
+    """What is known of other processes; found out again when parameters or flat buffers have changed."""
+
+    def __init__(
+        self,
+        members: Members,
+        model_group: ModelGroup | None,
+        differentiable: bool,
+        alone: AbstractContextManager[Any],
+        changed: Callable[[], None],
+    ) -> None:
+        self._members, self._model_group, self._differentiable = members, model_group, differentiable
+        self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
+        self.agreed = Agreement(())
+        """The agreement with all of them; on one process nobody is asked."""
+        self.wrapped = False
+        """Whether some parameters are not plain tensors."""
+        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
+        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
+        self._described = changes()  # of flat buffers, when that was determined
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
+        self._shares = self._searched = False
+        self._idle = 0
+
+    @property
+    def model_group(self) -> ModelGroup | None:
+        """All processes that hold tensors of the model, or None."""
+        return self._model_group
+
+    @model_group.setter
+    def model_group(self, group: ModelGroup | None) -> None:
+        self._model_group, self._axes = group, None
+
+    def added(self, params: Sequence[Tensor]) -> None:
+        """Note that a group was made with these."""
+        self._added.update(dict.fromkeys(params))
+        self._axes = None
+
+    def check_own(self, name: str, p: Tensor) -> None:
+        """Raise if a wrapper has put a flat partition in the place of parameters."""
+        _replaced.check_own(name, p, self._added)
+
+    def check_model(self, idle: int, due: int) -> None:
+        """Raise if parameters without gradients are no longer the model's; checked when their number changes."""
+        if due and idle == self._idle:
+            return
+        self._idle = idle
+        search = cuts.in_group() and not self._searched
+        self._searched = _replaced.check(self._members.all(), search) or self._searched
+
+    def are_known(self, params: Sequence[Tensor]) -> bool:
+        """Return True if these were in the groups when the cuts of all parameters were determined."""
+        return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
+
+    def agreement(self) -> Agreement | None:
+        """Return the agreement with the processes that hold other parts of the parameters, or None."""
+        if self._axes is None or self._described != changes():
+            with self._alone:
+                self._agree_anew()
+        return self.agreed if self._shares else None
+
+    def renewed(self, agreement: Agreement | None) -> Agreement | None:
+        """Return the agreement that replaces this one once the members of groups have changed."""
+        of_all, self._axes = agreement in (None, self.agreed), None
+        found = self.agreement()
+        return found if of_all else agreement
+
+    def _agree_anew(self) -> None:
+        """Find out which processes hold other parts of the parameters, unless another thread has done so."""
+        if self._described != changes():
+            self._axes, self._described = None, changes()
+            self._changed()
+        if self._axes is not None:
+            return
+        found = self._cuts()
+        axes, replicas, joint = cuts.axes_of(found)
+        self.wrapped = any(cut is not None for cut in found)
+        shared = bool(axes) or self._model_group is not None
+        if shared and self._differentiable:
+            raise ContradictionError(
+                sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
+            )
+        group = None if self._model_group is None else self._model_group.group
+        # Kept if it can be: its list of sums need not be sent for.
+        if (self.agreed.axes, self.agreed.replicas, self.agreed.model_group) != (axes, replicas, group):
+            self.agreed = Agreement(axes, replicas, joint, group)
+            self._changed()
+        self._shares, self._axes = shared, axes
+
+    def _cuts(self) -> list[cuts.Cut | Flat | None]:
+        """Return the cut of each parameter, or raise if one has left its state behind."""
+        members = self._members.all()
+        found = [cuts.cut_of(name, p) for p, name in members]
+        self._check_left(members, found, self._members.optimizer.state)
+        self._known = {id(p): ref(p) for p, _ in members}
+        return found
+
+    def _check_left(self, members: Sequence[tuple[Tensor, str]], found: Sequence[Any], kept: Collection[Any]) -> None:
+        own = {id(p) for p, _ in members}
+        left = {p.shape for p in kept if id(p) not in own and not cuts.is_dtensor(p)}
+        each = zip(members, found, strict=True) if left else ()
+        bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
+        if name := next(bare, None):
+            raise ParameterError(
+                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
+                "stayed. Make the optimizer after the model is sharded and load the state through "
+                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+            )
