@@ -16,6 +16,7 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
+from layerwise.torch._stepper import Stepper
 from layerwise.torch.step import _engines, _tensors
 from layerwise.torch.step._namespace import Tensors
 
