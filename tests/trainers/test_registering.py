@@ -30,12 +30,12 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch):
 
 
 def test_a_package_that_cannot_be_imported_is_warned_of(monkeypatch):
-    def broken():
+    def broken(package):
         raise MissingPackageError("torchvision is not there")
 
     monkeypatch.setattr(trainers, "PACKAGES", ("timm",))
     monkeypatch.setattr(trainers, "find_spec", lambda name: True)
-    monkeypatch.setattr(trainers, "_registration", lambda package: broken)
+    monkeypatch.setattr(trainers, "_register_with", broken)
     with pytest.warns(UserWarning, match="nothing was registered with timm: torchvision is not there") as caught:
         assert layerwise.register() == {}
     assert [one.filename for one in caught] == [__file__]

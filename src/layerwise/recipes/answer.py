@@ -55,22 +55,9 @@ def recommend(
         like: The name of the published series to follow.
         rule: The rule by which the learning rate follows the batch.
     """
-    return _answer(
-        Question(
-            optimizer,
-            batch,
-            reference_batch,
-            reference_lr,
-            reference_warmup,
-            reference_decay,
-            total_samples,
-            like,
-            rule,
-        )
+    q = Question(
+        optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
     )
-
-
-def _answer(q: Question) -> Recommendation:
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     near, series = (Point(q.batch, 0.0, None), None) if q.reference else (q.anchor, q.series)
     share, warmup = _warmup(q, steps)
@@ -125,6 +112,12 @@ def _times(batch: int, other: int) -> str:
     return f"{number(max(batch, other) / min(batch, other))}× {'above' if batch > other else 'below'}"
 
 
+def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks: bool) -> Line:
+    """Return a setting that a series says something of, with the distance of the batch from that."""
+    far = _far(batch, curve)
+    return Line(setting, value, why, far.distance, curve.name, **{"extrapolated": far.extrapolated, **marks})
+
+
 def _rates(q: Question) -> Iterator[Line]:
     """Yield the learning rate, what the other rule would make of it, and what published runs had."""
     whose = q.series.name if not q.reference else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
@@ -144,16 +137,15 @@ def _rates(q: Question) -> Iterator[Line]:
 
 def _published(q: Question, curve: Curve) -> Iterator[Line]:
     """Yield the growth of the rate in a series since the reference; without one, the rate of another series."""
-    near, far = curve.nearest(q.batch), _far(q.batch, curve)
+    near = curve.nearest(q.batch)
     if q.reference is None:
         if curve is not q.curve:
             why = f"not scaled, at batch {near.batch:,}"
-            yield Line(curve.name, number(near.lr), why, far.distance, curve.name, alternative=True)
+            yield _line(curve, q.batch, curve.name, number(near.lr), why, alternative=True, extrapolated=False)
     elif (before := curve.nearest(q.reference.batch)) is not near:
         grown = near.lr / before.lr
         why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
-        rate = number(q.reference.lr * grown)
-        yield Line(f"as {curve.name}", rate, why, far.distance, curve.name, far.extrapolated, alternative=True)
+        yield _line(curve, q.batch, f"as {curve.name}", number(q.reference.lr * grown), why, alternative=True)
 
 
 def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
@@ -184,7 +176,7 @@ def _decay(series: Curve | None, batch: int) -> Iterator[Line]:
     """Yield what follows the warm-up in the series that is cited."""
     if series is not None and series.power is not None:
         value, why = f"polynomial of power {series.power:g} to {series.end:g}", f"{series.name}, after the warm-up"
-        yield Line("decay of the rate", value, why, _far(batch, series).distance, series.name)
+        yield _line(series, batch, "decay of the rate", value, why, extrapolated=False)
 
 
 def _kept(q: Question) -> Iterator[Line]:
@@ -192,20 +184,20 @@ def _kept(q: Question) -> Iterator[Line]:
     if q.reference_decay is not None:
         yield Line("keep norm", "True", "in place of weight decay", "nothing published by batch")
     elif q.curve is not None:
-        series, near, far = q.curve.name, q.curve.nearest(q.batch), _far(q.batch, q.curve)
+        series, near = q.curve.name, q.curve.nearest(q.batch)
         before = q.curve.nearest(q.reference.batch) if q.reference else near
         for setting in q.kept:
             value, was = _shown(getattr(near, setting)), _shown(getattr(before, setting))
-            mine, beyond = "keep yours", False
+            mine, marks = "keep yours", {"extrapolated": False}
             if not value:
                 why = f"{series} does not say"
             elif q.reference is None:
-                mine, why, beyond = value, f"{series}, at batch {near.batch:,}", far.extrapolated
+                mine, why, marks = value, f"{series}, at batch {near.batch:,}", {}
             elif value == was:
                 why = f"{series} kept {value}"
             else:
                 why = f"or try: {series} went from {was} at batch {before.batch:,} to {value} at {near.batch:,}"
-            yield Line(setting.replace("_", " "), mine, why, far.distance, series, beyond)
+            yield _line(q.curve, q.batch, setting.replace("_", " "), mine, why, **marks)
 
 
 def _shown(value: Any) -> str:
@@ -219,11 +211,13 @@ def _cost(q: Question) -> Iterator[Line]:
     if q.curve is None or not q.curve.unit:
         return
     before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
-    near, far, name = q.curve.nearest(q.batch), _far(q.batch, q.curve), q.curve.name
+    near = q.curve.nearest(q.batch)
     if near is not before and near.cost and before.cost:
-        why = f"{name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
+        why = (
+            f"{q.curve.name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
+        )
         value = f"× {near.cost / before.cost:.2f}"
-        yield Line("training needed", value, why, far.distance, name, far.extrapolated, alternative=True)
+        yield _line(q.curve, q.batch, "training needed", value, why, alternative=True)
 
 
 def _notes(q: Question, series: Curve | None, kept: Point, steps: int | None) -> Iterator[str]:

@@ -17,7 +17,6 @@ KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
 FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
 ALONE = "None without a reference"
 WHOLE_RUN = "Pass how many samples the run sees: epochs times the size of the data."
-SAMPLES = Check("a finite number > 0 or None", (integer(1) | number(0, above=True) | NONE).convert)
 BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
 
 
@@ -26,6 +25,11 @@ def _optimizer(value: Any) -> str:
     if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
         raise Refused
     return str(OPTIMIZERS[name.lower()].name)
+
+
+def _samples(value: Any) -> float | None:
+    found = (number(0, above=True) | NONE).convert(value)
+    return int(found) if found is not None and not found % 1 else found  # as an error shows it
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Question(Checked):
         number(0, above=True) | NONE,
         "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm is to follow.",
     )
-    total_samples: float | None = option(None, SAMPLES, WHOLE_RUN)
+    total_samples: float | None = option(None, Check("a finite number > 0 or None", _samples), WHOLE_RUN)
     like: str | None = option(
         None,
         one_of(*(curve.name for curve in CURVES), None),

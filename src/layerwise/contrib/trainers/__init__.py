@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 
@@ -29,28 +28,21 @@ def register(*packages: str) -> dict[str, list[str]]:
             raise HyperparameterError(sentence("packages", f"among {', '.join(PACKAGES)}", package, way_out))
         if find_spec(package) is None:
             raise MissingPackageError(f"`{package}` is not installed, so nothing can be registered there. Install it.")
-    return _registered(packages) if packages else _registered_where_possible()
-
-
-def _registered(packages: tuple[str, ...]) -> dict[str, list[str]]:
-    return {package: _registration(package)() for package in packages}
-
-
-def _registered_where_possible() -> dict[str, list[str]]:
-    """Register with the packages that are installed, and warn of those that cannot be imported."""
+    if packages:
+        return {package: _register_with(package) for package in packages}
     found: dict[str, list[str]] = {}
     for package in PACKAGES:
         if find_spec(package) is not None and find_spec("torch") is not None:
             try:
-                found[package] = _registration(package)()
+                found[package] = _register_with(package)
             except ImportError as problem:
                 warn(f"nothing was registered with {package}: {problem}")
     return found
 
 
-def _registration(package: str) -> Callable[[], list[str]]:
-    function: Callable[[], list[str]] = import_module(f"layerwise.contrib.trainers._{package}").register
-    return function
+def _register_with(package: str) -> list[str]:
+    names: list[str] = import_module(f"layerwise.contrib.trainers._{package}").register()
+    return names
 
 
 def register_as_asked() -> None:
