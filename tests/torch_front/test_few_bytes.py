@@ -124,6 +124,16 @@ def test_a_remainder_beside_weights_that_lack_nothing_is_refused():
         walk(opt, params, [1])
 
 
+def test_momentum_in_8_bits_may_be_turned_off_and_on():
+    params = made(shapes=SHAPES)
+    opt = SGD(params.items(), lr=0.1, momentum=0.9, state_dtype="int8")
+    walk(opt, params, [0])
+    for momentum in (0.0, 0.9):
+        opt.param_groups[0]["momentum"] = momentum
+        walk(opt, params, [1])
+    assert opt.state[params["matrix"]]["momentum_buffer"].dtype == torch.int8
+
+
 def test_momentum_in_8_bits_takes_lr_in_or_out_by_its_scale():
     params, other = made(torch.float32, SHAPES), made(torch.float32, SHAPES)
     opt = Lars(params.items(), lr=0.25, lr_in_momentum=True, state_dtype="int8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from layerwise.storage import Coded, groups
 
 CODED = {one.name: one for one in (groups.EIGHT,)}
+DTYPES = tuple(dtype for one in CODED.values() for dtype in one.dtypes)
 
 
 def coded_of(dtype: str) -> Coded | None:

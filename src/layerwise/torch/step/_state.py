@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.core.library import FLOATING
 from layerwise.core.slot import Part, names_of
 from layerwise.errors import StateError
+from layerwise.storage.coded import DTYPES
 from layerwise.storage.groups import GROUP
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import is_dtensor, local
@@ -23,7 +24,7 @@ from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]
 SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
-ANY = Part((), FLOATING)  # of the rule before
+ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
 REMADE = (
     "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
     "which moves it."
