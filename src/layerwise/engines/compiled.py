@@ -255,7 +255,8 @@ class PreparedCompiled:
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs]
-        self._arrays, self._places = arrays_of(self._jobs), places_of(self._jobs)
+        self._arrays = arrays_of(self._jobs)
+        self._places = places_of(self._arrays)
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self._layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None

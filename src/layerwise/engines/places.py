@@ -18,9 +18,8 @@ def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     return [array for array in arrays if array is not None]
 
 
-def places_of(jobs: Sequence[Job]) -> Any:
-    """Return the quickest possible record of the addresses and layouts of the arrays of jobs."""
-    arrays = arrays_of(jobs)
+def places_of(arrays: Sequence[Any]) -> Any:
+    """Return the quickest possible record of the addresses and layouts of arrays."""
     try:
         return Marks(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
@@ -31,7 +30,8 @@ class Watched:
     """The arrays of jobs, and their places when these were prepared."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
-        self._arrays, self._places = arrays_of(jobs), places_of(jobs)
+        self._arrays = arrays_of(jobs)
+        self._places = places_of(self._arrays)
         self._gradients: Any = None  # an account of the first ones
 
     def check(self, grads: Sequence[Any]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot
 from layerwise.core.storing import as_numbers
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
@@ -17,7 +19,6 @@ from layerwise.keywords import meant
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._by_name import settings_by_name
-from layerwise.numpy._slots import Plan, Slot
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import OPTIONS, SCALE, Wanted, check_fits, is_signed, wanted
 

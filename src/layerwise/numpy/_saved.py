@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot
 from layerwise.core.storing import CODES, codes_of
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, is_floating, named_dtype
-from layerwise.numpy._slots import Plan, Slot
 from layerwise.storage.forms import scales_of
 from layerwise.storage.options import COUNT, MASTER, REMAINDER, REMAINDER_BITS, SCALE, SEED
 

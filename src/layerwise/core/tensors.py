@@ -1,0 +1,135 @@
+"""The tensors of one optimizer, for APIs that keep state in slots: what is kept of each, and how it steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+from layerwise.core.library import Array, Library
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot
+from layerwise.core.storing import Storing
+from layerwise.engines import Job
+from layerwise.errors import warn
+from layerwise.names import Name
+from layerwise.storage.options import MASTER, REMAINDER, Wanted
+
+
+class Arrays(Library, Protocol):
+    """What is needed of a library besides."""
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy in memory of its own."""
+
+    def kind(self, array: Array) -> Hashable:
+        """Return the shape and dtype."""
+
+
+class Settings(NamedTuple):
+    """The settings of one tensor's step, as its API finds them."""
+
+    plan: Plan
+    want: Wanted
+    own: Any = None  # what only the API reads
+    clipped_with: Hashable = None  # tensors with the same share the norm of all gradients
+
+
+class Numbers(NamedTuple):
+    """The numbers of one tensor's step."""
+
+    t: int
+    lr: float
+    weight_decay: float
+
+
+@dataclass(eq=False)
+class Due:
+    """A tensor as it steps, for as long as its settings, its slot, and the kind of its weights stay the same."""
+
+    name: Name
+    settings: Settings
+    slot: Slot
+    kind: Hashable
+    jobs: Sequence[Job]  # without the weights, unless the API keeps these
+    converted: Array | None  # weights that become others because they are stored in another way
+    loses: str | None  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
+
+    @property
+    def plan(self) -> Plan:
+        return self.settings.plan
+
+
+class Tensors:
+    """The slots of one optimizer, and what of its tensors' steps was planned."""
+
+    def __init__(self, lib: Arrays, keeps: bool) -> None:
+        self.lib, self.keeps = lib, keeps  # whether weights are the optimizer's, or the user's, who may pass others
+        self.slots: dict[Name, Slot] = {}
+        self.furthest = 0  # the step count of the tensor that has gone furthest
+        self.skipped = 0
+        self._dues: dict[Name, Due] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dues": {}}
+
+    def due(self, name: Name, p: Array, settings: Callable[[Name, Array], Settings]) -> Due:
+        """Return a tensor as it steps: as before, or planned again where its slot or weights are others."""
+        found, slot, kind = self._dues.get(name), self.slots.get(name), id(p) if self.keeps else self.lib.kind(p)
+        if found is not None and found.slot is slot and found.kind == kind:
+            return found
+        given = settings(name, p)
+        storing = Storing(self.lib, given.plan, p, given.want)
+        own, converted = self._in_form(storing, slot)
+        jobs = list(storing.jobs(own.arrays))
+        if not self.keeps and MASTER not in own.arrays:
+            jobs = [job._replace(p=None) for job in jobs]
+        beside = {MASTER, REMAINDER} & own.arrays.keys() or given.want.draws_weights()
+        loses = self.lib.dtype(p) if storing.is_low and not beside else None
+        return Due(name, given, own, kind, jobs, converted, loses)
+
+    def _in_form(self, storing: Storing, slot: Slot | None) -> tuple[Slot, Array | None]:
+        """Return the slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
+        if slot is not None and storing.is_plain(slot.arrays):
+            return slot, None
+        arrays = {} if slot is None else dict(slot.arrays)
+        storing.put_state_in_form(arrays)
+        weights = self.lib.copy(storing.p) if storing.is_low else storing.p
+        converted = weights if storing.put_weights_in_form(arrays, weights) else None
+        if slot is not None:
+            alike = arrays.keys() == slot.arrays.keys() and all(x is slot.arrays[key] for key, x in arrays.items())
+            return slot if alike else replace(slot, arrays=arrays), converted
+        for field in storing.want.state:
+            if (stored := storing.chosen(field)).by_layout:
+                name = storing.plan.name
+                warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+        return Slot(arrays, shape=storing.plan.shape), converted
+
+    def took(self, dues: Iterable[Due], numbers: Iterable[Numbers]) -> Iterator[tuple[Due, Numbers]]:
+        """Count a step, and yield the tensors that have taken their first one."""
+        for due, given in zip(dues, numbers, strict=True):
+            if due.name not in self.slots and 0 not in due.plan.shape:
+                yield due, given
+            due.slot.step, due.converted = given.t, None
+            self.slots[due.name], self._dues[due.name] = due.slot, due
+            self.furthest = max(self.furthest, given.t)
+
+    def forget(self, names: Iterable[Name] | None = None) -> None:
+        """Plan tensors again when they are next due: these, or all."""
+        for name in list(self._dues if names is None else names):
+            self._dues.pop(name, None)
+
+    def stats(self) -> dict[Name, dict[str, Any]]:
+        """Return the measurements of each tensor's last step."""
+        return {name: slot.stats() for name, slot in self.slots.items() if slot.plan is not None}
+
+
+class Asked(NamedTuple):
+    """The tensors of one optimizer that are due, and what it says of them."""
+
+    tensors: Tensors
+    given: Mapping[Name, tuple[Array, Array]]  # weights and gradient
+    settings: Callable[[Name, Array], Settings]
+    numbers: Callable[[Sequence[Due]], Sequence[Numbers]]
+    peak: Callable[[Due, float], float | None]  # of the learning rate, as far as it is known
+    check: Callable[[], object] = bool  # all that is given, before it is prepared
