@@ -44,13 +44,13 @@ class Steps:
             return self._take(asked, engines, bound)
 
     def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
-        each = [[one.tensors.due(name, p, one.settings) for name, (p, _) in one.given.items()] for one in asked]
+        each = [[one.tensors.due(name, p, one.plan) for name, (p, _) in one.given.items()] for one in asked]
         dues = [due for own in each for due in own]
         key = bound, *(due.name for due in dues)
         found = self._kept.get(key)
         if found is None or found.dues != dues:
-            for one in asked:
-                one.check()
+            for check in (one.check for one in asked if one.check is not None):
+                check()
             found = Together(asked[0].tensors, dues, engines, bound)
         numbers = [one.numbers(own) for one, own in zip(asked, each, strict=True)]
         found.step([pair for one in asked for pair in one.given.values()], [n for own in numbers for n in own])
@@ -72,7 +72,7 @@ class Together:
         self.dues, self._lib = dues, tensors.lib
         by_norm: dict[Hashable, list[int]] = {}
         for i, due in enumerate(dues):
-            by_norm.setdefault(due.settings.clipped_with, []).append(i)
+            by_norm.setdefault(due.planned.clipped_with, []).append(i)
         self.parts = [Part([(i, dues[i]) for i in own], engines, bound, tensors.keeps) for own in by_norm.values()]
 
     def step(self, given: Sequence[tuple[Array, Array]], numbers: Sequence[Numbers]) -> None:
@@ -107,7 +107,7 @@ class Part:
         self._seen = [(i, held) for i, due in dues for held in due.plan.held]  # by each job
         self.layouts: Any = None
         self._keeps = keeps
-        self._turn: Turn | None = None
+        self.kept: Turn | None = None
         self._viewed = [i for i, due in dues if not due.plan.itself]
         self._places: Any = None  # of what is viewed, when it was
 
@@ -118,15 +118,15 @@ class Part:
     def turn(self, params: Sequence[Array]) -> Turn:
         """Return them prepared for these weights: as in the last step, if they are kept."""
         viewed = [params[i] for i in self._viewed]
-        if self._turn is not None:
+        if self.kept is not None:
             if not self._places.same(viewed):
                 raise Changed  # which views do not follow
-            return self._turn
+            return self.kept
         each = zip(self._jobs, self._seen, strict=True)
         jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
         turn = Turn(self._plans, jobs, self._prepare, self.layouts)
         if self._keeps:
-            self._turn, self._places = turn, places_of(viewed)
+            self.kept, self._places = turn, places_of(viewed)
         return turn
 
     def took(self, turn: Turn) -> None:

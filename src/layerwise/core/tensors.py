@@ -26,8 +26,8 @@ class Arrays(Library, Protocol):
         """Return the shape and dtype."""
 
 
-class Settings(NamedTuple):
-    """The settings of one tensor's step, as its API finds them."""
+class Planned(NamedTuple):
+    """The plan of one tensor's step, and what its API says besides."""
 
     plan: Plan
     want: Wanted
@@ -48,7 +48,7 @@ class Due:
     """A tensor as it steps, for as long as its settings, its slot, and the kind of its weights stay the same."""
 
     name: Name
-    settings: Settings
+    planned: Planned
     slot: Slot
     kind: Hashable
     jobs: Sequence[Job]  # without the weights, unless the API keeps these
@@ -57,7 +57,7 @@ class Due:
 
     @property
     def plan(self) -> Plan:
-        return self.settings.plan
+        return self.planned.plan
 
 
 class Tensors:
@@ -65,7 +65,7 @@ class Tensors:
 
     def __init__(self, lib: Arrays, keeps: bool) -> None:
         self.lib, self.keeps = lib, keeps  # whether weights are the optimizer's, or the user's, who may pass others
-        self.slots: dict[Name, Slot] = {}
+        self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the step count of the tensor that has gone furthest
         self.skipped = 0
         self._dues: dict[Name, Due] = {}
@@ -73,12 +73,12 @@ class Tensors:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dues": {}}
 
-    def due(self, name: Name, p: Array, settings: Callable[[Name, Array], Settings]) -> Due:
+    def due(self, name: Name, p: Array, plan: Callable[[Name, Array], Planned]) -> Due:
         """Return a tensor as it steps: as before, or planned again where its slot or weights are others."""
         found, slot, kind = self._dues.get(name), self.slots.get(name), id(p) if self.keeps else self.lib.kind(p)
         if found is not None and found.slot is slot and found.kind == kind:
             return found
-        given = settings(name, p)
+        given = plan(name, p)
         storing = Storing(self.lib, given.plan, p, given.want)
         own, converted = self._in_form(storing, slot)
         jobs = list(storing.jobs(own.arrays))
@@ -119,7 +119,7 @@ class Tensors:
         for name in list(self._dues if names is None else names):
             self._dues.pop(name, None)
 
-    def stats(self) -> dict[Name, dict[str, Any]]:
+    def stats(self) -> dict[Any, dict[str, Any]]:
         """Return the measurements of each tensor's last step."""
         return {name: slot.stats() for name, slot in self.slots.items() if slot.plan is not None}
 
@@ -129,7 +129,7 @@ class Asked(NamedTuple):
 
     tensors: Tensors
     given: Mapping[Name, tuple[Array, Array]]  # weights and gradient
-    settings: Callable[[Name, Array], Settings]
+    plan: Callable[[Name, Array], Planned]
     numbers: Callable[[Sequence[Due]], Sequence[Numbers]]
     peak: Callable[[Due, float], float | None]  # of the learning rate, as far as it is known
-    check: Callable[[], object] = bool  # all that is given, before it is prepared
+    check: Callable[[], None] | None = None  # all that is given, before it is prepared

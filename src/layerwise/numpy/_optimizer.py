@@ -13,7 +13,7 @@ import numpy as np
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
-from layerwise.core.tensors import Asked, Due, Numbers, Settings, Tensors
+from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.first import warn_of
@@ -129,7 +129,7 @@ class Optimizer(Settable, Like):
         warn_of(first or (), EXEMPT, FINER)
 
     def _asked(self, entries: Entries, whole: bool) -> Asked:
-        return Asked(self._tensors, entries, self._settings_for, partial(self._numbers, whole), self._peak)
+        return Asked(self._tensors, entries, self._plan, partial(self._numbers, whole), self._peak)
 
     def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
         """Return the numbers of these names' next step.
@@ -143,19 +143,19 @@ class Optimizer(Settable, Like):
             counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
         taken = max(furthest, *counts) - 1
         lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
-        return [Numbers(t, *due.settings.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
+        return [Numbers(t, *due.planned.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
 
     def _peak(self, due: Due, lr: float) -> float | None:
         rate: Any = cast("Any", self._options.h).lr
         rate = getattr(rate, "peak", rate)
-        return None if callable(rate) else rate * due.settings.own.lr_scale
+        return None if callable(rate) else rate * due.planned.own.lr_scale
 
-    def _settings_for(self, name: Name, p: Array) -> Settings:
-        return self._settings_of(name, p.shape, _arrays.machine_eps(p.dtype))
+    def _plan(self, name: Name, p: Array) -> Planned:
+        return self._planned(name, p.shape, _arrays.machine_eps(p.dtype))
 
-    def _settings_of(
+    def _planned(
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
-    ) -> Settings:
+    ) -> Planned:
         options = options or self._options
         chosen = {option: by_name(name) for option, by_name in options.by_name.items()}
         asked = {"adapt": chosen["adapt"], "l2": chosen["l2"], "decay": chosen["decay"].place}
@@ -163,7 +163,7 @@ class Optimizer(Settable, Like):
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
         plan = Plan.of(name, self._rule, h, shape, layout)
-        return Settings(plan, options.storage, Factors(chosen["lr_scale"], chosen["decay"].factor))
+        return Planned(plan, options.storage, Factors(chosen["lr_scale"], chosen["decay"].factor))
 
     def _read(self, name: str) -> Any:
         if name in RATES:
@@ -189,7 +189,7 @@ class Optimizer(Settable, Like):
         self._options = changed
 
     def _refitted(self, name: Name, slot: Slot, options: Options) -> Slot:
-        plan = self._settings_of(name, slot.shape, options=options).plan
+        plan = self._planned(name, slot.shape, options=options).plan
         return refitted(name, slot, plan, self._options, options)
 
     @property
@@ -268,7 +268,7 @@ class Optimizer(Settable, Like):
 
     def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:
         try:
-            return self._settings_of(name, _saved.shape(name, entry)).plan
+            return self._planned(name, _saved.shape(name, entry)).plan
         except ParameterError as problem:
             raise StateError(str(problem)) from None
 
