@@ -48,7 +48,7 @@ def test_numpy_keeps_no_arrays_but_its_state(method, engine, together):
             for name in weights:
                 opt.step(name, weights[name], grads[name])
     arrays = watched(weights=weights.values(), gradients=grads.values())
-    state = [x for slot in opt._slots.values() for x in slot.arrays.values()]
+    state = [x for slot in opt._tensors.slots.values() for x in slot.arrays.values()]
     kept = watched(state=state, optimizer=[opt])
     del weights, grads, state
     assert alive(arrays) == []  # though the optimizer goes on

@@ -312,7 +312,9 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     with pytest.warns(UserWarning, match="multi_precision=True keeps") as caught:
         other.set_state_dict(opt.state_dict())
     assert [one.filename for one in caught] == [__file__]
-    assert bits(other._tensors.slots["matrix"].arrays["exp_avg"]) == bits(opt._tensors.slots["matrix"].arrays["exp_avg"])
+    assert bits(other._tensors.slots["matrix"].arrays["exp_avg"]) == bits(
+        opt._tensors.slots["matrix"].arrays["exp_avg"]
+    )
 
 
 def test_a_scheduler_s_state_that_nothing_takes_is_said_to_be_dropped():

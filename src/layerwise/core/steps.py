@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain
 from typing import Any
 
 from layerwise.core.library import Array
 from layerwise.core.nows import Nows
-from layerwise.core.tensors import Asked, Due, Numbers, Tensors
+from layerwise.core.slot import Taken
+from layerwise.core.tensors import Asked, Due, Numbers, stats_of
 from layerwise.core.turn import MOST_TURNS, Turn
 from layerwise.engines import Changed, Engine
 from layerwise.engines.distributor import prepare
@@ -40,101 +41,155 @@ class Steps:
             return self._take(asked, engines, bound)
         except Changed:
             for one in asked:
-                one.tensors.forget(one.given)
+                one.tensors.forget(one.names)
             return self._take(asked, engines, bound)
 
     def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
-        each = [[one.tensors.due(name, p, one.plan) for name, (p, _) in one.given.items()] for one in asked]
-        dues = [due for own in each for due in own]
-        key = bound, *(due.name for due in dues)
+        key = bound, *_joined([one.names for one in asked])
         found = self._kept.get(key)
-        if found is None or found.dues != dues:
-            for check in (one.check for one in asked if one.check is not None):
-                check()
-            found = Together(asked[0].tensors, dues, engines, bound)
-        numbers = [one.numbers(own) for one, own in zip(asked, each, strict=True)]
-        found.step([pair for one in asked for pair in one.given.values()], [n for own in numbers for n in own])
+        if found is None or not found.holds(asked):
+            found = Together(asked, engines, bound)
+        firsts = found.step(asked)
         self._kept.pop(key, None)
         self._kept[key] = found
         if len(self._kept) > MOST_TURNS + sum(len(one.tensors.slots) for one in asked):
             del self._kept[next(iter(self._kept))]
-        firsts = []
-        for one, own, given in zip(asked, each, numbers, strict=True):
-            for due, (_, lr, lam) in one.tensors.took(own, given):
-                firsts.append(First(due.name, due.plan.h, due.slot.stats(), lam, one.peak(due, lr), due.loses))
         return firsts
 
 
 class Together:
-    """Tensors that step together, as far as their step is the same from time to time."""
+    """Tensors that step together, for as long as their slots, settings and weights stay the same."""
 
-    def __init__(self, tensors: Tensors, dues: Sequence[Due], engines: Sequence[Engine], bound: float | None) -> None:
-        self.dues, self._lib = dues, tensors.lib
+    def __init__(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> None:
+        self._each = [
+            [one.tensors.due(name, p, one.plan) for name, p in zip(one.names, one.params, strict=True)] for one in asked
+        ]
+        self._dues = _joined(self._each)
+        for check in (one.check for one in asked if one.check is not None):
+            check()
         by_norm: dict[Hashable, list[int]] = {}
-        for i, due in enumerate(dues):
+        for i, due in enumerate(self._dues):
             by_norm.setdefault(due.planned.clipped_with, []).append(i)
-        self.parts = [Part([(i, dues[i]) for i in own], engines, bound, tensors.keeps) for own in by_norm.values()]
+        keeps = all(one.tensors.keeps for one in asked)
+        self.parts = [Part(own, [self._dues[i] for i in own], engines, bound, keeps) for own in by_norm.values()]
+        self._hs = [due.plan.h for due in self._dues]
+        self._masters = [i for i, due in enumerate(self._dues) if MASTER in due.slot.arrays]
+        self._seen: Any = None  # what was the same in the last step
 
-    def step(self, given: Sequence[tuple[Array, Array]], numbers: Sequence[Numbers]) -> None:
-        """Step weights by gradients: all, or raise with none of them changed."""
-        made, params, grads = Nows(), [p for p, _ in given], [g for _, g in given]
-        nows = [made.of(due.plan.h, *one) for due, one in zip(self.dues, numbers, strict=True)]
-        each = [(part.turn(params), part.of(grads), part.of(nows)) for part in self.parts]
-        for due, p in zip(self.dues, params, strict=True):
-            if due.converted is not None:
-                self._lib.write(p, due.converted)
-        for turn, own, own_nows in each if len(each) > 1 else ():
+    def holds(self, asked: Sequence[Asked]) -> bool:
+        """Return True if nothing has changed since the last step but weights that are the user's, and gradients."""
+        return bool(self._seen == list(map(_seen, asked)))
+
+    def step(self, asked: Sequence[Asked]) -> list[First]:
+        """Step all of them, or raise with none of them changed. Return first steps, if this is the first of these."""
+        each = [one.numbers(own) for one, own in zip(asked, self._each, strict=True)]
+        params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
+        self._carry_out(params, _joined([one.grads for one in asked]), numbers, lib)
+        for i in self._masters:
+            lib.write(params[i], self._dues[i].slot.arrays[MASTER])
+        for due, (t, _, _) in zip(self._dues, numbers, strict=True):
+            due.slot.step = t
+        for one, own in zip(asked, each, strict=True):
+            one.tensors.furthest = max(one.tensors.furthest, max(own)[0])
+        return self._took(asked, each)
+
+    def _carry_out(self, params: Sequence[Array], grads: Sequence[Array], numbers: Sequence[Numbers], lib: Any) -> None:
+        made = Nows()
+        nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
+        turns = [(part.turn(params), part.of(grads), part.of(nows)) for part in self.parts]
+        if self._seen is None:
+            for due, p in zip(self._dues, params, strict=True):
+                if due.converted is not None:
+                    lib.write(p, due.converted)
+        for turn, own, own_nows in turns if len(turns) > 1 else ():
             turn.check(own, own_nows)
-        for turn, own, own_nows in each:
+        for turn, own, own_nows in turns:
             turn.step(own, own_nows)
-        for part, (turn, *_) in zip(self.parts, each, strict=True):
+        for part, (turn, *_) in zip(self.parts, turns, strict=True):
             part.took(turn)
-        for due, p in zip(self.dues, params, strict=True):
-            if MASTER in due.slot.arrays:
-                self._lib.write(p, due.slot.arrays[MASTER])
+
+    def _took(self, asked: Sequence[Asked], numbers: Sequence[Sequence[Numbers]]) -> list[First]:
+        """Note that this was the last step of these tensors."""
+        if any(one.tensors.last is not self for one in asked):
+            for part in self.parts:
+                part.is_last()
+        for one in asked:
+            one.tensors.last = self
+        if self._seen is not None:
+            return []
+        firsts = []
+        for one, dues, nows in zip(asked, self._each, numbers, strict=True):
+            new = {due.name: due for due in one.tensors.keep(dues)}
+            stats = stats_of({name: due.slot for name, due in new.items()})
+            for due, (_, lr, lam) in zip(dues, nows, strict=True):
+                due.converted = None
+                if due.name in new:
+                    firsts.append(First(due.name, due.plan.h, stats[due.name], lam, one.peak(due, lr), due.loses))
+        self._seen = list(map(_seen, asked))
+        return firsts
 
 
 class Part:
     """Those of them whose gradients may share one norm, by their places."""
 
     def __init__(
-        self, dues: Sequence[tuple[int, Due]], engines: Sequence[Engine], bound: float | None, keeps: bool
+        self,
+        places: Sequence[int],
+        dues: Sequence[Due],
+        engines: Sequence[Engine],
+        bound: float | None,
+        keeps: bool,
     ) -> None:
-        self._dues, self._plans, self._prepare = dues, [due.plan for _, due in dues], partial(prepare, engines)
-        jobs = [job._replace(h=_bounded(job.h, bound)) for _, due in dues for job in due.jobs]
+        self._places, self._dues, self._prepare = places, dues, partial(prepare, engines)
+        self._plans = [due.plan for due in dues]
+        jobs = [job._replace(h=_bounded(job.h, bound)) for due in dues for job in due.jobs]
         coupled = any(job.h.asks_of_model for job in jobs)
         self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
-        self._seen = [(i, held) for i, due in dues for held in due.plan.held]  # by each job
-        self.layouts: Any = None
-        self._keeps = keeps
+        self._held = [(i, held) for i, due in zip(places, dues, strict=True) for held in due.plan.held]  # by each job
+        self._viewed = [i for i, due in zip(places, dues, strict=True) if not due.plan.itself]
+        self._where: Any = None  # the places of what is viewed, when it was
+        self._keeps, self._taken = keeps, Taken(self._plans)
         self.kept: Turn | None = None
-        self._viewed = [i for i, due in dues if not due.plan.itself]
-        self._places: Any = None  # of what is viewed, when it was
+        self.layouts: Any = None  # of the last step, without arrays
 
-    def of(self, values: Sequence[Any]) -> list[Any]:
+    def of(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return their share of values for all."""
-        return [values[i] for i, _ in self._dues]
+        return values if len(values) == len(self._places) else [values[i] for i in self._places]
 
     def turn(self, params: Sequence[Array]) -> Turn:
         """Return them prepared for these weights: as in the last step, if they are kept."""
         viewed = [params[i] for i in self._viewed]
         if self.kept is not None:
-            if not self._places.same(viewed):
+            if not self._where.same(viewed):
                 raise Changed  # which views do not follow
             return self.kept
-        each = zip(self._jobs, self._seen, strict=True)
+        each = zip(self._jobs, self._held, strict=True)
         jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
         turn = Turn(self._plans, jobs, self._prepare, self.layouts)
         if self._keeps:
-            self.kept, self._places = turn, places_of(viewed)
+            self.kept, self._where = turn, places_of(viewed)
         return turn
 
     def took(self, turn: Turn) -> None:
-        """Note what a step measured, and what of its layout is without arrays."""
-        measured = iter(turn.prepared.stats())
-        for _, due in self._dues:
-            due.slot.plan, due.slot.measured = due.plan, list(islice(measured, len(due.plan.held)))
-        self.layouts = turn.prepared.layouts
+        """Note what the step measured, and its layout."""
+        if self._keeps:
+            self._taken.prepared = turn.prepared
+        else:
+            self._taken.measured, self.layouts = turn.prepared.stats(), turn.prepared.layouts
+
+    def is_last(self) -> None:
+        """Note it as the last step of each of them."""
+        for i, due in enumerate(self._dues):
+            due.slot.last = self._taken, i
+
+
+def _seen(one: Asked) -> Any:
+    own = one.tensors
+    return own.forgotten, list(map(own.slots.get, one.names)), own.kinds(one.params)
+
+
+def _joined(each: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    return each[0] if len(each) == 1 else list(chain.from_iterable(each))
 
 
 def _bounded(h: Any, bound: float | None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,8 @@ from layerwise.engines import Job
 from layerwise.errors import warn
 from layerwise.names import Name
 from layerwise.storage.options import MASTER, REMAINDER, Wanted
+
+Numbers = tuple[int, float, float]  # the step that a tensor takes, its learning rate and its weight decay
 
 
 class Arrays(Library, Protocol):
@@ -33,14 +35,6 @@ class Planned(NamedTuple):
     want: Wanted
     own: Any = None  # what only the API reads
     clipped_with: Hashable = None  # tensors with the same share the norm of all gradients
-
-
-class Numbers(NamedTuple):
-    """The numbers of one tensor's step."""
-
-    t: int
-    lr: float
-    weight_decay: float
 
 
 @dataclass(eq=False)
@@ -68,14 +62,20 @@ class Tensors:
         self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the step count of the tensor that has gone furthest
         self.skipped = 0
+        self.forgotten = 0  # how often plans were
+        self.last: Any = None  # what stepped together in the last step
         self._dues: dict[Name, Due] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dues": {}}
+        return {**self.__dict__, "_dues": {}, "last": None}
+
+    def kinds(self, params: Iterable[Array]) -> list[Hashable]:
+        """Return what must stay the same of weights: that they are these, or if they are the user's, their kind."""
+        return list(map(id if self.keeps else self.lib.kind, params))
 
     def due(self, name: Name, p: Array, plan: Callable[[Name, Array], Planned]) -> Due:
         """Return a tensor as it steps: as before, or planned again where its slot or weights are others."""
-        found, slot, kind = self._dues.get(name), self.slots.get(name), id(p) if self.keeps else self.lib.kind(p)
+        found, slot, [kind] = self._dues.get(name), self.slots.get(name), self.kinds([p])
         if found is not None and found.slot is slot and found.kind == kind:
             return found
         given = plan(name, p)
@@ -105,30 +105,38 @@ class Tensors:
                 warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
         return Slot(arrays, shape=storing.plan.shape), converted
 
-    def took(self, dues: Iterable[Due], numbers: Iterable[Numbers]) -> Iterator[tuple[Due, Numbers]]:
-        """Count a step, and yield the tensors that have taken their first one."""
-        for due, given in zip(dues, numbers, strict=True):
-            if due.name not in self.slots and 0 not in due.plan.shape:
-                yield due, given
-            due.slot.step, due.converted = given.t, None
+    def keep(self, dues: Sequence[Due]) -> list[Due]:
+        """Keep how tensors have stepped, and their slots; return those that did so for the first time."""
+        new = [due for due in dues if due.name not in self.slots and 0 not in due.plan.shape]
+        for due in dues:
             self.slots[due.name], self._dues[due.name] = due.slot, due
-            self.furthest = max(self.furthest, given.t)
+        return new
 
     def forget(self, names: Iterable[Name] | None = None) -> None:
         """Plan tensors again when they are next due: these, or all."""
+        self.forgotten += 1
         for name in list(self._dues if names is None else names):
             self._dues.pop(name, None)
 
     def stats(self) -> dict[Any, dict[str, Any]]:
         """Return the measurements of each tensor's last step."""
-        return {name: slot.stats() for name, slot in self.slots.items() if slot.plan is not None}
+        return stats_of(self.slots)
+
+
+def stats_of(slots: Mapping[Any, Slot]) -> dict[Any, dict[str, Any]]:
+    """Return the measurements of the last steps of these tensors that have taken one."""
+    last = {name: slot.last for name, slot in slots.items() if slot.last is not None}
+    stats = {id(taken): taken.stats() for taken in {id(taken): taken for taken, _ in last.values()}.values()}
+    return {name: stats[id(taken)][i] for name, (taken, i) in last.items()}
 
 
 class Asked(NamedTuple):
     """The tensors of one optimizer that are due, and what it says of them."""
 
     tensors: Tensors
-    given: Mapping[Name, tuple[Array, Array]]  # weights and gradient
+    names: Sequence[Name]
+    params: Sequence[Array]
+    grads: Sequence[Array]
     plan: Callable[[Name, Array], Planned]
     numbers: Callable[[Sequence[Due]], Sequence[Numbers]]
     peak: Callable[[Due, float], float | None]  # of the learning rate, as far as it is known

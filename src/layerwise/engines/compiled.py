@@ -189,6 +189,7 @@ class Layouts:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
         self.numbers = Numbers()
+        self.measured: list[dict[str, int]] | None = None  # by each job: the places of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -196,7 +197,7 @@ class Layouts:
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, forms = hs, [form_of(job) for job in jobs]
+            self.hs, self.measured, forms = hs, None, [form_of(job) for job in jobs]
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
@@ -290,7 +291,9 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        return [Measured(self._batch, i, _stats(job)) for i, job in enumerate(self._jobs)]
+        if self._layouts.measured is None:
+            self._layouts.measured = [_stats(job) for job in self._jobs]
+        return [Measured(self._batch, i, names) for i, names in enumerate(self._layouts.measured)]
 
     def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""

@@ -129,7 +129,8 @@ class Optimizer(Settable, Like):
         warn_of(first or (), EXEMPT, FINER)
 
     def _asked(self, entries: Entries, whole: bool) -> Asked:
-        return Asked(self._tensors, entries, self._plan, partial(self._numbers, whole), self._peak)
+        names, params, grads = list(entries), [p for p, _ in entries.values()], [g for _, g in entries.values()]
+        return Asked(self._tensors, names, params, grads, self._plan, partial(self._numbers, whole), self._peak)
 
     def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
         """Return the numbers of these names' next step.
@@ -143,7 +144,7 @@ class Optimizer(Settable, Like):
             counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
         taken = max(furthest, *counts) - 1
         lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
-        return [Numbers(t, *due.planned.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
+        return [(t, *due.planned.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
 
     def _peak(self, due: Due, lr: float) -> float | None:
         rate: Any = cast("Any", self._options.h).lr

@@ -32,15 +32,14 @@ def step_together(
 
     Return None if the step was skipped because of nan or inf.
     """
-    entries = {name: one for each in asked for name, one in each.given.items()}
-    memory = Occupied({name: p for name, (p, _) in entries.items()})
+    asked = [one for one in asked if one.names]
+    memory = Occupied({name: p for one in asked for name, p in zip(one.names, one.params, strict=True)})
     memory.check_distinct()
-    if not entries:
+    if not asked:
         return []
-    if skips and not all(_arrays.is_finite(g, p) for p, g in entries.values()):
+    if skips and not all(_arrays.is_finite(g, p) for one in asked for g, p in zip(one.grads, one.params, strict=True)):
         return None
-    apart = ({name: (p, memory.apart(g)) for name, (p, g) in one.given.items()} for one in asked)
-    due = [one._replace(given=given) for one, given in zip(asked, apart, strict=True) if given]
+    due = [one._replace(grads=list(map(memory.apart, one.grads))) for one in asked]
     with np.errstate(all="ignore"):
         return steps.take(due, choose(engine, ENGINES), bound)
 

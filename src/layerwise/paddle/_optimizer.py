@@ -162,13 +162,13 @@ class Optimizer(Stepping, Like):
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_called": [p.name for p in self._members]}
+        return {**self.__dict__, "_called": [*self._called.values()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        names = state.pop("_called")
         self.__dict__.update(state)
         # Copies of parameters have names of their own.
-        now = dict(zip(names, (p.name for p in self._members), strict=True))
+        now = dict(zip(state["_called"], (p.name for p in self._members), strict=True))
+        self._called = {id(p): p.name for p in self._members}
         self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
         self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 

@@ -108,6 +108,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         self._multi_precision = multi_precision
         self._tensors, self._steps = Tensors(LIBRARY, keeps=True), Steps()
         self._planned_with = multi_precision
+        self._called = {id(p): p.name for p in self._members}
         self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
         self._one_at_a_time = OneAtATime()
 
@@ -210,11 +211,11 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
             if not params:
                 return
             lr = as_rate(self.get_lr())
-            rates = {p.name: rate_of(p, lr) for p in params}
+            rates = [rate_of(p, lr) for p in params]
             given = self._prepared(params, grads)
-            due = {p.name: (p, g) for p, g in zip(params, given, strict=True)}
+            names = [self._called[id(p)] for p in params]
             plan, check = partial(self._plan, cache(self._settings)), partial(_check, params, given)
-            asked = Asked(self._tensors, due, plan, partial(_numbers, rates), self._peak, check)
+            asked = Asked(self._tensors, names, params, given, plan, partial(_numbers, rates), self._peak, check)
             firsts = self._steps.take([asked], self._engines)
             self._note_masters()
             warn_of(firsts, EXEMPT, FINER)
@@ -320,8 +321,9 @@ def _check(params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
     check_distinct(params)
 
 
-def _numbers(rates: Mapping[Any, float], dues: Sequence[Due]) -> list[Numbers]:
-    return [Numbers(due.slot.step + 1, rates[due.name], due.planned.own.weight_decay) for due in dues]
+def _numbers(rates: Sequence[float], dues: Sequence[Due]) -> list[Numbers]:
+    each = zip(dues, rates, strict=True)
+    return [(due.slot.step + 1, rate, due.planned.own.weight_decay) for due, rate in each]
 
 
 def as_rate(value: Any) -> float:
