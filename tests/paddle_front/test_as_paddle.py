@@ -33,7 +33,7 @@ def engines_of(opt):
 
 
 def turns_of(opt):
-    return [part.kept for together in opt._steps._kept.values() for part in together.parts]
+    return [turn for together in opt._steps._kept.values() for turn in together.kept]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from layerwise.storage.stored import Bits
+from layerwise.engines.arrays import Arrays
 
 Array = Any  # of the library
 LOW = ("float16", "bfloat16")
@@ -30,12 +30,8 @@ class Whole:
         yield arrays
 
 
-class Library(Protocol):
-    """What the core needs of a library. Dtypes have NumPy's names."""
-
-    @property
-    def bits(self) -> Bits:
-        """The library's view of the bits of numbers."""
+class Library(Arrays, Protocol):
+    """What the core needs of a library, besides what the rule engine does. Dtypes have NumPy's names."""
 
     def dtype(self, x: Array) -> str:
         """Return the name of an array's dtype."""
@@ -54,9 +50,6 @@ class Library(Protocol):
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Return a copy in this dtype."""
-
-    def write(self, stored: Array, new: Array) -> None:
-        """Round `new` into `stored`."""
 
     def rows(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
         """Yield views of the arrays' rows, some at a time, so that what is made of them takes little memory."""

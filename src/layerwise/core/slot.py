@@ -10,23 +10,17 @@ from layerwise.core.library import Array
 from layerwise.core.plan import Plan
 
 
+@dataclass(eq=False)
 class Taken:
-    """The measurements of the last step of tensors that step together; of its copies, those at the time."""
+    """The measurements of the last step of tensors that step together."""
 
-    def __init__(self, plans: Sequence[Plan], measured: Sequence[Any] = ()) -> None:
-        self._plans, self.measured = plans, measured
-        self.prepared: Any = None  # which knows them, if it is kept
-
-    def __reduce__(self) -> Any:
-        return Taken, (self._plans, self._known())
-
-    def _known(self) -> Sequence[Any]:
-        return self.measured if self.prepared is None else self.prepared.stats()
+    plans: Sequence[Plan]
+    measured: Sequence[Any] = ()
 
     def stats(self) -> list[dict[str, Any]]:
         """Return them in readable form, for each tensor."""
-        each = iter(self._known())
-        return [next(plan.measured(each))[1] for plan in self._plans]
+        each = iter(self.measured)
+        return [next(plan.measured(each))[1] for plan in self.plans]
 
 
 @dataclass(eq=False)

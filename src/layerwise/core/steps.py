@@ -17,6 +17,7 @@ from layerwise.engines.distributor import prepare
 from layerwise.engines.places import places_of
 from layerwise.first import First
 from layerwise.hyper import ClippedByNorm, settled
+from layerwise.rules.asks import Now
 from layerwise.storage.options import MASTER
 
 
@@ -61,19 +62,20 @@ class Together:
     """Tensors that step together, for as long as their slots, settings and weights stay the same."""
 
     def __init__(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> None:
-        self._each = [
-            [one.tensors.due(name, p, one.plan) for name, p in zip(one.names, one.params, strict=True)] for one in asked
-        ]
-        self._dues = _joined(self._each)
+        self._each = [list(map(partial(one.tensors.due, one.plan), one.names, one.params)) for one in asked]
         for check in (one.check for one in asked if one.check is not None):
             check()
+        self._dues, self._engines = _joined(self._each), engines
+        self._hs = [due.plan.h for due in self._dues]
+        self._masters = [i for i, due in enumerate(self._dues) if MASTER in due.slot.arrays]
+        self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
         by_norm: dict[Hashable, list[int]] = {}
         for i, due in enumerate(self._dues):
             by_norm.setdefault(due.planned.clipped_with, []).append(i)
-        keeps = all(one.tensors.keeps for one in asked)
-        self.parts = [Part(own, [self._dues[i] for i in own], engines, bound, keeps) for own in by_norm.values()]
-        self._hs = [due.plan.h for due in self._dues]
-        self._masters = [i for i, due in enumerate(self._dues) if MASTER in due.slot.arrays]
+        self.groups = [Group(own, [self._dues[i] for i in own], bound) for own in by_norm.values()]
+        self._keeps = all(one.tensors.keeps for one in asked)
+        self.kept: list[Turn] = []  # of each group
+        self._where: Any = None  # the places of what is viewed, when it was
         self._seen: Any = None  # what was the same in the last step
 
     def holds(self, asked: Sequence[Asked]) -> bool:
@@ -84,103 +86,81 @@ class Together:
         """Step all of them, or raise with none of them changed. Return first steps, if this is the first of these."""
         each = [one.numbers(own) for one, own in zip(asked, self._each, strict=True)]
         params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
-        self._carry_out(params, _joined([one.grads for one in asked]), numbers, lib)
+        made = Nows()
+        nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
+        turns = self._turns(params)
+        if self._seen is None:
+            for p, due in zip(params, self._dues, strict=True):
+                if due.converted is not None:
+                    lib.write(p, due.converted)
+        self._carry_out(turns, _joined([one.grads for one in asked]), nows)
         for i in self._masters:
             lib.write(params[i], self._dues[i].slot.arrays[MASTER])
         for due, (t, _, _) in zip(self._dues, numbers, strict=True):
             due.slot.step = t
-        for one, own in zip(asked, each, strict=True):
-            one.tensors.furthest = max(one.tensors.furthest, max(own)[0])
         return self._took(asked, each)
 
-    def _carry_out(self, params: Sequence[Array], grads: Sequence[Array], numbers: Sequence[Numbers], lib: Any) -> None:
-        made = Nows()
-        nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
-        turns = [(part.turn(params), part.of(grads), part.of(nows)) for part in self.parts]
-        if self._seen is None:
-            for due, p in zip(self._dues, params, strict=True):
-                if due.converted is not None:
-                    lib.write(p, due.converted)
-        for turn, own, own_nows in turns if len(turns) > 1 else ():
+    def _turns(self, params: Sequence[Array]) -> list[Turn]:
+        """Return all groups prepared for these weights: as in the last step, if they are kept."""
+        viewed = [params[i] for i in self._viewed]
+        if self.kept:
+            if not self._where.same(viewed):
+                raise Changed  # which views do not follow
+            return self.kept
+        turns = [group.turn(params, self._engines) for group in self.groups]
+        if self._keeps:
+            self.kept, self._where = turns, places_of(viewed)
+        return turns
+
+    def _carry_out(self, turns: Sequence[Turn], grads: Sequence[Array], nows: Sequence[Now]) -> None:
+        each = [(turn, group.of(grads), group.of(nows)) for turn, group in zip(turns, self.groups, strict=True)]
+        for turn, own, own_nows in each if len(each) > 1 else ():
             turn.check(own, own_nows)
-        for turn, own, own_nows in turns:
+        for turn, own, own_nows in each:
             turn.step(own, own_nows)
-        for part, (turn, *_) in zip(self.parts, turns, strict=True):
-            part.took(turn)
+        for turn, group in zip(turns, self.groups, strict=True):
+            group.taken.measured, group.layouts = turn.prepared.stats(), turn.prepared.layouts
 
     def _took(self, asked: Sequence[Asked], numbers: Sequence[Sequence[Numbers]]) -> list[First]:
         """Note that this was the last step of these tensors."""
         if any(one.tensors.last is not self for one in asked):
-            for part in self.parts:
-                part.is_last()
-        for one in asked:
-            one.tensors.last = self
+            for group in self.groups:
+                for i, place in enumerate(group.places):
+                    self._dues[place].slot.last = group.taken, i
+        for one, own in zip(asked, numbers, strict=True):
+            one.tensors.last, one.tensors.furthest = self, max(one.tensors.furthest, max(own)[0])
         if self._seen is not None:
             return []
         firsts = []
         for one, dues, nows in zip(asked, self._each, numbers, strict=True):
-            new = {due.name: due for due in one.tensors.keep(dues)}
-            stats = stats_of({name: due.slot for name, due in new.items()})
-            for due, (_, lr, lam) in zip(dues, nows, strict=True):
-                due.converted = None
-                if due.name in new:
-                    firsts.append(First(due.name, due.plan.h, stats[due.name], lam, one.peak(due, lr), due.loses))
+            new = {due.name: due.slot for due in one.tensors.keep(dues)}
+            stats = stats_of(new)
+            each = ((due, lr, lam) for due, (_, lr, lam) in zip(dues, nows, strict=True) if due.name in new)
+            firsts += [First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses) for d, lr, lam in each]
         self._seen = list(map(_seen, asked))
         return firsts
 
 
-class Part:
+class Group:
     """Those of them whose gradients may share one norm, by their places."""
 
-    def __init__(
-        self,
-        places: Sequence[int],
-        dues: Sequence[Due],
-        engines: Sequence[Engine],
-        bound: float | None,
-        keeps: bool,
-    ) -> None:
-        self._places, self._dues, self._prepare = places, dues, partial(prepare, engines)
-        self._plans = [due.plan for due in dues]
+    def __init__(self, places: Sequence[int], dues: Sequence[Due], bound: float | None) -> None:
+        self.places, self.taken = places, Taken([due.plan for due in dues])
         jobs = [job._replace(h=_bounded(job.h, bound)) for due in dues for job in due.jobs]
         coupled = any(job.h.asks_of_model for job in jobs)
         self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
         self._held = [(i, held) for i, due in zip(places, dues, strict=True) for held in due.plan.held]  # by each job
-        self._viewed = [i for i, due in zip(places, dues, strict=True) if not due.plan.itself]
-        self._where: Any = None  # the places of what is viewed, when it was
-        self._keeps, self._taken = keeps, Taken(self._plans)
-        self.kept: Turn | None = None
         self.layouts: Any = None  # of the last step, without arrays
 
     def of(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return their share of values for all."""
-        return values if len(values) == len(self._places) else [values[i] for i in self._places]
+        return values if len(values) == len(self.places) else [values[i] for i in self.places]
 
-    def turn(self, params: Sequence[Array]) -> Turn:
-        """Return them prepared for these weights: as in the last step, if they are kept."""
-        viewed = [params[i] for i in self._viewed]
-        if self.kept is not None:
-            if not self._where.same(viewed):
-                raise Changed  # which views do not follow
-            return self.kept
+    def turn(self, params: Sequence[Array], engines: Sequence[Engine]) -> Turn:
+        """Return them prepared for these weights."""
         each = zip(self._jobs, self._held, strict=True)
         jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
-        turn = Turn(self._plans, jobs, self._prepare, self.layouts)
-        if self._keeps:
-            self.kept, self._where = turn, places_of(viewed)
-        return turn
-
-    def took(self, turn: Turn) -> None:
-        """Note what the step measured, and its layout."""
-        if self._keeps:
-            self._taken.prepared = turn.prepared
-        else:
-            self._taken.measured, self.layouts = turn.prepared.stats(), turn.prepared.layouts
-
-    def is_last(self) -> None:
-        """Note it as the last step of each of them."""
-        for i, due in enumerate(self._dues):
-            due.slot.last = self._taken, i
+        return Turn(self.taken.plans, jobs, partial(prepare, engines), self.layouts)
 
 
 def _seen(one: Asked) -> Any:

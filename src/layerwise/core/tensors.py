@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from layerwise.core.library import Array, Library
 from layerwise.core.plan import Plan
@@ -16,16 +16,6 @@ from layerwise.names import Name
 from layerwise.storage.options import MASTER, REMAINDER, Wanted
 
 Numbers = tuple[int, float, float]  # the step that a tensor takes, its learning rate and its weight decay
-
-
-class Arrays(Library, Protocol):
-    """What is needed of a library besides."""
-
-    def copy(self, array: Array) -> Array:
-        """Return a copy in memory of its own."""
-
-    def kind(self, array: Array) -> Hashable:
-        """Return the shape and dtype."""
 
 
 class Planned(NamedTuple):
@@ -41,7 +31,6 @@ class Planned(NamedTuple):
 class Due:
     """A tensor as it steps, for as long as its settings, its slot, and the kind of its weights stay the same."""
 
-    name: Name
     planned: Planned
     slot: Slot
     kind: Hashable
@@ -53,11 +42,15 @@ class Due:
     def plan(self) -> Plan:
         return self.planned.plan
 
+    @property
+    def name(self) -> Name:
+        return self.planned.plan.name
+
 
 class Tensors:
     """The slots of one optimizer, and what of its tensors' steps was planned."""
 
-    def __init__(self, lib: Arrays, keeps: bool) -> None:
+    def __init__(self, lib: Library, keeps: bool) -> None:
         self.lib, self.keeps = lib, keeps  # whether weights are the optimizer's, or the user's, who may pass others
         self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the step count of the tensor that has gone furthest
@@ -73,7 +66,7 @@ class Tensors:
         """Return what must stay the same of weights: that they are these, or if they are the user's, their kind."""
         return list(map(id if self.keeps else self.lib.kind, params))
 
-    def due(self, name: Name, p: Array, plan: Callable[[Name, Array], Planned]) -> Due:
+    def due(self, plan: Callable[[Name, Array], Planned], name: Name, p: Array) -> Due:
         """Return a tensor as it steps: as before, or planned again where its slot or weights are others."""
         found, slot, [kind] = self._dues.get(name), self.slots.get(name), self.kinds([p])
         if found is not None and found.slot is slot and found.kind == kind:
@@ -86,7 +79,7 @@ class Tensors:
             jobs = [job._replace(p=None) for job in jobs]
         beside = {MASTER, REMAINDER} & own.arrays.keys() or given.want.draws_weights()
         loses = self.lib.dtype(p) if storing.is_low and not beside else None
-        return Due(name, given, own, kind, jobs, converted, loses)
+        return Due(given, own, kind, jobs, converted, loses)
 
     def _in_form(self, storing: Storing, slot: Slot | None) -> tuple[Slot, Array | None]:
         """Return the slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
@@ -109,7 +102,7 @@ class Tensors:
         """Keep how tensors have stepped, and their slots; return those that did so for the first time."""
         new = [due for due in dues if due.name not in self.slots and 0 not in due.plan.shape]
         for due in dues:
-            self.slots[due.name], self._dues[due.name] = due.slot, due
+            self.slots[due.name], self._dues[due.name], due.converted = due.slot, due, None
         return new
 
     def forget(self, names: Iterable[Name] | None = None) -> None:
