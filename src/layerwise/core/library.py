@@ -10,6 +10,7 @@ from layerwise.engines.arrays import Arrays
 Array = Any  # of the library
 LOW = ("float16", "bfloat16")
 FLOATING = (*LOW, "float32", "float64")
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def computing(dtype: str) -> str:

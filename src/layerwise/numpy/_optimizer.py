@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from layerwise.core.library import EPSILON
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
@@ -152,7 +153,7 @@ class Optimizer(Settable, Like):
         return None if callable(rate) else rate * due.planned.own.lr_scale
 
     def _plan(self, name: Name, p: Array) -> Planned:
-        return self._planned(name, p.shape, _arrays.machine_eps(p.dtype))
+        return self._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)])
 
     def _planned(
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None

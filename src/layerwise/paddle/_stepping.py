@@ -15,6 +15,7 @@ from paddle.optimizer.lr import LRScheduler
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
+from layerwise.core.library import EPSILON
 from layerwise.core.plan import Plan
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
@@ -33,8 +34,8 @@ from layerwise.paddle._arrays import (
     check_distinct,
     check_gradient,
     check_parameter,
+    dtype_name,
     is_finite,
-    machine_eps,
     shape_of,
 )
 from layerwise.paddle._clips import check_clip
@@ -248,7 +249,7 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape = shape_of(p)
-        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), machine_eps(p))
+        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), EPSILON[dtype_name(p)])
         return Plan.of(p.name, self._rule, h, shape, layout)
 
     def _note_masters(self) -> None:
