@@ -42,7 +42,7 @@ class Steps:
             return self._take(asked, engines, bound)
         except Changed:
             for one in asked:
-                one.tensors.forget(one.names)
+                one.tensors.forget()
             return self._take(asked, engines, bound)
 
     def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
@@ -77,6 +77,12 @@ class Together:
         self.kept: list[Turn] = []  # of each group
         self._where: Any = None  # the places of what is viewed, when it was
         self._seen: Any = None  # what was the same in the last step
+        for one in asked:
+            one.tensors.prepared.add(self)
+
+    def release(self) -> None:
+        """Hold no longer, and no array."""
+        self._seen, self._each, self._dues, self.groups, self.kept = None, [], [], [], []
 
     def holds(self, asked: Sequence[Asked]) -> bool:
         """Return True if nothing has changed since the last step but weights that are the user's, and gradients."""
@@ -165,7 +171,7 @@ class Group:
 
 def _seen(one: Asked) -> Any:
     own = one.tensors
-    return own.forgotten, list(map(own.slots.get, one.names)), own.kinds(one.params)
+    return list(map(own.slots.get, one.names)), own.kinds(one.params)
 
 
 def _joined(each: Sequence[Sequence[Any]]) -> Sequence[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 from layerwise.core.library import Array, Library
 from layerwise.core.plan import Plan
@@ -55,12 +56,13 @@ class Tensors:
         self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the step count of the tensor that has gone furthest
         self.skipped = 0
-        self.forgotten = 0  # how often plans were
-        self.last: Any = None  # what stepped together in the last step
+        self.prepared: WeakSet[Any] = WeakSet()  # steps that know them
+        self.last: Any = None  # and that which was taken last
         self._dues: dict[Name, Due] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_dues": {}, "last": None}
+    def __reduce__(self) -> Any:
+        kept = {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
+        return Tensors, (self.lib, self.keeps), kept
 
     def kinds(self, params: Iterable[Array]) -> list[Hashable]:
         """Return what must stay the same of weights: that they are these, or if they are the user's, their kind."""
@@ -105,11 +107,16 @@ class Tensors:
             self.slots[due.name], self._dues[due.name], due.converted = due.slot, due, None
         return new
 
-    def forget(self, names: Iterable[Name] | None = None) -> None:
-        """Plan tensors again when they are next due: these, or all."""
-        self.forgotten += 1
-        for name in list(self._dues if names is None else names):
-            self._dues.pop(name, None)
+    def forget(self) -> None:
+        """Plan tensors again when they are next due, and let go of their arrays until then."""
+        self._dues, self.last = {}, None
+        for one in list(self.prepared):
+            one.release()
+
+    def begin(self, slots: dict[Any, Slot]) -> None:
+        """Go on with these slots in place of those that there are."""
+        self.slots = slots
+        self.forget()
 
     def stats(self) -> dict[Any, dict[str, Any]]:
         """Return the measurements of each tensor's last step."""

@@ -185,8 +185,7 @@ class Optimizer(Settable, Like):
         changed = self._options.changed(options, check_engine)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
-            self._slots.update(states)
-            self._tensors.forget()
+            self._tensors.begin(states)
             self._matched = False
         self._options = changed
 
@@ -222,14 +221,14 @@ class Optimizer(Settable, Like):
         Args:
             name: The name; None is all.
         """
+        if name is not None and (isinstance(name, bool) or name not in self._slots):
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
         if name is None:
-            self._slots.clear()
             self._seen.clear()
             self._tensors.furthest = 0
-        elif isinstance(name, bool) or self._slots.pop(name, None) is None:
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
         else:
             self._seen.pop(name, None)
+        self._tensors.begin({one: slot for one, slot in self._slots.items() if name not in (None, one)})
 
     def state_dict(self) -> dict[str, Array]:
         """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
@@ -265,7 +264,8 @@ class Optimizer(Settable, Like):
         self._options = self._options.seeded(settings.pop("seed", None))
         self._options = replace(self._options, h=replace(self._options.h, **settings))
         own = self._tensors
-        own.slots, own.skipped, own.furthest = slots, saved.skipped, saved.step
+        own.skipped, own.furthest = saved.skipped, saved.step
+        own.begin(slots)
         self._seen.clear()
 
     def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:

@@ -76,9 +76,8 @@ class Optimizer(Stepping, Like):
             raise ParameterError(
                 f"no state is kept for {name!r}. Known are: {', '.join(map(str, [*slots][:5])) or 'none'}."
             )
-        for one in [*slots] if name is None else [name]:
-            del slots[one]
-            self._master_weights.pop(one, None)
+        self._tensors.begin({} if name is None else {one: slot for one, slot in slots.items() if one != name})
+        self._master_weights = _state.masters_of(self._tensors.slots)
 
     # ---- checkpoints
 
@@ -105,7 +104,8 @@ class Optimizer(Stepping, Like):
         masters = state_dict.get(MASTERS)
         slots = self._loaded(arrays, {} if masters is None else masters)
         self._load_scheduler(state_dict)
-        self._tensors.slots, self._master_weights = slots, _state.masters_of(slots)
+        self._tensors.begin(slots)
+        self._master_weights = _state.masters_of(slots)
 
     load_state_dict = set_state_dict
     set_dict = set_state_dict
