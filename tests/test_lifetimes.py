@@ -48,12 +48,28 @@ def test_numpy_keeps_no_arrays_but_its_state(method, engine, together):
             for name in weights:
                 opt.step(name, weights[name], grads[name])
     arrays = watched(weights=weights.values(), gradients=grads.values())
-    state = [x for slot in opt._slots.values() for x in slot.arrays.values()]
+    state = [x for slot in opt._tensors.slots.values() for x in slot.arrays.values()]
     kept = watched(state=state, optimizer=[opt])
     del weights, grads, state
     assert alive(arrays) == []  # though the optimizer goes on
     del opt
     assert alive(kept) == []
+
+
+@pytest.mark.parametrize("how", ["cleared", "loaded", "one by one", "of several"])
+def test_numpy_keeps_no_state_that_was_forgotten(how):
+    opt = of_numpy.Lamb(lr=0.01)
+    whole = of_numpy.Mixed({"*": opt})
+    weights = {name: np.ones((4, 4)) for name in "ab"}
+    saved = opt.state_dict()
+    for stepped in (opt, whole):
+        stepped.step_all(weights, weights)
+    state = watched(state=[x for slot in opt._tensors.slots.values() for x in slot.arrays.values()])
+    if how == "loaded":
+        opt.load_state_dict(saved)
+    for name in {"cleared": [None], "of several": [None], "one by one": weights}.get(how, ()):
+        (whole if how == "of several" else opt).clear_state(name)
+    assert alive(state) == []
 
 
 # ---- PyTorch

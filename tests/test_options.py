@@ -412,3 +412,8 @@ def test_settings_that_only_count_in_the_norm_of_all_are_like_others(entry):
     assert pickle.loads(pickle.dumps(counting)).model_bound == inf
     assert hyper.settled(h, lr=0.5).model_bound == 0
     assert hyper.settled(counting, lr=0.5).model_bound == inf
+
+
+def test_settings_that_count_in_the_norm_of_all_are_of_the_same_blocks():
+    fitted = [ENTRIES["NovoGrad"].hyper().fit((4, 6), dims, 1e-7) for dims in ((0,), (1,))]
+    assert [h.counting().block_dims for h in fitted] == [(0,), (1,)]

@@ -7,7 +7,7 @@ builds this object first, so a mistake gives the same message everywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
@@ -337,15 +337,15 @@ class Caution(Hyper):
 def settled(h: H, **values: Any) -> H:
     """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
     try:
-        # Settings that only count in the norm of all equal those they were made of, unless that is an option.
-        found: H = _settled(h, h.model_bound, **values)
+        # Equal settings may differ in what is no option: the norm of all that they count in, and a tensor's blocks.
+        found: H = _settled(h, (h.model_bound, getattr(h, "block_dims", ())), **values)
     except TypeError:  # numbers that are traced have no hash
         found = h.settled(**values)
     return found
 
 
 @lru_cache(maxsize=256)
-def _settled(h: Any, bound: float, **values: Any) -> Any:
+def _settled(h: Any, beside: Hashable, **values: Any) -> Any:
     return h.settled(**values)
 
 

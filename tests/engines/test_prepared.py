@@ -23,6 +23,7 @@ from layerwise import torch as of_torch
 from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
+from layerwise.numpy import _optimizer as of_optimizer
 from layerwise.torch import _stepper
 
 pytestmark = needed
@@ -143,8 +144,8 @@ def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted)
 
 
 def test_numbers_and_arrays_of_numpy_that_are_others_at_every_step_lay_nothing_out(counted, monkeypatch):
-    planned, make = [], of_numpy.Lamb._make_plan
-    monkeypatch.setattr(of_numpy.Lamb, "_make_plan", lambda *given: (planned.append(given), make(*given))[1])
+    planned, lay_out = [], of_optimizer.lay_out
+    monkeypatch.setattr(of_optimizer, "lay_out", lambda *given: (planned.append(given), lay_out(*given))[1])
     opt, twin = of_numpy.Lamb(), of_numpy.Lamb(lr=lambda step: 0.1 / (step + 1), weight_decay=lambda step: 0.01 * step)
     weights, others = ({name: np.ones((3, 3)) for name in "ab"} for _ in range(2))
     for step in range(4):
@@ -155,6 +156,7 @@ def test_numbers_and_arrays_of_numpy_that_are_others_at_every_step_lay_nothing_o
         twin.step_all(others, grads)
     assert all(np.array_equal(weights[name], others[name]) for name in weights)
     assert counted["batches"] == 2
+    assert len(planned) == 4
 
 
 def test_an_option_of_numpy_that_is_more_than_a_number_is_heard():
@@ -170,12 +172,12 @@ def test_not_all_sets_of_names_and_strides_of_gradients_are_remembered():
     opt, weights = of_numpy.Lamb(), {name: np.ones(2) for name in "abcdef"}
     for n in range(1, 2 ** len(weights)):
         opt.step_all(weights, {name: np.ones(2) for i, name in enumerate(weights) if n >> i & 1})
-    assert len(opt._layouts) == MOST_TURNS + len(weights)
+    assert len(opt._steps) == MOST_TURNS + len(weights)
     opt, w = of_numpy.Lamb(), np.ones((2, 2))
     for n in range(2, 12):
         opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
-    [layouts] = opt._layouts.values()
-    assert [len(one.batches) for one in layouts.by_share.values()] == [engines.LAYOUTS]
+    [[group]] = (together.groups for together in opt._steps._kept.values())
+    assert [len(one.batches) for one in group.layouts.by_share.values()] == [engines.LAYOUTS]
 
 
 # ---- measurements

@@ -29,8 +29,11 @@ nn = paddle.nn
 
 def engines_of(opt):
     """The engines that took the last step, by their places in the table."""
-    turns = [turn for turns in opt._turns.values() for turn in turns._turns.values()]
-    return {share.engine for turn in turns for share in turn.prepared._last}
+    return {share.engine for turn in turns_of(opt) for share in turn.prepared._last}
+
+
+def turns_of(opt):
+    return [turn for together in opt._steps._kept.values() for turn in together.kept]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -45,8 +48,8 @@ def test_the_compiled_engine_writes_where_the_parameter_lies(dtype):
         assert engines_of(opt) == {0}
         assert {name: p.data_ptr() for name, p in params.items()} == places
         assert all((numbers(params)[name] != before[name]).any() for name in params)
-    [turns] = opt._turns.values()
-    jobs = [job for turn in turns._turns.values() for job in turn.jobs]
+    [turn] = turns_of(opt)
+    jobs = turn.jobs
     assert [job.p.data_ptr() for job in jobs] == list(places.values())
     assert all(job.p is p for job, p in zip(jobs, params.values(), strict=True))
 

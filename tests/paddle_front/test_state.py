@@ -90,7 +90,7 @@ def test_a_rate_that_fell_away_counts_by_the_other_power():
         state[f"{name}_beta1_pow_acc_0"] = paddle.zeros([1])
         state[f"{name}_beta2_pow_acc_0"] = paddle.to_tensor(power(0.999, 5000, "float32"))
     opt.set_state_dict(state)
-    assert {slot.step for slot in opt._slots.values()} == {5000}
+    assert {slot.step for slot in opt._tensors.slots.values()} == {5000}
 
 
 def test_masters_have_the_names_of_paddle_s():
@@ -281,7 +281,7 @@ def test_state_whose_memory_was_given_away_is_an_error(engine, how):
     params = parameters(15, dtype="float32")
     opt = make("Lamb", params, engine=engine)
     walk(opt, params, range(2))
-    before, set_aside = bits(params), opt._slots["matrix"].arrays["exp_avg"]
+    before, set_aside = bits(params), opt._tensors.slots["matrix"].arrays["exp_avg"]
     if how == "emptied":
         set_aside._clear_data()
     else:
@@ -312,7 +312,9 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     with pytest.warns(UserWarning, match="multi_precision=True keeps") as caught:
         other.set_state_dict(opt.state_dict())
     assert [one.filename for one in caught] == [__file__]
-    assert bits(other._slots["matrix"].arrays["exp_avg"]) == bits(opt._slots["matrix"].arrays["exp_avg"])
+    assert bits(other._tensors.slots["matrix"].arrays["exp_avg"]) == bits(
+        opt._tensors.slots["matrix"].arrays["exp_avg"]
+    )
 
 
 def test_a_scheduler_s_state_that_nothing_takes_is_said_to_be_dropped():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from layerwise.storage.stored import Bits
+from layerwise.engines.arrays import Arrays
 
 Array = Any  # of the library
 LOW = ("float16", "bfloat16")
 WIDE = ("float32", "float64")
 FLOATING = (*LOW, *WIDE)
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 def computing(dtype: str) -> str:
@@ -31,12 +32,8 @@ class Whole:
         yield arrays
 
 
-class Library(Protocol):
-    """What the core needs of a library. Dtypes have NumPy's names."""
-
-    @property
-    def bits(self) -> Bits:
-        """The library's view of the bits of numbers."""
+class Library(Arrays, Protocol):
+    """What the core needs of a library, besides what the rule engine does. Dtypes have NumPy's names."""
 
     def dtype(self, x: Array) -> str:
         """Return the name of an array's dtype."""
@@ -55,9 +52,6 @@ class Library(Protocol):
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Return a copy in this dtype."""
-
-    def write(self, stored: Array, new: Array) -> None:
-        """Round `new` into `stored`."""
 
     def rows(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
         """Yield views of the arrays' rows, some at a time, so that what is made of them takes little memory."""

@@ -10,15 +10,17 @@ class Nows:
     """The numbers of one step. An engine computes coefficients once for each object that it is given."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[object, ...], Now] = {}
+        self._found: dict[tuple[object, ...], Now] = {}  # by the settings, which live as long as a step, and numbers
+        self._made: dict[Now, Now] = {}
         self._beta2: dict[tuple[int, int], Scalar | None] = {}  # a user's function is asked once for each step
 
     def of(self, h: Hyper, t: int, lr: Scalar, weight_decay: Scalar, g_scale: Scalar = 1.0) -> Now:
         """Return the numbers of a tensor that takes its step `t`."""
-        if h.follows_step and (id(h), t) not in self._beta2:
-            self._beta2[id(h), t] = h.beta2_of(t)
-        key = t, lr, weight_decay, g_scale, self._beta2[id(h), t] if h.follows_step else h.beta2_of(t)
-        found = self._made.get(key)
+        key = id(h), t, lr, weight_decay, g_scale
+        found = self._found.get(key)
         if found is None:
-            found = self._made[key] = Now(*key)
+            if (id(h), t) not in self._beta2:
+                self._beta2[id(h), t] = h.beta2_of(t)
+            made = Now(t, lr, weight_decay, g_scale, self._beta2[id(h), t])
+            found = self._found[key] = self._made.setdefault(made, made)
         return found

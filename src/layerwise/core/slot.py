@@ -24,12 +24,27 @@ from layerwise.storage.weights import BESIDE, MASTER, REMAINDER, Beside
 Arrays = MutableMapping[str, Array]
 
 
-@dataclass
+@dataclass(eq=False)
+class Taken:
+    """The measurements of the last step of tensors that step together."""
+
+    plans: Sequence[Plan]
+    measured: Sequence[Any] = ()
+
+    def stats(self) -> list[dict[str, Any]]:
+        """Return them in readable form, for each tensor."""
+        each = iter(self.measured)
+        return [next(plan.measured(each))[1] for plan in self.plans]
+
+
+@dataclass(eq=False)
 class Slot:
     """The state of one tensor, for APIs that keep it in objects of ours."""
 
     arrays: dict[str, Array]  # by the names that checkpoints have
     step: int = 0
+    shape: tuple[int, ...] = ()
+    last: tuple[Taken, int] | None = None  # its last step, and its place in it
 
     @property
     def master(self) -> Array | None:

@@ -91,7 +91,7 @@ class Prepared(Protocol):
         sums, and nothing is written before the last of them is known.
         """
 
-    def stats(self) -> list[Stats]:
+    def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
 
 

@@ -156,6 +156,22 @@ class Measured(Mapping[str, Any]):
         return dict, (dict(self),)  # a copy is of the numbers
 
 
+class AllMeasured(Sequence[Measured]):
+    """The same of all jobs."""
+
+    def __init__(self, batch: Any, names: Sequence[dict[str, int]]) -> None:
+        self._batch, self._names = batch, names
+
+    def __getitem__(self, i: Any) -> Any:
+        return Measured(self._batch, i, self._names[i])
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __reduce__(self) -> Any:
+        return list, (list(self),)
+
+
 class Numbers:
     """The numbers of a step, computed once for all jobs with the same settings and `now`."""
 
@@ -182,6 +198,7 @@ class Layouts:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
         self.numbers = Numbers()
+        self.measured: list[dict[str, int]] = []  # by each job: the places of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -189,7 +206,7 @@ class Layouts:
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, forms = hs, [form_of(job) for job in jobs]
+            self.hs, self.measured, forms = hs, [], [form_of(job) for job in jobs]
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
@@ -281,11 +298,12 @@ class PreparedCompiled:
             if not self._stepped(*given):
                 raise Changed
 
-    def stats(self) -> list[Stats]:
+    def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        return [Measured(self._batch, i, _stats(job)) for i, job in enumerate(self._jobs)]
+        self._layouts.measured = self._layouts.measured or [_stats(job) for job in self._jobs]
+        return AllMeasured(self._batch, self._layouts.measured)
 
     def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""

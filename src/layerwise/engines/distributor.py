@@ -105,7 +105,7 @@ class Distributed:
         for share in shares:
             share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
 
-    def stats(self) -> list[Stats]:
+    def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
         if len(self._last) == 1:
             return self._last[0].prepared.stats()

@@ -11,6 +11,7 @@ from keras import ops
 from layerwise import spelling
 from layerwise.arguments import KERAS
 from layerwise.checks import NONE, number
+from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.hyper import OFF, Hyper, options_in_order
@@ -30,7 +31,6 @@ CHECKED = {
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
@@ -195,4 +195,4 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
 def _computing(variable: Any) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
-    return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
+    return computing(keras.backend.standardize_dtype(variable.dtype))

@@ -46,10 +46,6 @@ def named_dtype(argument: str, name: str) -> np.dtype[Any]:
         ) from None
 
 
-def machine_eps(dtype: np.dtype[Any]) -> float:
-    return 2.0**-7 if dtype.name == "bfloat16" else float(np.finfo(dtype).eps)
-
-
 def squares(x: Array, dims: tuple[int, ...]) -> Array:
     """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
     terms = np.square(x, dtype=np.float64)

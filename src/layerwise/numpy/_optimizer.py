@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from layerwise.core.nows import Nows
-from layerwise.core.storing import Storing
-from layerwise.core.turn import MOST_TURNS
-from layerwise.engines import Job
+from layerwise.core.library import EPSILON
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot
+from layerwise.core.steps import Steps
+from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence, warn
-from layerwise.first import First, warn_of
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.first import warn_of
 from layerwise.hyper import Hyper, options_in_order, scheduled
 from layerwise.keywords import check_keywords
 from layerwise.layout import lay_out
@@ -23,19 +25,8 @@ from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
-from layerwise.numpy._slots import Plan, Slot
-from layerwise.numpy._together import (
-    LIBRARY,
-    Begun,
-    Entries,
-    Together,
-    check_engine,
-    check_mappings,
-    few,
-    step_together,
-)
+from layerwise.numpy._together import LIBRARY, Entries, check_engine, check_mappings, few, step_together
 from layerwise.presets import Like
-from layerwise.rules.asks import Now
 from layerwise.threads import OneAtATime
 
 MODULE = ".optimizers"  # from which the package takes its classes
@@ -56,25 +47,20 @@ class Optimizer(Settable, Like):
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         self._options = Options.of(self._hyper, given, check_engine)
-        self._slots: dict[Name, Slot] = {}
-        self._furthest = 0  # the step count of the name that has gone furthest: what schedules follow
-        self._plans: dict[tuple[Name, tuple[int, ...], Any], Plan] = {}
-        self._layouts: dict[Together, Any] = {}  # of engines, without arrays
-        self._skipped = 0
+        self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
-        self._first: list[First] = []  # first steps of which something may have to be said
         self._matched = False  # whether all patterns are known to match a name
 
     @property
     def steps(self) -> int:
         """The number of steps taken by the name with the most steps. Schedules follow it."""
-        return self._furthest
+        return self._tensors.furthest
 
     @property
     def skipped(self) -> int:
         """The number of steps skipped because of nan or inf."""
-        return self._skipped
+        return self._tensors.skipped
 
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place.
@@ -90,9 +76,7 @@ class Optimizer(Settable, Like):
             )
         with self._one_at_a_time, signals_wait:
             name = self._named(name, ())
-            self._step({name: self._entry(name, weights, grad)}, whole=False)
-            self._seen.setdefault(name, weights.shape)
-            self._warn_of_first()
+            self._step({name: self._entry(name, weights, grad)}, whole=False, seen={name: weights})
 
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
@@ -105,9 +89,7 @@ class Optimizer(Settable, Like):
         """
         check_mappings(weights, grads)
         with self._one_at_a_time, signals_wait:
-            self._step(self._entries(weights, grads), whole=True)
-            self._note(weights)
-            self._warn_of_first()
+            self._step(self._entries(weights, grads), whole=True, seen=weights)
 
     def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
         """Return the weights and gradient of each name that is due, checked one by one."""
@@ -117,24 +99,11 @@ class Optimizer(Settable, Like):
         due = {self._named(name, weights): (weights[name], g) for name, g in grads.items() if g is not None}
         return {name: self._entry(name, *one) for name, one in due.items()}
 
-    def _note(self, weights: Mapping[Any, Any]) -> None:
-        """Remember the names that were given, and check that all patterns match one."""
-        self._matched = True
+    def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
+        """Remember the names that were given, and that all patterns match one."""
+        self._matched = self._matched or whole
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
-
-    def _warn_of_first(self) -> None:
-        """Say what the first steps of names have shown."""
-        first, self._first = self._first, []
-        warn_of(first, EXEMPT, FINER)
-
-    def _first_of(self, name: Name, begun: Begun, slot: Slot, plan: Plan) -> First:
-        h: Any = self._options.h
-        rate = getattr(h.lr, "peak", h.lr)
-        peak = None if callable(rate) else rate * plan.lr_scale
-        storing = Storing(LIBRARY, plan, begun.entries[name][0], self._options.storage)
-        [(_, measured)] = plan.measured(iter(slot.measured))
-        return First(name, plan.h, measured, begun.nows[name].weight_decay, peak, storing.rounds_to(slot.arrays))
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
         """Return the name of a parameter in its one form."""
@@ -153,99 +122,54 @@ class Optimizer(Settable, Like):
             )
         return p, _arrays.check_gradient(name, grad, p)
 
-    def _step(self, entries: Entries, whole: bool) -> None:
+    def _step(self, entries: Entries, whole: bool, seen: Mapping[Any, Any]) -> None:
         skips, engine = self._options.flags["skip_nonfinite"], self._options.engine
-        most = MOST_TURNS + len(self._slots)
-        self._skipped += not step_together({self: entries}, skips, engine, whole, self._layouts, most)
+        first = step_together(self._steps, [self._asked(entries, whole)], skips, engine)
+        self._tensors.skipped += first is None
+        self._note(seen, whole)
+        warn_of(first or (), EXEMPT, FINER)
 
-    def _begun(self, entries: Entries, whole: bool) -> Begun:
-        """Return the work of a step of these names; nothing is changed yet."""
-        plans = {name: self._plan(name, p) for name, (p, _) in entries.items()}
-        slots: dict[Name, Slot] = {}
-        converted: dict[Name, Array] = {}
-        jobs: list[Job] = []
-        for name, (p, _) in entries.items():
-            storing = Storing(LIBRARY, plans[name], p, self._options.storage)
-            slots[name], weights = self._in_form(name, storing)
-            converted |= {} if weights is None else {name: weights}
-            jobs += storing.jobs(slots[name].arrays)
-        counts, furthest = self._counted(slots, whole)
-        lr, lam = self._scheduled(furthest - 1)
-        made = Nows()
-        nows = {name: self._now(made, plans[name], counts[name], lr, lam) for name in entries}
-        pieces = [(name, held) for name in entries for held in plans[name].held]
-        return Begun(entries, pieces, jobs, nows, slots, converted, (counts, furthest, plans))
+    def _asked(self, entries: Entries, whole: bool) -> Asked:
+        names, params, grads = list(entries), [p for p, _ in entries.values()], [g for _, g in entries.values()]
+        return Asked(self._tensors, names, params, grads, self._plan, partial(self._numbers, whole), self._peak)
 
-    def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
-        """Store the results of a step."""
-        counts, furthest, plans = begun.outcome
-        for name, slot in begun.slots.items():
-            slot.step = counts[name]
-            slot.plan = plans[name]
-            slot.measured = [next(measured) for _ in slot.plan.held]
-            if name not in self._slots and begun.entries[name][0].size:
-                self._first.append(self._first_of(name, begun, slot, plans[name]))
-        self._slots.update(begun.slots)
-        self._furthest = furthest
-
-    def _counted(self, slots: Mapping[Name, Slot], whole: bool) -> tuple[dict[Name, int], int]:
-        """Return the step that each name takes, and the highest count among all names then.
+    def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
+        """Return the numbers of these names' next step.
 
         With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
         comes that has taken the last.
         """
-        if not self._options.flags["shared_count"]:
-            counts = {name: slot.step + 1 for name, slot in slots.items()}
-            return counts, max(self._furthest, *counts.values())
-        begins = whole or any(slot.step >= self._furthest for slot in slots.values())
-        return dict.fromkeys(slots, self._furthest + begins), self._furthest + begins
+        h, furthest = cast("Any", self._options.h), self._tensors.furthest
+        counts = [due.slot.step + 1 for due in dues]
+        if self._options.flags["shared_count"]:
+            counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
+        taken = max(furthest, *counts) - 1
+        lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
+        return [(t, *due.planned.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
 
-    def _scheduled(self, step: int) -> tuple[float, float]:
-        """Return lr and weight_decay after so many steps of the optimizer."""
-        h: Any = self._options.h
-        return scheduled(h.lr, "lr", step), scheduled(h.weight_decay, "weight_decay", step)
+    def _peak(self, due: Due, lr: float) -> float | None:
+        rate: Any = cast("Any", self._options.h).lr
+        rate = getattr(rate, "peak", rate)
+        return None if callable(rate) else rate * due.planned.own.lr_scale
 
-    def _now(self, made: Nows, plan: Plan, t: int, lr: float, lam: float) -> Now:
-        scaled = _finite("lr_scale", lr * plan.lr_scale), _finite("decay", lam * plan.decay_factor)
-        return made.of(self._options.h, t, *scaled)
+    def _plan(self, name: Name, p: Array) -> Planned:
+        return self._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)])
 
-    def _plan(self, name: Name, p: Array) -> Plan:
-        key = name, p.shape, p.dtype
-        if key not in self._plans:
-            self._plans[key] = self._make_plan(name, p.shape, _arrays.machine_eps(p.dtype))
-        return self._plans[key]
-
-    def _make_plan(
+    def _planned(
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
-    ) -> Plan:
+    ) -> Planned:
         options = options or self._options
         chosen = {option: by_name(name) for option, by_name in options.by_name.items()}
         asked = {"adapt": chosen["adapt"], "l2": chosen["l2"], "decay": chosen["decay"].place}
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        factors = {"lr_scale": chosen["lr_scale"], "decay_factor": chosen["decay"].factor}
-        return Plan.of(name, self._rule, h, shape, layout, **factors)
-
-    def _in_form(self, name: Name, storing: Storing) -> tuple[Slot, Array | None]:
-        """Return the slot of a name in its wanted storage, and the weights if they change with it."""
-        known = self._slots.get(name)
-        if known is not None and storing.is_plain(known.arrays):
-            return known, None
-        p, arrays = storing.p, {} if known is None else dict(known.arrays)
-        storing.put_state_in_form(arrays)
-        weights = p.copy()
-        changed = storing.put_weights_in_form(arrays, weights)
-        if known is not None:
-            return replace(known, arrays=arrays), weights if changed else None
-        for field in storing.want.state:
-            if (stored := storing.chosen(field)).by_layout:
-                warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
-        return Slot(arrays, shape=p.shape), weights if changed else None
+        plan = Plan.of(name, self._rule, h, shape, layout)
+        return Planned(plan, options.storage, Factors(chosen["lr_scale"], chosen["decay"].factor))
 
     def _read(self, name: str) -> Any:
         if name in RATES:
-            return scheduled(getattr(self._options.h, name), name, self._furthest)
+            return scheduled(getattr(self._options.h, name), name, self.steps)
         return self._options.read(name)
 
     def set_options(self, **options: Any) -> None:
@@ -261,14 +185,17 @@ class Optimizer(Settable, Like):
         changed = self._options.changed(options, check_engine)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
-            self._slots |= states
-            self._layouts.clear()
-            self._plans.clear()
+            self._tensors.begin(states)
             self._matched = False
         self._options = changed
 
-    def _refitted(self, name: Name, slot: Slot, options: Options) -> Any:
-        return refitted(name, slot, self._make_plan(name, slot.shape, options=options), self._options, options)
+    def _refitted(self, name: Name, slot: Slot, options: Options) -> Slot:
+        plan = self._planned(name, slot.shape, options=options).plan
+        return refitted(name, slot, plan, self._options, options)
+
+    @property
+    def _slots(self) -> dict[Name, Slot]:
+        return self._tensors.slots
 
     @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
@@ -286,8 +213,7 @@ class Optimizer(Settable, Like):
         `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
         square, and `trust_ratio` their ratio as used. Quantities that a step need not measure are missing.
         """
-        plans = {name: slot.plan for name, slot in self._slots.items() if slot.plan is not None}
-        return {name: next(plan.measured(iter(self._slots[name].measured)))[1] for name, plan in plans.items()}
+        return self._tensors.stats()
 
     def clear_state(self, name: Name | None = None) -> None:
         """Forget the state of one name, or of all. The next step begins it again.
@@ -295,19 +221,18 @@ class Optimizer(Settable, Like):
         Args:
             name: The name; None is all.
         """
-        if name is None:
-            self._slots.clear()
-            self._seen.clear()
-            self._furthest = 0
-        elif isinstance(name, bool) or self._slots.pop(name, None) is None:
+        if name is not None and (isinstance(name, bool) or name not in self._slots):
             raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
+        if name is None:
+            self._seen.clear()
+            self._tensors.furthest = 0
         else:
             self._seen.pop(name, None)
-        self._plans.clear()
+        self._tensors.begin({one: slot for one, slot in self._slots.items() if name not in (None, one)})
 
     def state_dict(self) -> dict[str, Array]:
         """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
-        return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self._skipped, self._furthest)
+        return _saved.dump(self._hyper.optimizer, self._slots, self._settings(), self.skipped, self.steps)
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that can change while training, without schedules, the role of lr, and the seed."""
@@ -338,13 +263,14 @@ class Optimizer(Settable, Like):
         saved, slots, settings = loaded
         self._options = self._options.seeded(settings.pop("seed", None))
         self._options = replace(self._options, h=replace(self._options.h, **settings))
-        self._slots, self._skipped, self._furthest = slots, saved.skipped, saved.step
+        own = self._tensors
+        own.skipped, own.furthest = saved.skipped, saved.step
+        own.begin(slots)
         self._seen.clear()
-        self._plans.clear()
 
     def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:
         try:
-            return self._make_plan(name, _saved.shape(name, entry))
+            return self._planned(name, _saved.shape(name, entry)).plan
         except ParameterError as problem:
             raise StateError(str(problem)) from None
 
@@ -359,6 +285,16 @@ class Optimizer(Settable, Like):
         changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
         changed += [f"{k}={given!r}" for k, given in self._options.stored.items() if given not in (None, False, 0)]
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
+
+
+class Factors(NamedTuple):
+    """The factors of a name on the rates."""
+
+    lr_scale: float
+    decay: float
+
+    def times(self, lr: float, weight_decay: float) -> tuple[float, float]:
+        return _finite("lr_scale", lr * self.lr_scale), _finite("decay", weight_decay * self.decay)
 
 
 def _finite(argument: str, product: float) -> float:

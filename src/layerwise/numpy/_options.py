@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from layerwise import checks
-from layerwise.core.slot import NamedState
+from layerwise.core.plan import Plan
+from layerwise.core.slot import NamedState, Slot
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import meant
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._by_name import settings_by_name
-from layerwise.numpy._slots import Plan, Slot
 from layerwise.registry import ENTRIES
 from layerwise.storage.coded import CODED
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted

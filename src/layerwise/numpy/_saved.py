@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
-from layerwise.core.slot import NamedState, Part
+from layerwise.core.plan import Plan
+from layerwise.core.slot import NamedState, Part, Slot
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
-from layerwise.numpy._slots import Plan, Slot
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1

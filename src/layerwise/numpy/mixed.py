@@ -9,28 +9,20 @@ from typing import Any
 import numpy as np
 
 from layerwise.checks import FLAG, Refused
-from layerwise.core.turn import MOST_TURNS
+from layerwise.core.steps import Steps
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.first import warn_of
 from layerwise.hyper import ClippedByNorm
 from layerwise.names import Name, as_name, check_matched, check_twin, matches
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._optimizer import Optimizer
-from layerwise.numpy._together import (
-    Begun,
-    Entries,
-    Together,
-    check_engine,
-    check_mappings,
-    few,
-    step_together,
-)
+from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
+from layerwise.numpy._together import check_engine, check_mappings, few, step_together
 from layerwise.storage.options import COUNT
 from layerwise.threads import OneAtATime
 
 WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
 SAVED = "Load what state_dict() of a Mixed gave."
-MOST_SETTINGS = 64  # that are remembered, besides one for each name
 OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
 
 
@@ -51,15 +43,14 @@ class Mixed:
 
     # Options are the optimizers': with these alone, `opt.lr = 0.1` is an error, and no attribute that nothing reads.
     __slots__ = (
-        "_bounded",
         "_engine",
-        "_layouts",
         "_limit",
         "_members",
         "_one_at_a_time",
         "_routes",
         "_skipped",
         "_skips",
+        "_steps",
     )
 
     def __init__(
@@ -74,8 +65,7 @@ class Mixed:
         self._skips = FLAG("skip_nonfinite", skip_nonfinite, "Pass True or False.")
         check_engine(engine)
         self._engine = engine
-        self._layouts: dict[Together, Any] = {}
-        self._bounded: dict[int, tuple[Any, Any]] = {}  # settings by the identity of those they were made of, and these
+        self._steps = Steps()
         self._routes: dict[Name, Any] = {}  # the pattern of each name that was given
         self._skipped = 0
         self._one_at_a_time = OneAtATime()
@@ -89,7 +79,6 @@ class Mixed:
     @max_grad_norm.setter
     def max_grad_norm(self, limit: float | None) -> None:
         self._limit: float | None = ClippedByNorm.check("max_grad_norm", limit)
-        self._bounded.clear()
 
     def __getitem__(self, pattern: Any) -> Optimizer:
         return self._members[pattern]
@@ -134,14 +123,13 @@ class Mixed:
         for i, values in enumerate((weights, grads)):
             for name, value in values.items():
                 given[routes[name]][i][name] = value
-        due = {_Member(self, one): one._entries(*given[pattern]) for pattern, one in self._members.items()}
-        most = MOST_TURNS + len(routes)
-        self._skipped += not step_together(due, self._skips, self._engine, True, self._layouts, most)
+        asked = [one._asked(one._entries(*given[pattern]), True) for pattern, one in self._members.items()]
+        first = step_together(self._steps, asked, self._skips, self._engine, self.max_grad_norm)
+        self._skipped += first is None
         for pattern, one in self._members.items():
-            one._note(given[pattern][0])
+            one._note(given[pattern][0], True)
         self._routes = routes
-        for one in self._members.values():
-            one._warn_of_first()
+        warn_of(first or (), EXEMPT, FINER)
 
     def _pattern_of(self, name: Any) -> Any:
         """Return the name or pattern of the optimizer that steps a name."""
@@ -153,18 +141,6 @@ class Mixed:
                 f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
             )
         return found
-
-    def _settings(self, h: Any) -> Any:
-        """Return settings with the bound of the norm of all; the same object for the same settings."""
-        if not self.max_grad_norm:
-            return h
-        found = self._bounded.get(id(h))
-        if found is None or found[0] is not h:
-            if len(self._bounded) > MOST_SETTINGS + len(self._routes):
-                self._bounded.clear()
-            own = h.settled(max_grad_norm=self.max_grad_norm) if isinstance(h, ClippedByNorm) else h.counting()
-            found = self._bounded[id(h)] = h, own
-        return found[1]
 
     @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
@@ -224,21 +200,6 @@ class Mixed:
         members = ", ".join(f"{pattern!r}: {one!r}" for pattern, one in self._members.items())
         bound = "" if self.max_grad_norm is None else f", max_grad_norm={self.max_grad_norm!r}"
         return f"layerwise.numpy.Mixed({{{members}}}{bound})"
-
-
-class _Member:
-    """One of the optimizers in a step of all, whose gradients count in the norm of all."""
-
-    def __init__(self, mixed: Mixed, optimizer: Optimizer) -> None:
-        self._mixed, self._optimizer = mixed, optimizer
-
-    def _begun(self, entries: Entries, whole: bool) -> Begun:
-        begun = self._optimizer._begun(entries, whole)
-        begun.jobs = [job._replace(h=self._mixed._settings(job.h)) for job in begun.jobs]
-        return begun
-
-    def _took(self, begun: Begun, measured: Iterator[Any]) -> None:
-        self._optimizer._took(begun, measured)
 
 
 def _checked(optimizers: Any) -> Iterator[tuple[Any, Optimizer]]:

@@ -31,10 +31,6 @@ def computing(x: Tensor) -> str:
     return computing_name(dtype_name(x))
 
 
-def machine_eps(x: Tensor) -> float:
-    return float(paddle.finfo(x.dtype).eps)
-
-
 def shape_of(x: Tensor) -> tuple[int, ...]:
     return tuple(x.shape)
 

@@ -16,8 +16,7 @@ from layerwise.paddle import _state
 from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._spelling import joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
-from layerwise.paddle._stepping import LR, Stepping, as_rate
-from layerwise.paddle._turn import LIBRARY
+from layerwise.paddle._stepping import LIBRARY, LR, Stepping, as_rate
 from layerwise.presets import Like
 from layerwise.storage.options import PLAIN
 
@@ -32,7 +31,7 @@ class Optimizer(Stepping, Like):
     @property
     def skipped(self) -> int:
         """The number of steps left out because of nan or inf."""
-        return self._skipped
+        return self._tensors.skipped
 
     @property
     def num_parameters(self) -> int:
@@ -44,10 +43,7 @@ class Optimizer(Stepping, Like):
 
         They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`.
         """
-        found: dict[str, dict[str, Any]] = {}
-        for turn in self._turns.values():
-            found |= turn.stats()
-        return found
+        return self._tensors.stats()
 
     def get_lr(self) -> float:
         """Return the learning rate: the number, or what the scheduler says now."""
@@ -75,15 +71,13 @@ class Optimizer(Stepping, Like):
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
-        name = which.name if isinstance(which, paddle.Tensor) else which
-        if name is not None and name not in self._slots:
+        name, slots = which.name if isinstance(which, paddle.Tensor) else which, self._tensors.slots
+        if name is not None and name not in slots:
             raise ParameterError(
-                f"no state is kept for {name!r}. Known are: {', '.join(list(self._slots)[:5]) or 'none'}."
+                f"no state is kept for {name!r}. Known are: {', '.join(map(str, [*slots][:5])) or 'none'}."
             )
-        for one in [*self._slots] if name is None else [name]:
-            del self._slots[one]
-            self._master_weights.pop(one, None)
-        self._turns.clear()
+        self._tensors.begin({} if name is None else {one: slot for one, slot in slots.items() if one != name})
+        self._master_weights = _state.masters_of(self._tensors.slots)
 
     # ---- checkpoints
 
@@ -93,7 +87,7 @@ class Optimizer(Stepping, Like):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state under the names that Paddle's optimizers give it, for paddle.save."""
-        found = _state.dump(self._names, self._settings_by_name(), self._slots)
+        found = _state.dump(self._names, self._settings_by_name(), self._tensors.slots)
         if isinstance(self._learning_rate, LRScheduler):
             found[SCHEDULER] = self._learning_rate.state_dict()
         return found
@@ -110,9 +104,8 @@ class Optimizer(Stepping, Like):
         masters = state_dict.get(MASTERS)
         slots = self._loaded(arrays, {} if masters is None else masters)
         self._load_scheduler(state_dict)
-        self._slots = slots
+        self._tensors.begin(slots)
         self._master_weights = _state.masters_of(slots)
-        self._turns.clear()
 
     load_state_dict = set_state_dict
     set_dict = set_state_dict
@@ -141,7 +134,7 @@ class Optimizer(Stepping, Like):
 
     def _begun(self, p: Tensor, h: Any) -> dict[str, Any]:
         """Return the state with which a parameter begins, with None for what there is not."""
-        storing, arrays = Storing(LIBRARY, self._plan(p, h), p, PLAIN), dict.fromkeys(self._rule.State._fields)
+        storing, arrays = Storing(LIBRARY, self._plan_of(p, h), p, PLAIN), dict.fromkeys(self._rule.State._fields)
         begun: dict[str, Any] = {}
         storing.put_state_in_form(begun)
         return {**arrays, **begun}
@@ -169,14 +162,14 @@ class Optimizer(Stepping, Like):
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_turns": {}, "_called": [p.name for p in self._members]}
+        return {**self.__dict__, "_called": [*self._called.values()]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        names = state.pop("_called")
         self.__dict__.update(state)
         # Copies of parameters have names of their own.
-        now = dict(zip(names, (p.name for p in self._members), strict=True))
-        self._slots = {now[name]: slot for name, slot in self._slots.items()}
+        now = dict(zip(state["_called"], (p.name for p in self._members), strict=True))
+        self._called = {id(p): p.name for p in self._members}
+        self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
         self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 
     def __repr__(self) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,27 @@ from paddle.optimizer.lr import LRScheduler
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
+from layerwise.core.library import EPSILON
 from layerwise.core.plan import Plan
-from layerwise.core.slot import Slot
-from layerwise.core.storing import Storing
-from layerwise.core.turn import MOST_TURNS
-from layerwise.engines import Changed, choose
-from layerwise.engines.compiled import signals_wait
-from layerwise.errors import (
-    EngineError,
-    ParameterError,
-)
-from layerwise.first import First, warn_of
+from layerwise.core.steps import Steps
+from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
+from layerwise.engines import Candidate, choose
+from layerwise.engines.compiled import candidate, signals_wait
+from layerwise.engines.rule import RuleEngine
+from layerwise.errors import EngineError, ParameterError
+from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
 from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import (
+    Arrays,
     Tensor,
     check_distinct,
     check_gradient,
     check_parameter,
+    dtype_name,
     is_finite,
-    machine_eps,
     shape_of,
 )
 from layerwise.paddle._clips import check_clip
@@ -49,10 +49,11 @@ from layerwise.paddle._groups import (
     settings_of,
 )
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
-from layerwise.paddle._turn import ENGINES, LIBRARY, Due, Turns
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime
 
+LIBRARY = Arrays()
+ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12)))
 LR = checks.number(0)
 EXEMPT = "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'."
 FINER = "Pass multi_precision=True."
@@ -106,10 +107,10 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
             given["name"],
         )
         self._multi_precision = multi_precision
-        self._slots: dict[str, Slot] = {}
-        self._turns: dict[tuple[Any, ...], Turns] = {}  # by their parameters, the last taken at the end
+        self._tensors, self._steps = Tensors(LIBRARY, keeps=True), Steps()
+        self._planned_with = multi_precision
+        self._called = {id(p): p.name for p in self._members}
         self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
-        self._skipped = 0
         self._one_at_a_time = OneAtATime()
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -206,13 +207,19 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         params, grads = [p for p, _ in pairs], [g for _, g in pairs]
         with self._one_at_a_time, signals_wait, paddle.no_grad():
             if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):
-                self._skipped += 1
+                self._tensors.skipped += 1
                 return
             if not params:
                 return
             lr = as_rate(self.get_lr())
             rates = [rate_of(p, lr) for p in params]
-            self._step(params, self._prepared(params, grads), rates)
+            given = self._prepared(params, grads)
+            names = [self._called[id(p)] for p in params]
+            plan, check = partial(self._plan, cache(self._settings)), partial(_check, params, given)
+            asked = Asked(self._tensors, names, params, given, plan, partial(_numbers, rates), self._peak, check)
+            firsts = self._steps.take([asked], self._engines)
+            self._note_masters()
+            warn_of(firsts, EXEMPT, FINER)
 
     def _overflowed(self) -> bool:
         """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
@@ -223,81 +230,37 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         self._set_auxiliary_var("found_inf", overflowed)
         return overflowed
 
-    def _step(self, params: list[Tensor], grads: list[Tensor], rates: list[float]) -> None:
-        key = self._multi_precision, *map(id, params)
-        turn, before = self._turns.pop(key, None), (dict(self._slots), dict(self._master_weights))
-        try:
-            if turn is not None and turn.holds():
-                try:
-                    turn.step(grads, rates)
-                except Changed:
-                    turn = self._stepped(params, grads, rates, turn)
-            else:
-                turn = self._stepped(params, grads, rates, turn)
-        except BaseException:
-            self._slots, self._master_weights = before  # a step that is not taken leaves no trace
-            raise
-        self._turns[key] = turn
-        if len(self._turns) > MOST_TURNS + len(self._members):
-            del self._turns[next(iter(self._turns))]
-        if self._slots.keys() != before[0].keys():
-            warn_of([*self._firsts(turn, rates, before[0])], EXEMPT, FINER)
+    def _peak(self, due: Due, lr: float) -> float:
+        schedule = self._learning_rate
+        numbers = (getattr(schedule, key, None) for key in PEAKS)
+        return max([lr, *(float(x) for x in numbers if isinstance(x, (int, float)))])
 
-    def _firsts(self, turn: Turns, rates: Sequence[float], before: Mapping[str, Slot]) -> Iterator[First]:
-        """Yield the first steps of parameters that had no state before."""
-        measured, schedule = turn.stats(), self._learning_rate
-        for due, rate in zip(turn.dues, rates, strict=True):
-            if due.name in measured and due.name not in before and due.p.size:
-                h, dtype = due.settings.h, due.storing.rounds_to(due.slot.arrays)
-                numbers = (getattr(schedule, key, None) for key in PEAKS)
-                peak = max([rate, *(float(x) for x in numbers if isinstance(x, (int, float)))])
-                yield First(due.name, h, measured[due.name], due.settings.weight_decay, peak, dtype)
+    def _plan(self, known: Callable[[], Mapping[str, Settings]], name: Any, p: Tensor) -> Planned:
+        """Return the plan of a parameter, and its settings, if it can be stepped."""
+        check_parameter(p)
+        settings, slot = known()[name], self._tensors.slots.get(name)
+        plan = self._plan_of(p, settings.h)
+        if slot is not None:
+            if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
+                raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
+            _state.check_held(name, slot)
+        want = Wanted(master=True) if self._multi_precision else PLAIN
+        return Planned(plan, want, settings, settings.clipped_with)
 
-    def _stepped(self, params: list[Tensor], grads: list[Tensor], rates: list[float], before: Turns | None) -> Turns:
-        """Check everything, prepare the step, and take it."""
-        for p, g in zip(params, grads, strict=True):
-            check_parameter(p)
-            check_gradient(p, g)
-        check_distinct(params)
-        turn = Turns(self._engines, self._dues(params), before)
-        turn.step(grads, rates)
-        return turn
-
-    def _dues(self, params: Sequence[Tensor]) -> list[Due]:
-        known = self._settings()
-        found = []
-        for p in params:
-            settings = known[p.name]
-            want = Wanted(master=True) if self._multi_precision else PLAIN
-            storing = Storing(LIBRARY, self._plan(p, settings.h), p, want)
-            slot = self._slots[p.name] = self._slot(storing)
-            found.append(Due(storing, settings, slot))
-        return found
-
-    def _plan(self, p: Tensor, h: Hyper) -> Plan:
+    def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape = shape_of(p)
-        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), machine_eps(p))
+        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), EPSILON[dtype_name(p)])
         return Plan.of(p.name, self._rule, h, shape, layout)
 
-    def _slot(self, storing: Storing) -> Slot:
-        p, plan = storing.p, storing.plan
-        slot = self._slots.get(p.name, Slot({}))
-        if slot.arrays and any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
-            raise ParameterError(f"{p.name} has another shape than its state was made for. Make a new optimizer.")
-        _state.check_held(p.name, slot)
-        arrays = dict(slot.arrays)
-        storing.put_state_in_form(arrays)
-        storing.put_weights_in_form(arrays, p)
-        self._master_weights.pop(p.name, None)
-        if (master := storing.named(arrays).master) is not None:
-            if slot.master is None:
-                _state.named_master(p, master)
-            self._master_weights[p.name] = master
-        if arrays.keys() == slot.arrays.keys():
-            return slot
-        if p.name in self._slots:
-            self._turns.clear()  # which know the slot as it was
-        return Slot(arrays, slot.step)
+    def _note_masters(self) -> None:
+        """Note the master weights where Paddle's wrappers look for them, with the names that Paddle gives them."""
+        if not (self._multi_precision or self._master_weights):
+            return
+        masters = _state.masters_of(self._tensors.slots)
+        for p in self._members:
+            if p.name in masters and p.name not in self._master_weights:
+                _state.named_master(p, masters[p.name])
+        self._master_weights = masters
 
     def _settings(self) -> dict[str, Settings]:
         """Return the settings of every parameter, and note which groups' gradients Paddle has to prepare."""
@@ -309,8 +272,11 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
             found |= {p.name: one for p, one in zip(group.params, each, strict=True)}
         return found
 
-    def _heed_clips(self) -> None:
+    def _heed_wrappers(self) -> None:
         """Take over clips that a wrapper of Paddle's, such as fleet, has put in the place of those that were given."""
+        if self._planned_with != self._multi_precision:  # which paddle.amp.decorate sets
+            self._planned_with = self._multi_precision
+            self._tensors.forget()
         in_dicts = isinstance(self._param_groups[0], dict)
         clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
         if any(group.clip is not clip for group, clip in zip(self._groups, clips, strict=True)):
@@ -318,11 +284,11 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
                 check_clip(clip, group.h)
             self._groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
             self._by_paddle.clear()
-            self._turns.clear()
+            self._tensors.forget()
 
     def _prepared(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
         """Return gradients as they go into the rule: Paddle prepares what no option of the rule does."""
-        self._heed_clips()
+        self._heed_wrappers()
         if not self._by_paddle:
             self._settings()
         if not any(self._by_paddle.values()):
@@ -347,6 +313,18 @@ def _gradients(params: list[Tensor]) -> list[Tensor | None]:
         if main is not None:
             found[i] = main
     return found
+
+
+def _check(params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+    for p, g in zip(params, grads, strict=True):
+        check_parameter(p)
+        check_gradient(p, g)
+    check_distinct(params)
+
+
+def _numbers(rates: Sequence[float], dues: Sequence[Due]) -> list[Numbers]:
+    each = zip(dues, rates, strict=True)
+    return [(due.slot.step + 1, rate, due.planned.own.weight_decay) for due, rate in each]
 
 
 def as_rate(value: Any) -> float:

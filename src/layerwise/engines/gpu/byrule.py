@@ -28,5 +28,5 @@ class ByRule:
             # A list, because PyTorch may read a single tensor as a number, and wait for it.
             torch._foreach_add_(counts, 1 if skip is None else [(~skip).to(counts[0])] * len(counts))
 
-    def stats(self) -> list[Stats]:
+    def stats(self) -> Sequence[Stats]:
         return self._prepared.stats()

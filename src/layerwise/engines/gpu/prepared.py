@@ -171,7 +171,7 @@ class PreparedOnGpu:
             if isinstance(t, Counter):
                 t.step.add_(1 if skip is None else (~skip).to(t.step))
 
-    def stats(self) -> list[Stats]:
+    def stats(self) -> Sequence[Stats]:
         if self._by_rule is not None:
             return self._by_rule.stats()
         if self._laid is None:

@@ -1,0 +1,181 @@
+"""Steps of tensors that have slots: prepared once, and again when something has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from layerwise.core.library import Array
+from layerwise.core.nows import Nows
+from layerwise.core.slot import Taken
+from layerwise.core.tensors import Asked, Due, Numbers, stats_of
+from layerwise.core.turn import MOST_TURNS, Turn
+from layerwise.engines import Changed, Engine
+from layerwise.engines.distributor import prepare
+from layerwise.engines.places import places_of
+from layerwise.first import First
+from layerwise.hyper import ClippedByNorm, settled
+from layerwise.rules.asks import Now
+
+
+class Steps:
+    """The prepared steps of one optimizer, or of several that step together; a copy prepares its own."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Hashable, Together] = {}  # by the names of the tensors, the last taken at the end
+
+    def __reduce__(self) -> Any:
+        return Steps, ()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None = None) -> list[First]:
+        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
+
+        `bound` is of the norm of all gradients, in place of the optimizers' own.
+        """
+        try:
+            return self._take(asked, engines, bound)
+        except Changed:
+            for one in asked:
+                one.tensors.forget()
+            return self._take(asked, engines, bound)
+
+    def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
+        key = bound, *_joined([one.names for one in asked])
+        found = self._kept.get(key)
+        if found is None or not found.holds(asked):
+            found = Together(asked, engines, bound)
+        firsts = found.step(asked)
+        self._kept.pop(key, None)
+        self._kept[key] = found
+        if len(self._kept) > MOST_TURNS + sum(len(one.tensors.slots) for one in asked):
+            del self._kept[next(iter(self._kept))]
+        return firsts
+
+
+class Together:
+    """Tensors that step together, for as long as their slots, settings and weights stay the same."""
+
+    def __init__(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> None:
+        self._each = [list(map(partial(one.tensors.due, one.plan), one.names, one.params)) for one in asked]
+        for check in (one.check for one in asked if one.check is not None):
+            check()
+        self._dues, self._engines = _joined(self._each), engines
+        self._hs = [due.plan.h for due in self._dues]
+        self._masters = [i for i, due in enumerate(self._dues) if due.slot.master is not None]
+        self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
+        by_norm: dict[Hashable, list[int]] = {}
+        for i, due in enumerate(self._dues):
+            by_norm.setdefault(due.planned.clipped_with, []).append(i)
+        self.groups = [Group(own, [self._dues[i] for i in own], bound) for own in by_norm.values()]
+        self._keeps = all(one.tensors.keeps for one in asked)
+        self.kept: list[Turn] = []  # of each group
+        self._where: Any = None  # the places of what is viewed, when it was
+        self._seen: Any = None  # what was the same in the last step
+        for one in asked:
+            one.tensors.prepared.add(self)
+
+    def release(self) -> None:
+        """Hold no longer, and no array."""
+        self._seen, self._each, self._dues, self.groups, self.kept = None, [], [], [], []
+
+    def holds(self, asked: Sequence[Asked]) -> bool:
+        """Return True if nothing has changed since the last step but weights that are the user's, and gradients."""
+        return bool(self._seen == list(map(_seen, asked)))
+
+    def step(self, asked: Sequence[Asked]) -> list[First]:
+        """Step all of them, or raise with none of them changed. Return first steps, if this is the first of these."""
+        each = [one.numbers(own) for one, own in zip(asked, self._each, strict=True)]
+        params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
+        made = Nows()
+        nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
+        turns = self._turns(params)
+        if self._seen is None:
+            for p, due in zip(params, self._dues, strict=True):
+                if due.converted is not None:
+                    lib.write(p, due.converted)
+        self._carry_out(turns, _joined([one.grads for one in asked]), nows)
+        for i in self._masters:
+            lib.write(params[i], self._dues[i].slot.master)
+        for due, (t, _, _) in zip(self._dues, numbers, strict=True):
+            due.slot.step = t
+        return self._took(asked, each)
+
+    def _turns(self, params: Sequence[Array]) -> list[Turn]:
+        """Return all groups prepared for these weights: as in the last step, if they are kept."""
+        viewed = [params[i] for i in self._viewed]
+        if self.kept:
+            if not self._where.same(viewed):
+                raise Changed  # which views do not follow
+            return self.kept
+        turns = [group.turn(params, self._engines) for group in self.groups]
+        if self._keeps:
+            self.kept, self._where = turns, places_of(viewed)
+        return turns
+
+    def _carry_out(self, turns: Sequence[Turn], grads: Sequence[Array], nows: Sequence[Now]) -> None:
+        each = [(turn, group.of(grads), group.of(nows)) for turn, group in zip(turns, self.groups, strict=True)]
+        for turn, own, own_nows in each if len(each) > 1 else ():
+            turn.check(own, own_nows)
+        for turn, own, own_nows in each:
+            turn.step(own, own_nows)
+        for turn, group in zip(turns, self.groups, strict=True):
+            group.taken.measured, group.layouts = turn.prepared.stats(), turn.prepared.layouts
+
+    def _took(self, asked: Sequence[Asked], numbers: Sequence[Sequence[Numbers]]) -> list[First]:
+        """Note that this was the last step of these tensors."""
+        if any(one.tensors.last is not self for one in asked):
+            for group in self.groups:
+                for i, place in enumerate(group.places):
+                    self._dues[place].slot.last = group.taken, i
+        for one, own in zip(asked, numbers, strict=True):
+            one.tensors.last, one.tensors.furthest = self, max(one.tensors.furthest, max(own)[0])
+        if self._seen is not None:
+            return []
+        firsts = []
+        for one, dues, nows in zip(asked, self._each, numbers, strict=True):
+            new = {due.name: due.slot for due in one.tensors.keep(dues)}
+            stats = stats_of(new)
+            each = ((due, lr, lam) for due, (_, lr, lam) in zip(dues, nows, strict=True) if due.name in new)
+            firsts += [First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses) for d, lr, lam in each]
+        self._seen = list(map(_seen, asked))
+        return firsts
+
+
+class Group:
+    """Those of them whose gradients may share one norm, by their places."""
+
+    def __init__(self, places: Sequence[int], dues: Sequence[Due], bound: float | None) -> None:
+        self.places, self.taken = places, Taken([due.plan for due in dues])
+        jobs = [job._replace(h=_bounded(job.h, bound)) for due in dues for job in due.jobs]
+        coupled = any(job.h.asks_of_model for job in jobs)
+        self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
+        self._held = [(i, held) for i, due in zip(places, dues, strict=True) for held in due.plan.held]  # by each job
+        self.layouts: Any = None  # of the last step, without arrays
+
+    def of(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return their share of values for all."""
+        return values if len(values) == len(self.places) else [values[i] for i in self.places]
+
+    def turn(self, params: Sequence[Array], engines: Sequence[Engine]) -> Turn:
+        """Return them prepared for these weights."""
+        each = zip(self._jobs, self._held, strict=True)
+        jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
+        return Turn(self.taken.plans, jobs, partial(prepare, engines), self.layouts)
+
+
+def _seen(one: Asked) -> Any:
+    own = one.tensors
+    return list(map(own.slots.get, one.names)), own.kinds(one.params)
+
+
+def _joined(each: Sequence[Sequence[Any]]) -> Sequence[Any]:
+    return each[0] if len(each) == 1 else list(chain.from_iterable(each))
+
+
+def _bounded(h: Any, bound: float | None) -> Any:
+    return settled(h, max_grad_norm=bound) if bound and isinstance(h, ClippedByNorm) else h
