@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, zip_longest
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch.distributed as dist
@@ -22,6 +22,18 @@ Grouped = list[tuple[dict[str, Any], list[tuple[str, Tensor]]]]  # what groups h
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
 SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
+
+
+class Shard(NamedTuple):
+    """A parameter as another package maps it: the stretches in it, and the ranks that hold others of its tensors."""
+
+    name: str
+    p: Tensor
+    stretches: Sequence[Stretch] | None  # None: it is a whole tensor
+    group: Any = None
+    replicas: Any = None
+    of_group: int = 0  # of the optimizer's
+    has_gradient: Callable[[], bool] | None = None
 
 
 class Segments:
@@ -45,38 +57,47 @@ class Segments:
         replicas: Any = None,
     ) -> None:
         flats = exchanged(buffers, group, replicas)
-        self._named = [
+        named = [
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
         ]
-        self._groups: Grouped = [({}, self._named)]
+        self._groups: Grouped = [({}, named)]
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
+        """Return a description of another package's shards, in its groups. All ranks of theirs call this together."""
+        for p in (one.p for one in shards if one.stretches is None):
+            know(p, None)
+        cut = [one for one in shards if one.stretches is not None]
+        for group in dict.fromkeys(one.group for one in cut):
+            ours = [one for one in cut if one.group is group]
+            buffers = {one.p: one.stretches or () for one in ours}
+            exchanged(buffers, group, ours[0].replicas, [one.has_gradient for one in ours])
+        made = cls.__new__(cls)
+        made._groups = [
+            (kept, [(one.name, one.p) for one in shards if one.of_group == number])
+            for number, kept in enumerate(groups)
+        ]
+        return made
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the buffers with names: the tensor's for a buffer of one tensor, otherwise a number."""
-        return list(self._named)
+        return [each for _, own in self._groups for each in own]
 
     def parameters(self) -> list[Tensor]:
         """Return the buffers."""
-        return [p for _, p in self._named]
+        return [p for _, p in self.named_parameters()]
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Return the buffers with names in the groups that they came in, or in one."""
         return [{**kept, "params": list(own)} for kept, own in self._groups]
 
 
-def named(parameters: Iterable[tuple[str, Tensor]], groups: Grouped | None = None) -> Segments:
-    """Return Segments of buffers that were described already."""
-    made = Segments.__new__(Segments)
-    made._named = list(parameters)
-    made._groups = groups or [({}, made._named)]
-    return made
-
-
 def exchanged(
     buffers: Mapping[Tensor, Iterable[Any]],
     group: Any = None,
     replicas: Any = None,
-    gradients: Sequence[Callable[[], bool]] | None = None,
+    gradients: Iterable[Callable[[], bool] | None] = (),
 ) -> dict[Tensor, Flat]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
@@ -84,8 +105,8 @@ def exchanged(
     """
     described, problem = _tried(buffers)
     made = _compared(described, problem, buffers, _group(group), None if replicas is None else _axis(replicas))
-    own = gradients or [siblings(buffers)] * len(made)
-    flats = {p: replace(flat, has_gradient=one) for p, flat, one in zip(buffers, made, own, strict=True)}
+    each, of_all = zip_longest(buffers, made, gradients), siblings(buffers)
+    flats = {p: replace(flat, has_gradient=one or of_all) for p, flat, one in each}
     for p, flat in flats.items():
         know(p, flat)
     return flats
