@@ -42,8 +42,8 @@ def test_a_stretch_is_made_of_few_boxes(seed):
     found = list(boxes(shape, start, start + len(stretch)))
     for box in found:
         place = tuple(slice(at, at + n) for at, n in zip(box.origin, box.size, strict=True))
-        assert torch.equal(box.view(stretch), everything.view(shape)[place])
-    assert torch.equal(torch.cat([everything[:0], *(box.view(stretch).flatten() for box in found)]), stretch)
+        assert torch.equal(box.place.of(stretch), everything.view(shape)[place])
+    assert torch.equal(torch.cat([everything[:0], *(box.place.of(stretch).flatten() for box in found)]), stretch)
     assert len(found) < 2 * len(shape)
 
 

@@ -35,8 +35,7 @@ from layerwise.torch.step._engines import check_device, engine_name, engines_of
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._memory import check_apart, readable
-from layerwise.torch.step._plan import Plan, check_step
-from layerwise.torch.step._plans import plan_of
+from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
     Current,

@@ -11,9 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held
-from layerwise.errors import GradientError, ParameterError
-from layerwise.layout import Kept, Layout, Piece
+from layerwise.errors import GradientError, ParameterError, StateError
+from layerwise.layout import Kept
 from layerwise.storage.groups import GROUP
 from layerwise.torch.sharding._flat import Flat, checked_flat_of, flat_of
 
@@ -115,6 +114,20 @@ class Cut:
         wrapper: Tensor = made(here, spec, requires_grad=False)
         return wrapper
 
+    def why_not_grouped(self, shape: Shape) -> str:
+        """Return the reason why this would divide groups of 8 bits, or an empty string."""
+        parts: dict[int, int] = {}
+        for axis, d in self.axes:
+            parts[d] = parts.get(d, 1) * len(axis.ranks)
+        scattered = any(hasattr(x, "split_factor") for x in self.placements)
+        for d, n in parts.items():
+            rows = d == 0 and len(shape) > 1
+            row = prod(shape[1:]) if len(shape) > 1 else shape[0]
+            even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
+            if not rows and not even:
+                return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
+        return ""
+
     def local_indices(self, dim: int, n: int) -> list[int]:
         """Return the indices along a dimension that this rank holds."""
         from torch.distributed.tensor import Replicate, distribute_tensor
@@ -134,6 +147,18 @@ def _moved_to_first(placement: Any) -> Any:
     """Return the placement along the only dimension of a vector."""
     factor = getattr(placement, "split_factor", None)
     return type(placement)(0) if factor is None else type(placement)(0, split_factor=factor)
+
+
+def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_out: str) -> Tensor:
+    """Return a tensor cut in this way, or raise if it lies on another mesh."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not is_dtensor(value):
+        return distribute_tensor(value, mesh, placements, src_data_rank=None)
+    if value.device_mesh != mesh:
+        raise StateError(f"{what} lies on {value.device_mesh}, the parameter on {mesh}. {way_out}")
+    found: Tensor = value if value.placements == placements else value.redistribute(placements=placements)
+    return found
 
 
 def cut_of(name: str, p: Tensor) -> Cut | Flat | None:
@@ -208,42 +233,6 @@ def local_parts(
 
 def _lies_elsewhere(p: Any, g: Any) -> bool:
     return is_dtensor(p) and is_dtensor(g) and bool(g.device_mesh == p.device_mesh and g.placements != p.placements)
-
-
-def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
-    """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
-    if cut is None or not cut.axes:
-        return tuple(map(Held, layout.pieces))
-    return tuple(_held(piece, cut) for piece in layout.pieces)
-
-
-def _held(piece: Piece, cut: Cut) -> Held:
-    part, axes, along = piece.part, cut.axes, None
-    blocks: tuple[list[int], ...] = ()
-    if part is not None and part.one is not None and cut.cuts(part.axis):
-        _, start, end, length = part.one
-        here = [i for i, at in enumerate(cut.local_indices(part.axis, length)) if start <= at < end]
-        along = slice(here[0], here[-1] + 1) if here else slice(0, 0)
-    elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
-        blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
-    elif part is not None and part.one is None and not part.drop:
-        axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
-    return Held(piece, axes, piece.shape, cut.parts, along, blocks)
-
-
-def cuts_groups(cut: Cut, shape: Shape) -> str:
-    """Return the reason why a cut would divide groups of 8 bits, or an empty string."""
-    parts: dict[int, int] = {}
-    for axis, d in cut.axes:
-        parts[d] = parts.get(d, 1) * len(axis.ranks)
-    scattered = any(hasattr(x, "split_factor") for x in cut.placements)
-    for d, n in parts.items():
-        rows = d == 0 and len(shape) > 1
-        row = prod(shape[1:]) if len(shape) > 1 else shape[0]
-        even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
-        if not rows and not even:
-            return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
-    return ""
 
 
 def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:

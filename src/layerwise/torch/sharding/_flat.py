@@ -33,7 +33,7 @@ class Stretch(NamedTuple):
     offset: int | None = None
 
 
-class Placed(NamedTuple):
+class Run(NamedTuple):
     """A stretch whose place in its buffer is known, with the tensor that it is of."""
 
     spread: Spread
@@ -51,14 +51,14 @@ class Flat:
     """The contents of a flat buffer, on this rank and on the others of its group."""
 
     length: int
-    ranks: tuple[tuple[Placed, ...], ...]  # of each rank; of a tensor without a part there, an empty one
+    ranks: tuple[tuple[Run, ...], ...]  # of each rank; of a tensor without a part there, an empty one
     rank: int
-    axes: tuple[tuple[Any, int], ...] = ()  # the one over which tensors lie; their boxes say along which dimensions
+    axes: tuple[tuple[Any, None], ...] = ()  # the one over which tensors lie, cut anywhere
     replicas: tuple[Any, ...] = ()
     has_gradient: Callable[[], bool] | None = None  # for a buffer that holds nothing
 
     @property
-    def stretches(self) -> tuple[Placed, ...]:
+    def stretches(self) -> tuple[Run, ...]:
         return self.ranks[self.rank]
 
     @property
@@ -79,6 +79,10 @@ class Flat:
 
     def holds_nothing(self) -> bool:
         return all(one.start == one.end for one in self.stretches)
+
+    def why_not_grouped(self, shape: Shape) -> str:
+        """Return the reason why state cannot be stored in groups of 8 bits."""
+        return "stretches of a flat buffer begin and end within groups"
 
     def described(self) -> tuple[Any, ...]:
         return tuple(spread.described() for spread in self.spreads)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
 from layerwise.torch.sharding._cuts import Axis, in_group, is_dtensor
-from layerwise.torch.sharding._flat import Flat, Placed, Stretch, flat_of, know
+from layerwise.torch.sharding._flat import Flat, Run, Stretch, flat_of, know
 from layerwise.torch.sharding._stretches import Spread, gaps
 
 Described = list[list[tuple[str, tuple[int, ...], int, int, int]]]  # the stretches of each buffer of a rank
@@ -232,15 +232,15 @@ def _flat(p: Tensor, said: list[Any], ranks: Sequence[int], rank: int, group: An
             "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
             "torch.distributed.init_process_group first."
         )
-    axes = ((_axis(group), 0),) if cut else ()
+    axes = ((_axis(group), None),) if cut else ()
     return Flat(p.numel(), each, rank, axes, () if replicas is None else (replicas,))
 
 
-def _placed(stretches: Sequence[Any], spreads: Mapping[str, Spread]) -> Iterator[Placed]:
+def _placed(stretches: Sequence[Any], spreads: Mapping[str, Spread]) -> Iterator[Run]:
     for name, spread in spreads.items():
         own = [(s, e, at) for n, _, s, e, at in stretches if n == name and s < e]
         for start, end, at in own or [(0, 0, 0)]:
-            yield Placed(spread, start, end, at)
+            yield Run(spread, start, end, at)
 
 
 def _shapes(said: Sequence[Any], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:

@@ -5,44 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from layerwise.core.plan import Box, Place
 from layerwise.layout import Piece
 
 Shape = tuple[int, ...]
-Run = tuple[int, int]  # the first element, and the one after the last
 
 
-@dataclass(frozen=True)
-class Box:
-    """A part of a tensor: some entries along each of its dimensions."""
+class Placed(NamedTuple):
+    """Some entries along each dimension of a tensor, and their place in a buffer."""
 
     origin: Shape
     size: Shape
-    start: int = 0  # of its first element in the stretch
-    inside: tuple[Shape, Shape] | None = None  # it is these entries of a box that lies in a row: its size, and where
-
-    @property
-    def numel(self) -> int:
-        return prod(self.size)
-
-    def view(self, stretch: Any) -> Any:
-        """Return its elements of a stretch, which lies in a row."""
-        outer, at = (self.size, None) if self.inside is None else self.inside
-        found = stretch[self.start : self.start + prod(outer)].view(outer)
-        return found if at is None else found[tuple(slice(a, a + n) for a, n in zip(at, self.size, strict=True))]
+    place: Place
 
 
-def boxes(shape: Shape, start: int, end: int) -> Iterator[Box]:
-    """Yield the boxes that these elements of a tensor make, in their order.
+def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[Placed]:
+    """Yield the boxes that these elements of a tensor make, in their order, given where they begin in a buffer.
 
     They are the end of a row, whole rows and the start of a row; of more dimensions rows are cut in the same way.
     """
-    at = 0
     for origin, size in _boxes(shape, start, end):
-        yield Box(origin, size, at)
+        yield Placed(origin, size, Place((), slice(at, at + prod(size)), size))
         at += prod(size)
 
 
@@ -66,13 +53,13 @@ def _in_row(shape: Shape, row: int, start: int, end: int) -> Iterator[tuple[Shap
     return (((row, *origin), (1, *size)) for origin, size in _boxes(shape[1:], start, end))
 
 
-def boxes_of(piece: Piece, whole: Shape, start: int, end: int) -> list[Box]:
+def boxes_of(piece: Piece, whole: Shape, start: int, end: int, at: int = 0) -> list[Placed]:
     """Return the boxes of a piece of a tensor that consist of these elements of the tensor."""
     part = piece.part
     if part is None or part.one is None:  # blocks of one size are one dimension more, in the same order
-        return list(boxes(seen(piece), start, end))
+        return list(boxes(seen(piece), start, end, at))
     _, low, high, _ = part.one
-    each = (_within(box, part.axis, low, high) for box in boxes(whole, start, end))
+    each = (_within(box, part.axis, low, high) for box in boxes(whole or (1,), start, end, at))
     return [box for box in each if box is not None]
 
 
@@ -81,22 +68,22 @@ def seen(piece: Piece) -> Shape:
     return piece.shape or (1,)
 
 
-def _within(box: Box, axis: int, low: int, high: int) -> Box | None:
+def _within(box: Placed, axis: int, low: int, high: int) -> Placed | None:
     """Return the part of a box that lies in a block, in the block's own places."""
     first = box.origin[axis]
     start, stop = max(first, low), min(first + box.size[axis], high)
     if start >= stop:
         return None
-    at = tuple(start - first if d == axis else 0 for d in range(len(box.size)))
     size = tuple(stop - start if d == axis else n for d, n in enumerate(box.size))
     origin = tuple(start - low if d == axis else x for d, x in enumerate(box.origin))
-    return Box(origin, size, box.start, (box.size, at))
+    entries = (slice(None),) * axis + (slice(start - first, stop - first),)
+    return Placed(origin, size, Place(entries, box.place.run, box.place.shape))
 
 
-def nothing(piece: Piece) -> Box:
+def nothing(piece: Piece) -> Placed:
     """Return a box without elements."""
     none = (0,) * len(seen(piece))
-    return Box(none, none)
+    return Placed(none, none, Place((), slice(0, 0), none))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +92,7 @@ class Spread:
 
     name: str
     shape: Shape
-    runs: tuple[tuple[Run, ...], ...]  # of each rank of the group
+    runs: tuple[tuple[tuple[int, int], ...], ...]  # of each rank of the group: first elements, and those after the last
 
     @property
     def numel(self) -> int:
@@ -123,7 +110,7 @@ class Cells:
         self._dims, self._once = {*dims, *once}, tuple(once)
         self.shape = tuple(1 if d in self._dims else n for d, n in enumerate(shape))
 
-    def of(self, box: Box) -> np.ndarray:
+    def of(self, box: Box | Placed) -> np.ndarray:
         """Return the numbers of the cells to which a box adds, in its own order."""
         entries = [
             np.arange(origin, origin + n) if d not in self._dims else np.zeros(1, np.int64)
@@ -146,7 +133,7 @@ def shared(spread: Spread, piece: Piece, dims: Shape, once: Shape) -> np.ndarray
         return np.zeros(1, np.int64)
     ranks = np.zeros(prod(cells.shape), np.int32)
     for runs in spread.runs:
-        touched = [cells.of(box) for run in runs for box in boxes_of(piece, spread.shape or (1,), *run)]
+        touched = [cells.of(box) for run in runs for box in boxes_of(piece, spread.shape, *run)]
         if touched:
             ranks[np.unique(np.concatenate(touched))] += 1
     return np.flatnonzero(ranks > 1)

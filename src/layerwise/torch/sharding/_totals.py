@@ -15,17 +15,16 @@ from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._held import HeldBox
 from layerwise.torch.sharding._stretches import Cells, seen, shared
 
-Asked = tuple[HeldBox, TensorRequest, int]  # a request of a box, and where its partial sums begin
+Asked = tuple[Held, TensorRequest, int]  # a request of a part, and where its partial sums begin
 
 
 class Totals:
     """The numbers of one round, of which this rank has partial sums.
 
-    A part of a tensor that reaches over whole dimensions has numbers of its own. Boxes of one tensor have theirs in
-    common, on this rank and on others: one for each entry along the dimensions that are not summed.
+    A piece has one for each entry along the dimensions that are not summed. Its boxes, on this rank and on others, have
+    them in common; a part that is the only one here has its own, and others add to all of them or to none.
     """
 
     def __init__(self, jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis]) -> None:
@@ -39,39 +38,38 @@ class Totals:
         numbers, asked, at = numbers_of(jobs), Counter[int](), 0
         common: dict[Hashable, list[Asked]] = {}
         for q in requests:
-            held, key = jobs[q.job], (numbers[q.job], asked[q.job])
+            key = numbers[q.job], asked[q.job]
             asked[q.job] += 1
             if key not in common:
                 self._labels.append((*key, q.request.__name__, q.dims))  # not how many: parts are uneven
-            if isinstance(held, HeldBox):
-                common.setdefault(key, []).append((held, q, at))
-            else:
-                self._add(held, q, at)
+            common.setdefault(key, []).append((jobs[q.job], q, at))
             at += q.length
-        for each in common.values():
-            self._add_boxes(each)
+        for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
+            self._add(each)
 
-    def _add(self, held: Held, q: TensorRequest, at: int) -> None:
-        own = self._numbered(q, q.length)
-        self._into[at : at + q.length] = own
-        for axis, places in zip(self._axes, self._places, strict=True):
-            if any(other == axis and d in q.dims for other, d in held.axes):
-                places.append(own)
-
-    def _add_boxes(self, each: Sequence[Asked]) -> None:
+    def _add(self, each: Sequence[Asked]) -> None:
         held, q, _ = each[0]
-        cells = Cells(seen(held.piece), q.dims, q.once)
-        others = shared(held.spread, held.piece, q.dims, q.once)
-        touched = [cells.of(one.box) for one, _, _ in each]
+        others, touched = self._cells(each)
         known = np.unique(np.concatenate([others, *touched]))
         own = self._numbered(q, len(known) * q.digits).reshape(q.digits, len(known))
-        for (one, request, at), some in zip(each, touched, strict=True):
+        for (_, request, at), some in zip(each, touched, strict=True):
             self._into[at : at + request.length] = own[:, np.searchsorted(known, some)].ravel()
-            if not cells.counts(one.box):
-                self._again.append(np.arange(at, at + request.length))
         for axis, places in zip(self._axes, self._places, strict=True):
-            if any(other == axis for other, _ in held.axes):
+            if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
                 places.append(own[:, np.searchsorted(known, others)].ravel())
+
+    def _cells(self, each: Sequence[Asked]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the cells of a piece's total to which others may add, and those to which each part here does."""
+        held, q, at = each[0]
+        boxes = [one.box for one, _, _ in each if one.box is not None]
+        if not boxes:
+            all_of_them = np.arange(q.length // q.digits)
+            return all_of_them, [all_of_them]
+        cells = Cells(seen(held.piece), q.dims, q.once)
+        for box, (_, request, at) in zip(boxes, each, strict=True):
+            if not cells.counts(box):
+                self._again.append(np.arange(at, at + request.length))
+        return shared(boxes[0].spread, held.piece, q.dims, q.once), list(map(cells.of, boxes))
 
     def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
         """Return so many new numbers."""
@@ -126,5 +124,5 @@ class Round:
 def numbers_of(jobs: Sequence[Held]) -> list[int]:
     """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
     known: dict[Hashable, int] = {}
-    each = [held.whole if isinstance(held, HeldBox) else i for i, held in enumerate(jobs)]
+    each = [i if held.box is None else (held.box.spread, held.number) for i, held in enumerate(jobs)]
     return [known.setdefault(one, len(known)) for one in each]
