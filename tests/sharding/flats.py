@@ -13,7 +13,7 @@ from sharding.models import SHAPES
 from torch import Tensor, nn
 
 from layerwise.torch import Segments, Stretch, flat
-from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._flat import elements, flat_of
 from layerwise.torch.step._bytes import restored
 
 TENSORS = {f"{part}.{name}": shape for part, shapes in SHAPES.items() for name, shape in shapes.items()}
@@ -106,7 +106,7 @@ def given(segments: Segments, stretches: Described, values: Mapping[str, Tensor]
 
 def whole_of(known: Any, values: Tensor) -> dict[str, Tensor]:
     """Whole tensors by name, given an array that lies as a buffer does."""
-    said: list[Any] = [[(one.spread.name, one.start, one.end, one.of(values)) for one in known.stretches]]
+    said: list[Any] = [[(one.name, one.start, one.end, elements(one, values)) for one in known.stretches]]
     if known.axes:
         [(axis, _)] = known.axes
         [mine], said = said, [None] * len(axis.ranks)

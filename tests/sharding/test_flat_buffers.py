@@ -40,10 +40,9 @@ def test_a_stretch_is_made_of_few_boxes(seed):
     start = draw.randint(0, prod(shape))
     stretch = everything[start : draw.randint(start, prod(shape))]
     found = list(boxes(shape, start, start + len(stretch)))
-    for box in found:
-        place = tuple(slice(at, at + n) for at, n in zip(box.origin, box.size, strict=True))
-        assert torch.equal(box.place.of(stretch), everything.view(shape)[place])
-    assert torch.equal(torch.cat([everything[:0], *(box.place.of(stretch).flatten() for box in found)]), stretch)
+    for box, place in found:
+        assert torch.equal(place.of(stretch), box.of(everything.view(shape), box.size))
+    assert torch.equal(torch.cat([everything[:0], *(place.of(stretch).flatten() for _, place in found)]), stretch)
     assert len(found) < 2 * len(shape)
 
 

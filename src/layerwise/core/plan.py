@@ -43,9 +43,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Box:
-    """Some entries along each dimension of a piece, one of several boxes that ranks hold of it."""
+    """Some entries along each dimension of a piece."""
 
-    spread: Any  # the tensor, and what each rank holds of it
     origin: Shape
     size: Shape
 
@@ -69,7 +68,8 @@ class Held:
     blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
     place: Place | None = None  # in what is here; None: where the piece is in the tensor
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state that lies otherwise
-    box: Box | None = None  # where several parts of a piece may lie on one rank
+    box: Box | None = None  # where several parts of a piece may lie on one rank,
+    spread: Any = None  # and then the tensor with what each rank holds of it
 
     def view(self, array: Array, key: str = "") -> Array:
         """Return the part of an array that lies as the tensor does here, or of the state of this name."""
@@ -89,7 +89,7 @@ class Held:
     def index(self, whole: Callable[[], Index]) -> Index:
         """Return the places of its elements in the tensor, given those of the local part."""
         if self.box is not None:
-            index = self.piece.view(index_of(self.box.spread.shape or (1,)))
+            index = self.piece.view(index_of(self.spread.shape or (1,)))
             return cast("Index", self.box.of(index, self.box.size))
         return cast("Index", self.view(whole()))
 
@@ -97,18 +97,18 @@ class Held:
     def cut(self) -> Hashable:
         """What jobs must share, besides their shapes, to be alike on all ranks."""
         if self.box is not None:
-            return PartOf(self.box.spread.name, self.number)
+            return PartOf(self.spread.name, self.number)
         return self.axes, None if self.place is None else self.piece.part
 
-    def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the measurements of all blocks, with nan for those on other ranks."""
-        if not self.blocks:
-            return measured
-        found = {}
+    def add_measured(self, found: dict[str, Any], measured: Mapping[str, Any]) -> None:
+        """Put the measurements of this part beside those of others of the piece, with nan for blocks on other ranks."""
         for key, x in measured.items():
-            found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
+            if not self.blocks:
+                found.setdefault(key, x)
+                continue
+            if key not in found:
+                found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
             found[key][np.ix_(*self.blocks)] = np.reshape(x, tuple(map(len, self.blocks))) if np.ndim(x) else x
-        return found
 
 
 @dataclass(frozen=True)
@@ -193,18 +193,12 @@ class Plan:
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[Name, dict[str, Any]]]:
         """Yield the names of tensors with the jobs' measurements of them."""
-        found: dict[tuple[int, int], Mapping[str, Any]] = {}
+        found: dict[tuple[int, int], dict[str, Any]] = {}
         for one in self.held:
-            key, now = (one.member, one.number), one.everywhere(next(each))
-            found[key] = _joined(found[key], now) if key in found else now
+            one.add_measured(found.setdefault((one.member, one.number), {}), next(each))
         for i, plan in enumerate(self.members):
             pieces = plan.layout.pieces
             yield plan.name, summary([found[i, number] for number in range(len(pieces))], pieces)
-
-
-def _joined(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the union of both: a box knows nothing of blocks in which it has no part."""
-    return {key: np.where(np.isnan(a[key]), b[key], a[key]) for key in a}
 
 
 def fields_of(rule: Any, layout: Layout, ndim: int) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:

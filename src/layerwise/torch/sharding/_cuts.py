@@ -47,14 +47,21 @@ def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
     """
     if not is_dtensor(value):
         return here
+    inner = prod(added)
+    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
+    return _dtensor(here, value.device_mesh, value.placements, (*value.shape, *added), stride)
+
+
+def _dtensor(here: Tensor, mesh: Any, placements: tuple[Any, ...], whole: Shape, stride: Shape) -> Tensor:
+    """Return the DTensor of which this is the local part."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    inner = prod(added)
-    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
-    meta = TensorMeta(torch.Size((*value.shape, *added)), stride, here.dtype)
+    # Not by from_local, which would bring what is offloaded to the mesh's device.
+    spec = DTensorSpec(mesh, placements, tensor_meta=TensorMeta(torch.Size(whole), stride, here.dtype))
     made: Any = DTensor
-    return made(here, DTensorSpec(value.device_mesh, value.placements, tensor_meta=meta), requires_grad=False)
+    wrapper: Tensor = made(here, spec, requires_grad=False)
+    return wrapper
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,7 @@ class Cut:
 
     @property
     def parts(self) -> int:
-        n = 1
-        for axis, _ in self.axes:
-            n *= len(axis.ranks)
-        return n
+        return prod(len(axis.ranks) for axis, _ in self.axes)
 
     @property
     def processes(self) -> int:
@@ -103,16 +107,8 @@ class Cut:
 
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
         """Return a statistic, or a state of the tensor's shape, of which this is the local part."""
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
-        meta = TensorMeta(torch.Size(whole), stride, here.dtype)
-        # Not by from_local, which would bring what is offloaded to the mesh's device.
-        spec = DTensorSpec(self.mesh, self.along(kept), tensor_meta=meta)
-        made: Any = DTensor
-        wrapper: Tensor = made(here, spec, requires_grad=False)
-        return wrapper
+        return _dtensor(here, self.mesh, self.along(kept), whole, stride)
 
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why this would divide groups of 8 bits, or an empty string."""
@@ -192,6 +188,12 @@ def is_cut(p: Tensor) -> bool:
     spec: Any = p
     mesh = spec.device_mesh
     return any(not placement.is_replicate() and mesh.size(i) > 1 for i, placement in enumerate(spec.placements))
+
+
+def axis_of(group: Any) -> Axis:
+    """Return the processes of a group."""
+    device_type = torch.distributed.get_backend_config(group).partition(":")[0]
+    return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, device_type)
 
 
 def _axis(mesh: Any, i: int) -> Axis:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from layerwise.core.plan import Box, Held, Place, Plan
+from layerwise.core.plan import Held, Place, Plan
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
 from layerwise.torch.sharding._cuts import Cut
@@ -51,14 +51,14 @@ def held_in_buffer(
     """Return the boxes in a rank's buffer, and the lengths of those parts of its state that lie box by box."""
     lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
     found: list[Held] = []
-    for i, plan in enumerate(members):
-        runs = [one for one in flat.ranks[rank] if one.spread.name == plan.name]
+    for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
         for number, piece in enumerate(plan.layout.pieces):
-            each = [box for one in runs for box in boxes_of(piece, plan.shape, one.start, one.end, one.offset)]
-            for origin, size, place in each or [nothing(piece)]:
-                blocks = tuple(list(range(origin[d], origin[d] + size[d])) for d in sorted(piece.block_dims))
-                where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, size, lengths)
-                found.append(Held(piece, number, i, *where, Box(runs[0].spread, origin, size)))
+            each = [one for stretch in spread.ranks[rank] for one in boxes_of(piece, stretch)]
+            for box, place in each or [nothing(piece)]:
+                starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
+                blocks = tuple(list(range(at, at + n)) for at, n in starts)
+                where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
+                found.append(Held(piece, number, i, *where, box, spread))
     return tuple(found), lengths
 
 

@@ -6,18 +6,50 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held
+from layerwise.core.plan import Box, Held
 from layerwise.drive import TensorRequest
+from layerwise.layout import Piece
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._stretches import Cells, seen, shared
+from layerwise.torch.sharding._stretches import Spread, boxes_of, seen
 
 Asked = tuple[Held, TensorRequest, int]  # a request of a part, and where its partial sums begin
+
+
+class Cells:
+    """The numbers that a request's total has: one for each entry along the dimensions that it does not run over."""
+
+    def __init__(self, piece: Piece, q: TensorRequest) -> None:
+        self._piece, self._dims, self._once = piece, {*q.dims, *q.once}, q.once  # along `once` numbers repeat
+        shape = tuple(1 if d in self._dims else n for d, n in enumerate(seen(piece)))
+        self._all = np.arange(prod(shape)).reshape(shape)
+
+    def of(self, box: Box) -> np.ndarray:
+        """Return the numbers of the cells to which a box adds, in its own order."""
+        size = tuple(1 if d in self._dims else n for d, n in enumerate(box.size))
+        found: np.ndarray = box.of(self._all, size).ravel()
+        return found
+
+    def counts(self, box: Box) -> bool:
+        """Return True if a box is the one, among those with the same numbers, that adds them."""
+        return all(box.origin[d] == 0 for d in self._once)
+
+    def shared(self, spread: Spread) -> np.ndarray:
+        """Return the cells to which several ranks add, and a single one: all ranks then know the number."""
+        if self._all.size == 1:
+            return np.zeros(1, np.int64)
+        ranks = np.zeros(self._all.size, np.int32)
+        for stretches in spread.ranks:
+            touched = [self.of(box) for one in stretches for box, _ in boxes_of(self._piece, one)]
+            if touched:
+                ranks[np.unique(np.concatenate(touched))] += 1
+        return np.flatnonzero(ranks > 1)
 
 
 class Totals:
@@ -60,16 +92,16 @@ class Totals:
 
     def _cells(self, each: Sequence[Asked]) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the cells of a piece's total to which others may add, and those to which each part here does."""
-        held, q, at = each[0]
+        held, q, _ = each[0]
         boxes = [one.box for one, _, _ in each if one.box is not None]
         if not boxes:
             all_of_them = np.arange(q.length // q.digits)
             return all_of_them, [all_of_them]
-        cells = Cells(seen(held.piece), q.dims, q.once)
+        cells = Cells(held.piece, q)
         for box, (_, request, at) in zip(boxes, each, strict=True):
             if not cells.counts(box):
                 self._again.append(np.arange(at, at + request.length))
-        return shared(boxes[0].spread, held.piece, q.dims, q.once), list(map(cells.of, boxes))
+        return cells.shared(held.spread), list(map(cells.of, boxes))
 
     def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
         """Return so many new numbers."""
@@ -124,5 +156,5 @@ class Round:
 def numbers_of(jobs: Sequence[Held]) -> list[int]:
     """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
     known: dict[Hashable, int] = {}
-    each = [i if held.box is None else (held.box.spread, held.number) for i, held in enumerate(jobs)]
+    each = [i if held.box is None else (held.spread, held.number) for i, held in enumerate(jobs)]
     return [known.setdefault(one, len(known)) for one in each]

@@ -24,7 +24,6 @@ from layerwise.torch.step._state import checked as checked_state
 from layerwise.torch.tools._members import Member, checked, members
 
 State = dict[str, Any]
-OURS = "one of layerwise.torch", "Pass the optimizer."
 
 
 def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
@@ -35,7 +34,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     Args:
         optimizer: An optimizer of flat buffers.
     """
-    with _with_buffers(checked(optimizer, *OURS)):
+    with _with_buffers(checked(optimizer)):
         return _full_state_dict(optimizer)
 
 
@@ -63,7 +62,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
     """
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
-    with _with_buffers(checked(optimizer, *OURS)):
+    with _with_buffers(checked(optimizer)):
         _load(optimizer, state_dict)
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.storage.options import Wanted
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.step._plan import Plan
-
-Optimizers = Optimizer | Iterable[Optimizer]
-"""An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 
 
 class Member(NamedTuple):
@@ -42,17 +37,12 @@ class Member(NamedTuple):
         return own._plan_for(self.p, self.group, own._settings_of(self.group), self.name)
 
 
-def checked(optimizer: Any, wanted: str, way_out: str) -> Optimizer:
+def checked(optimizer: Any) -> Optimizer:
     """Return the optimizer, or raise if it is none of ours."""
     if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(sentence("optimizer", wanted, optimizer, way_out))
+        way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its state."
+        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, way_out))
     return optimizer
-
-
-def each_of(optimizer: Any, wanted: str, way_out: str) -> list[Optimizer]:
-    """Return the optimizer, or several, as a list."""
-    found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
-    return [checked(one, wanted, way_out) for one in found]
 
 
 def members(optimizer: Optimizer) -> list[list[Member]]:

@@ -11,20 +11,19 @@ from torch import Tensor, nn
 from layerwise.core.storing import full_weights, set_weights
 from layerwise.errors import ContradictionError, StateError
 from layerwise.storage.options import MASTER, REMAINDER
+from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._storage import put_weights_in_form
 from layerwise.torch.step._tensors import FLOATING, LOW
-from layerwise.torch.tools._members import Member, Optimizers, each_of, members
+from layerwise.torch.tools._members import Member, checked, members
 
+Optimizers = Optimizer | Iterable[Optimizer]
+"""An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
 MOST_SHOWN = 5
-OURS = (
-    "one of layerwise.torch, or several",
-    "What wraps one, or steps parts of the model elsewhere, does not hold all of its weights.",
-)
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
@@ -82,7 +81,8 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
 
 
 def _members(optimizer: Any) -> list[Member]:
-    return [each for one in each_of(optimizer, *OURS) for group in members(one) for each in group]
+    found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    return [each for one in found for group in members(checked(one)) for each in group]
 
 
 def _check_not_flat(params: Iterable[Tensor]) -> None:

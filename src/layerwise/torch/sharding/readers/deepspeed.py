@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.torch.sharding._flat import Stretch
-from layerwise.torch.sharding._segments import Segments, Shard
+from layerwise.torch.sharding._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 # The flat partitions of a group's weights in full precision, and the parameters that lie in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
@@ -39,7 +39,7 @@ def from_deepspeed(engine: Any) -> Segments:
     names = _names(engine, zero)
     found = list((_by_parts if kind is STAGE_3 else _by_fragments)(zero, flats, lists, names))
     _check_stepped_together(inner, len(found))
-    segments = Segments.of(found, [{} for _ in inner.param_groups])
+    segments = segments_of(found, [{} for _ in inner.param_groups])
     for group in inner.param_groups:
         group.pop("param_names", None)  # of the parameters that were there before
     inner._buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]

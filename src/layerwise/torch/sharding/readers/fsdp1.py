@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._segments import ALONE, Segments, Shard, siblings
+from layerwise.torch.sharding._segments import ALONE, Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 FLAT = "_flat_param"
 LEAF = "leaf"
@@ -36,7 +36,7 @@ def from_fsdp1(model: nn.Module) -> Segments:
     shards = [one for name, module, handle in handles for one in _shards(name, module, handle)]
     own = {id(one.p) for one in shards}
     others = [Shard(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own]
-    return Segments.of([*shards, *others])
+    return segments_of([*shards, *others])
 
 
 def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
@@ -51,7 +51,7 @@ def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
     cut = handle.uses_sharded_strategy
     group = handle.process_group if cut else ALONE
     replicas = getattr(module, "_inter_node_pg", None) if cut else None
-    where = group, replicas, 0, siblings([flat, *(flat._params or ())])
+    where = group, replicas, 0, [flat, *(flat._params or ())]
     names = [prefix + without_wrappers(name) for name in flat._fqns]
     if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
         raise ParameterError(

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._segments import Segments, Shard
+from layerwise.torch.sharding._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 # Parameters of the model, and the shards that are stepped for them, group by group.
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
@@ -39,7 +39,7 @@ def from_megatron(optimizer: Any) -> Segments:
     params = [p for buffer in distributed.buffers for p in buffer.param_index_map]
     _check_whole(distributed, [(names[p], p) for p in params])
     shards = _with_empty_ones(distributed, params, names)
-    segments = Segments.of(shards, [_kept(group, inner.defaults) for group in inner.param_groups])
+    segments = segments_of(shards, [_kept(group, inner.defaults) for group in inner.param_groups])
     groups: list[list[Tensor]] = [[] for _ in inner.param_groups]
     for p, one in zip(params, shards, strict=True):
         distributed.model_param_group_index_map[p] = one.of_group, len(groups[one.of_group])
