@@ -209,6 +209,8 @@ def _check_alike(said: Sequence[Described], ranks: Sequence[int]) -> None:
 
 def _flat(p: Tensor, said: list[Any], ranks: Sequence[int], rank: int, group: Any, replicas: Axis | None) -> Flat:
     spreads = tuple(_spread(name, said, ranks) for name in _ordered(said, ranks))
+    if not spreads:
+        raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
     cut = len(ranks) > 1 or any(len(own) > 1 for spread in spreads for own in spread.ranks)
     if cut and group is None:
         raise ParameterError(

@@ -8,13 +8,13 @@ from itertools import count
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from layerwise.core.storing import as_numbers
 from layerwise.errors import StateError
 from layerwise.storage.options import SCALE, is_signed
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
+from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._gathering import local_state, on_host
 from layerwise.torch.step._bytes import saved
@@ -120,7 +120,7 @@ def _numbers(plan: Plan, member: Plan, state: Any) -> State:
     """Return the state of a whole tensor with numbers for codes, if it is one."""
     if not isinstance(state, Mapping) or "step" not in state:
         raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
-    whole = {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}
+    whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
     found = checked_state(member, whole)
     coded = [key for key in found if key + SCALE in found]
     numbers = {key: as_numbers(LIBRARY, found, key, is_signed(plan.rule, key)) for key in coded}

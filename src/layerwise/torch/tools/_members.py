@@ -47,5 +47,5 @@ def checked(optimizer: Any) -> Optimizer:
 
 def members(optimizer: Optimizer) -> list[list[Member]]:
     """Return the parameters of each group."""
-    groups = enumerate(optimizer.param_groups)
-    return [[Member(optimizer, group, p, name) for p, name in optimizer._named(i)] for i, group in groups]
+    each = [(group, optimizer._named(i)) for i, group in enumerate(optimizer.param_groups)]
+    return [[Member(optimizer, group, p, name) for p, name in own] for group, own in each]
