@@ -111,12 +111,8 @@ class Totals:
             self._model.append(own)
         return own
 
-    def fingerprint(self, described: str) -> bytes:
-        """Return a hash of the requests, which must be the same on all ranks."""
-        return hashlib.sha256(f"{described} {self._labels}".encode()).digest()
-
-    def on(self, device: torch.device, layout: bytes) -> Round:
-        """Return the destinations of sums, on their device."""
+    def on(self, device: torch.device, described: str) -> Round:
+        """Return the destinations of sums, on their device, with a hash that must be the same on all ranks."""
 
         def there(numbers: Sequence[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *numbers])).to(device)
@@ -126,6 +122,7 @@ class Totals:
         places = [there(one) for one in self._places]
         tensors = len(self._model)
         model = there(self._model).view(tensors, -1 if tensors else 0)
+        layout = hashlib.sha256(f"{described} {self._labels}".encode()).digest()
         return Round(self.requests, places, model, layout, into, there(self._again), self._length)
 
 
