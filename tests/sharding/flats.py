@@ -13,8 +13,7 @@ from sharding.models import SHAPES
 from torch import Tensor, nn
 
 from layerwise.torch import Segments, Stretch, flat
-from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._gathering import whole_of
+from layerwise.torch.sharding._flat import elements, flat_of
 from layerwise.torch.step._bytes import restored
 
 TENSORS = {f"{part}.{name}": shape for part, shapes in SHAPES.items() for name, shape in shapes.items()}
@@ -103,6 +102,19 @@ def given(segments: Segments, stretches: Described, values: Mapping[str, Tensor]
     """Give the buffers that hold something their gradients."""
     for p, one in zip(segments.parameters(), stretches, strict=True):
         p.grad = filled(one, values, p.dtype) if p.numel() else None
+
+
+def whole_of(known: Any, values: Tensor) -> dict[str, Tensor]:
+    """Whole tensors by name, given an array that lies as a buffer does."""
+    said: list[Any] = [[(one.name, one.start, one.end, elements(one, values)) for one in known.stretches]]
+    if known.axes:
+        [(axis, _)] = known.axes
+        [mine], said = said, [None] * len(axis.ranks)
+        dist.all_gather_object(said, mine, group=axis.group)
+    found = {one.name: torch.zeros(one.shape, dtype=values.dtype) for one in known.spreads}
+    for name, start, end, numbers in (each for one in said for each in one):
+        found[name].view(-1)[start:end] = numbers
+    return found
 
 
 def whole(opt: Any, segments: Segments) -> dict[str, Any]:

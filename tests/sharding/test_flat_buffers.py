@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from layerwise.blocks import Blocks
-from layerwise.errors import ParameterError, StateError
+from layerwise.errors import ParameterError, StateError, SynchronizationError
 from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat, param_groups
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.sharding._stretches import boxes
@@ -40,10 +40,9 @@ def test_a_stretch_is_made_of_few_boxes(seed):
     start = draw.randint(0, prod(shape))
     stretch = everything[start : draw.randint(start, prod(shape))]
     found = list(boxes(shape, start, start + len(stretch)))
-    for box in found:
-        place = tuple(slice(at, at + n) for at, n in zip(box.origin, box.size, strict=True))
-        assert torch.equal(box.view(stretch), everything.view(shape)[place])
-    assert torch.equal(torch.cat([everything[:0], *(box.view(stretch).flatten() for box in found)]), stretch)
+    for box, place in found:
+        assert torch.equal(place.of(stretch), box.of(everything.view(shape), box.size))
+    assert torch.equal(torch.cat([everything[:0], *(place.of(stretch).flatten() for _, place in found)]), stretch)
     assert len(found) < 2 * len(shape)
 
 
@@ -82,6 +81,31 @@ def test_descriptions_that_do_not_fit_together_are_refused_by_all(ranks, which):
         assert said.startswith(("SynchronizationError", "ParameterError"))
         assert MISTAKES[which][1] in said
         assert not described
+
+
+def test_a_buffer_of_nothing_but_padding_is_refused():
+    with pytest.raises(ParameterError, match="of 3 elements holds no tensor on any rank"):
+        Segments({nn.Parameter(torch.ones(3)): []})
+
+
+def test_a_tensor_lies_in_one_buffer():
+    buffers = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    with pytest.raises(SynchronizationError, match="'a' is in buffer 0 of rank 0 and in buffer 1 of rank 0"):
+        Segments({p: [("a", (2,), 0, 2)] for p in buffers})
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.ones(11, 6, device="meta"), torch.ones(3), 1.0], ids=["meta", "shape", "number"]
+)
+def test_a_whole_state_without_numbers_is_refused(wrong):
+    segments, buffer = whole_buffer()
+    opt = Lamb(segments.named_parameters())
+    buffer.grad = torch.ones_like(buffer)
+    opt.step()
+    state = flat.full_state_dict(opt)
+    state["state"][0]["exp_avg"] = wrong
+    with pytest.raises(StateError, match=r"'exp_avg' of first\.embed"):
+        flat.load_full_state_dict(opt, state)
 
 
 def test_a_buffer_that_is_described_again_holds_something_else():

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from sharding.flats import whole_of
 from sharding.layouts import mesh_of
 from sharding.models import BUSY, named, whole
 from torch import nn
@@ -27,7 +28,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.torch import flat
 from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.sharding._gathering import whole_of
 
 Wrap = Callable[[Any], Any]
 
@@ -108,7 +108,7 @@ def gathered(model: nn.Module, of: Callable[[Any], Any]) -> dict[str, Any]:
         for name, p in named(model).items():
             # Flat parameters of FSDP1 have no whole gradients there.
             known = flat_of(p) if name.endswith("_flat_param") else None
-            each = {name: of(p)} if known is None else whole_of(known, of(p))
+            each = {name: of(p)} if known is None else whole_of(known, of(p).detach())
             found.update({one: whole(x) for one, x in each.items()})
     return found
 

@@ -33,8 +33,8 @@ from layerwise.errors import (
     SynchronizationError,
     sentence,
 )
-from layerwise.torch.sharding._agreement import all_reduced, axis_of
-from layerwise.torch.sharding._cuts import Axis, is_dtensor, local
+from layerwise.torch.sharding._agreement import all_reduced
+from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _tensors
 

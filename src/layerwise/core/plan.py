@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from layerwise.core.library import Array, Library
-from layerwise.engines import Job
+from layerwise.engines import Job, PartOf
 from layerwise.hyper import Hyper
 from layerwise.layout import Kept, Layout, Piece, elementwise, kept_dims
 from layerwise.names import Name
@@ -27,39 +28,87 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
+class Place:
+    """The place of a part in a local array: a run of it, seen in a shape, and there some entries of each dimension."""
+
+    entries: tuple[slice, ...] = ()
+    run: slice | None = None  # None: the array as it is
+    shape: Shape = ()
+
+    def of(self, array: Any) -> Any:
+        """Return the part of an array."""
+        found = array if self.run is None else array[self.run].reshape(self.shape)
+        return found[self.entries] if self.entries else found
+
+
+@dataclass(frozen=True)
+class Box:
+    """Some entries along each dimension of a piece."""
+
+    origin: Shape
+    size: Shape
+
+    def of(self, piece: Any, size: Shape) -> Any:
+        """Return the part of a piece that this is, or the part of this size of a statistic of the piece."""
+        each = zip(self.origin, size, piece.shape, strict=True)
+        # A statistic has size 1 where it was summed, and there a single entry for all boxes.
+        return piece[tuple(slice(at, at + n) if whole > 1 else slice(0, n) for at, n, whole in each)]
+
+
+@dataclass(frozen=True)
 class Held:
     """The local part of one piece of a tensor, which is one job."""
 
     piece: Piece
-    axes: tuple[tuple[Any, int], ...] = ()  # over which it is cut, in the dimensions of the piece
+    number: int = 0  # of the piece
+    member: int = 0  # of the plan's tensors
+    axes: tuple[tuple[Any, int | None], ...] = ()  # over which it is cut, along a dimension of the piece or anywhere
     shape: Shape | None = None  # of the whole piece, if it is cut
     parts: int = 1
-    along: slice | None = None  # the place of the block in what is here, if it is the blocks' axis that is cut
     blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
+    place: Place | None = None  # in what is here; None: where the piece is in the tensor
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state that lies otherwise
+    box: Box | None = None  # where several parts of a piece may lie on one rank,
+    spread: Any = None  # and then the tensor with what each rank holds of it
 
-    def view(self, array: Array, kept: bool = True) -> Array:
-        """Return the piece's part of an array that extends along the blocks' axis, or has one entry a block."""
-        if self.along is None:
-            return self.piece.view(array)
-        part: Any = self.piece.part  # one block: those along an axis that is cut are laid out one by one
-        number = part.one[0]
-        place = self.along if kept else slice(number, number + 1)
-        return array[(slice(None),) * part.axis + (place,)]
+    def view(self, array: Array, key: str = "") -> Array:
+        """Return the part of an array that lies as the tensor does here, or of the state of this name."""
+        place = self.places.get(key, self.place)
+        return self.piece.view(array) if place is None else place.of(array)
+
+    def size(self, key: str) -> Shape:
+        """Return the shape of a box, or of its part of a state."""
+        own = () if self.box is None else self.box.size
+        return self.places[key].shape if key in self.places else own
+
+    def of_whole(self, whole: Array, key: str) -> Array:
+        """Return the part of a whole tensor, or of a state of it, that this box has."""
+        seen = self.piece.view(whole)
+        return cast("Box", self.box).of(seen.reshape(tuple(seen.shape) or (1,)), self.size(key))
 
     def index(self, whole: Callable[[], Index]) -> Index:
         """Return the places of its elements in the tensor, given those of the local part."""
-        found: Index = self.view(whole())
-        return found
+        if self.box is not None:
+            index = self.piece.view(index_of(self.spread.shape or (1,)))
+            return cast("Index", self.box.of(index, self.box.size))
+        return cast("Index", self.view(whole()))
 
-    def everywhere(self, measured: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the measurements of all blocks, with nan for those on other ranks."""
-        if not self.blocks:
-            return measured
-        found = {}
+    @property
+    def cut(self) -> Hashable:
+        """What jobs must share, besides their shapes, to be alike on all ranks."""
+        if self.box is not None:
+            return PartOf(self.spread.name, self.number)
+        return self.axes, None if self.place is None else self.piece.part
+
+    def add_measured(self, found: dict[str, Any], measured: Mapping[str, Any]) -> None:
+        """Put the measurements of this part beside those of others of the piece, with nan for blocks on other ranks."""
         for key, x in measured.items():
-            found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
+            if not self.blocks:
+                found.setdefault(key, x)
+                continue
+            if key not in found:
+                found[key] = np.full([self.piece.shape[d] for d in sorted(self.piece.block_dims)], np.nan)
             found[key][np.ix_(*self.blocks)] = np.reshape(x, tuple(map(len, self.blocks))) if np.ndim(x) else x
-        return found
 
 
 @dataclass(frozen=True)
@@ -79,7 +128,7 @@ class Plan:
     @classmethod
     def of(cls, name: Name, rule: Any, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
         """Return the plan of a tensor that is whole here."""
-        held = tuple(map(Held, layout.pieces))
+        held = tuple(Held(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,16 +150,17 @@ class Plan:
     @property
     def itself(self) -> bool:
         """True if the unchanged tensor is the only job."""
-        return len(self.held) == 1 and self.layout.pieces[0].part is None
+        return len(self.held) == 1 and self.held[0].place is None and self.layout.pieces[0].part is None
+
+    @property
+    def members(self) -> tuple[Plan, ...]:
+        """The plans of the tensors that are stored together."""
+        return (self,)
 
     @property
     def smallest(self) -> Shape:
         """The shape of the smallest tensor that is stored together."""
-        return self.shape
-
-    def member(self, one: Any) -> Plan:
-        """Return the plan of the tensor that this is a part of."""
-        return self
+        return min((one.shape for one in self.members), key=prod)
 
     def why_not_grouped(self) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits, or an empty string."""
@@ -134,27 +184,21 @@ class Plan:
         self, lib: Library, p: Array, arrays: Mapping[str, Array], storage: Callable[[Held], Storage | None]
     ) -> Iterator[Job]:
         """Yield the jobs of the tensor, given what of it is stepped and its state."""
-        stored = [lib.here(arrays[key]) if key in self.fields else None for key in self.kept]
-        here = lib.here(p)
+        here, stored = lib.here(p), {key: lib.here(arrays[key]) for key in self.fields}
         for one in self.held:
-            if one.piece.part is None:
-                made, view = self.rule.State(*stored), here
-            else:
-                made, view = self._state_of(one, stored), one.view(here)
-            cut = one.axes, None if one.along is None else one.piece.part
-            where = one.piece.block_dims, one.shape, one.parts, cut
-            yield Job(self.rule, one.piece.h, view, made, *where, storage(one))
-
-    def _state_of(self, one: Held, stored: Sequence[Array | None]) -> Any:
-        """Return the state of one of several pieces."""
-        axis = one.piece.part.axis if one.piece.part is not None else 0
-        each = zip(stored, self.kept.values(), strict=True)
-        views = (None if x is None else one.view(x, kept is None or kept[axis]) for x, kept in each)
-        return self.rule.State(*views)
+            fields = self.members[one.member].state_shapes.items()
+            state = self.rule.State(*(None if shape is None else one.view(stored[key], key) for key, shape in fields))
+            where = one.piece.block_dims, one.shape, one.parts, one.cut
+            yield Job(self.rule, one.piece.h, one.view(here), state, *where, storage(one))
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[Name, dict[str, Any]]]:
         """Yield the names of tensors with the jobs' measurements of them."""
-        yield self.name, summary([one.everywhere(next(each)) for one in self.held], self.layout.pieces)
+        found: dict[tuple[int, int], dict[str, Any]] = {}
+        for one in self.held:
+            one.add_measured(found.setdefault((one.member, one.number), {}), next(each))
+        for i, plan in enumerate(self.members):
+            pieces = plan.layout.pieces
+            yield plan.name, summary([found[i, number] for number in range(len(pieces))], pieces)
 
 
 def fields_of(rule: Any, layout: Layout, ndim: int) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:

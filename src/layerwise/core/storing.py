@@ -148,7 +148,7 @@ class Storing(NamedTuple):
 
     def _storage(self, arrays: Mapping[str, Array], held: Held, index: Any) -> Storage | None:
         """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
-        own = self._replace(plan=self.plan.member(held))
+        own = self._replace(plan=self.plan.members[held.member])
         fields = [own._format(arrays, field, held) for field in self.plan.rule.State._fields]
         formats = (own._format_of_weights(arrays, held), *fields)
         if all(one is None for one in formats):

@@ -30,8 +30,7 @@ from layerwise.torch.step import _schedule, _state, _tensors
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._memory import check_apart, readable
-from layerwise.torch.step._plan import Plan, check_step
-from layerwise.torch.step._plans import plan_of
+from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Current, Groups, capturing, check_capture
 from layerwise.torch.step._storage import storing
 from layerwise.torch.step._turn import Due, Turn, Work, with_gradients

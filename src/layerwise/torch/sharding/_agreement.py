@@ -25,7 +25,7 @@ from layerwise import __version__
 from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding import _on_device
-from layerwise.torch.sharding._cuts import Axis, Cut, axes_of
+from layerwise.torch.sharding._cuts import Axis, Cut, axes_of, axis_of
 from layerwise.torch.sharding._flat import Flat
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
@@ -294,11 +294,6 @@ def agreement_about(cuts: Sequence[Cut | Flat | None], left: str) -> Agreement |
     """
     axes, replicas, joint = axes_of(cuts)
     return Agreement(axes, replicas, joint, left=left) if axes else None
-
-
-def axis_of(group: Any) -> Axis:
-    device_type = dist.get_backend_config(group).partition(":")[0]
-    return Axis(tuple(dist.get_process_group_ranks(group)), group, device_type)
 
 
 def reduced(axis: Axis, sums: Tensor, patience: timedelta | None = None) -> Arriving[Tensor]:

@@ -11,9 +11,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held
-from layerwise.errors import GradientError, ParameterError
-from layerwise.layout import Kept, Layout, Piece
+from layerwise.errors import GradientError, ParameterError, StateError
+from layerwise.layout import Kept
 from layerwise.storage.groups import GROUP
 from layerwise.torch.sharding._flat import Flat, checked_flat_of, flat_of
 
@@ -48,14 +47,21 @@ def like(value: Any, here: Tensor, added: Shape = ()) -> Any:
     """
     if not is_dtensor(value):
         return here
+    inner = prod(added)
+    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
+    return _dtensor(here, value.device_mesh, value.placements, (*value.shape, *added), stride)
+
+
+def _dtensor(here: Tensor, mesh: Any, placements: tuple[Any, ...], whole: Shape, stride: Shape) -> Tensor:
+    """Return the DTensor of which this is the local part."""
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    inner = prod(added)
-    stride = (*(n * inner for n in value.stride()), *(prod(added[i + 1 :]) for i in range(len(added))))
-    meta = TensorMeta(torch.Size((*value.shape, *added)), stride, here.dtype)
+    # Not by from_local, which would bring what is offloaded to the mesh's device.
+    spec = DTensorSpec(mesh, placements, tensor_meta=TensorMeta(torch.Size(whole), stride, here.dtype))
     made: Any = DTensor
-    return made(here, DTensorSpec(value.device_mesh, value.placements, tensor_meta=meta), requires_grad=False)
+    wrapper: Tensor = made(here, spec, requires_grad=False)
+    return wrapper
 
 
 @dataclass(frozen=True)
@@ -78,10 +84,7 @@ class Cut:
 
     @property
     def parts(self) -> int:
-        n = 1
-        for axis, _ in self.axes:
-            n *= len(axis.ranks)
-        return n
+        return prod(len(axis.ranks) for axis, _ in self.axes)
 
     @property
     def processes(self) -> int:
@@ -104,16 +107,22 @@ class Cut:
 
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
         """Return a statistic, or a state of the tensor's shape, of which this is the local part."""
-        from torch.distributed.tensor import DTensor
-        from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
-
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
-        meta = TensorMeta(torch.Size(whole), stride, here.dtype)
-        # Not by from_local, which would bring what is offloaded to the mesh's device.
-        spec = DTensorSpec(self.mesh, self.along(kept), tensor_meta=meta)
-        made: Any = DTensor
-        wrapper: Tensor = made(here, spec, requires_grad=False)
-        return wrapper
+        return _dtensor(here, self.mesh, self.along(kept), whole, stride)
+
+    def why_not_grouped(self, shape: Shape) -> str:
+        """Return the reason why this would divide groups of 8 bits, or an empty string."""
+        parts: dict[int, int] = {}
+        for axis, d in self.axes:
+            parts[d] = parts.get(d, 1) * len(axis.ranks)
+        scattered = any(hasattr(x, "split_factor") for x in self.placements)
+        for d, n in parts.items():
+            rows = d == 0 and len(shape) > 1
+            row = prod(shape[1:]) if len(shape) > 1 else shape[0]
+            even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
+            if not rows and not even:
+                return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
+        return ""
 
     def local_indices(self, dim: int, n: int) -> list[int]:
         """Return the indices along a dimension that this rank holds."""
@@ -134,6 +143,18 @@ def _moved_to_first(placement: Any) -> Any:
     """Return the placement along the only dimension of a vector."""
     factor = getattr(placement, "split_factor", None)
     return type(placement)(0) if factor is None else type(placement)(0, split_factor=factor)
+
+
+def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_out: str) -> Tensor:
+    """Return a tensor cut in this way, or raise if it lies on another mesh."""
+    from torch.distributed.tensor import distribute_tensor
+
+    if not is_dtensor(value):
+        return distribute_tensor(value, mesh, placements, src_data_rank=None)
+    if value.device_mesh != mesh:
+        raise StateError(f"{what} lies on {value.device_mesh}, the parameter on {mesh}. {way_out}")
+    found: Tensor = value if value.placements == placements else value.redistribute(placements=placements)
+    return found
 
 
 def cut_of(name: str, p: Tensor) -> Cut | Flat | None:
@@ -167,6 +188,12 @@ def is_cut(p: Tensor) -> bool:
     spec: Any = p
     mesh = spec.device_mesh
     return any(not placement.is_replicate() and mesh.size(i) > 1 for i, placement in enumerate(spec.placements))
+
+
+def axis_of(group: Any) -> Axis:
+    """Return the processes of a group."""
+    device_type = torch.distributed.get_backend_config(group).partition(":")[0]
+    return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, device_type)
 
 
 def _axis(mesh: Any, i: int) -> Axis:
@@ -208,42 +235,6 @@ def local_parts(
 
 def _lies_elsewhere(p: Any, g: Any) -> bool:
     return is_dtensor(p) and is_dtensor(g) and bool(g.device_mesh == p.device_mesh and g.placements != p.placements)
-
-
-def held(layout: Layout, cut: Cut | None) -> tuple[Held, ...]:
-    """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
-    if cut is None or not cut.axes:
-        return tuple(map(Held, layout.pieces))
-    return tuple(_held(piece, cut) for piece in layout.pieces)
-
-
-def _held(piece: Piece, cut: Cut) -> Held:
-    part, axes, along = piece.part, cut.axes, None
-    blocks: tuple[list[int], ...] = ()
-    if part is not None and part.one is not None and cut.cuts(part.axis):
-        _, start, end, length = part.one
-        here = [i for i, at in enumerate(cut.local_indices(part.axis, length)) if start <= at < end]
-        along = slice(here[0], here[-1] + 1) if here else slice(0, 0)
-    elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
-        blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
-    elif part is not None and part.one is None and not part.drop:
-        axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
-    return Held(piece, axes, piece.shape, cut.parts, along, blocks)
-
-
-def cuts_groups(cut: Cut, shape: Shape) -> str:
-    """Return the reason why a cut would divide groups of 8 bits, or an empty string."""
-    parts: dict[int, int] = {}
-    for axis, d in cut.axes:
-        parts[d] = parts.get(d, 1) * len(axis.ranks)
-    scattered = any(hasattr(x, "split_factor") for x in cut.placements)
-    for d, n in parts.items():
-        rows = d == 0 and len(shape) > 1
-        row = prod(shape[1:]) if len(shape) > 1 else shape[0]
-        even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
-        if not rows and not even:
-            return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
-    return ""
 
 
 def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Axis | None]:

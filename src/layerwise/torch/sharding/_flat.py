@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
+from weakref import ReferenceType
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ParameterError, StateError
-from layerwise.torch.sharding._stretches import Shape, Spread
-
-
-class Stretch(NamedTuple):
-    """A stretch of a flat buffer, which holds a part of a tensor.
-
-    Attributes:
-        name: The name of the tensor.
-        shape: The shape of the whole tensor.
-        start: The first element of the tensor that is here, counted in row-major order.
-        end: The element after the last one.
-        offset: The place in the buffer where they begin; None is right after the stretch before.
-    """
-
-    name: str
-    shape: Shape
-    start: int
-    end: int
-    offset: int | None = None
-
-
-class Placed(NamedTuple):
-    """A stretch whose place in its buffer is known, with the tensor that it is of."""
-
-    spread: Spread
-    start: int
-    end: int
-    offset: int
-
-    def of(self, buffer: Any) -> Any:
-        """Return its elements of the buffer, or of an array laid out like the buffer."""
-        return buffer[self.offset : self.offset + self.end - self.start]
+from layerwise.torch.sharding._stretches import Shape, Spread, Stretch
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,34 +22,25 @@ class Flat:
     """The contents of a flat buffer, on this rank and on the others of its group."""
 
     length: int
-    ranks: tuple[tuple[Placed, ...], ...]  # of each rank; of a tensor without a part there, an empty one
+    spreads: tuple[Spread, ...]  # of which some rank's buffer has a part, in the order that they have on all ranks
     rank: int
-    axes: tuple[tuple[Any, int], ...] = ()  # the one over which tensors lie; their boxes say along which dimensions
+    parts: int = 1
+    axes: tuple[tuple[Any, None], ...] = ()  # the one over which tensors lie, cut anywhere
     replicas: tuple[Any, ...] = ()
-    has_gradient: Callable[[], bool] | None = None  # for a buffer that holds nothing
+    beside: tuple[ReferenceType[Tensor], ...] = ()  # parameters that have gradients when this has one
 
     @property
-    def stretches(self) -> tuple[Placed, ...]:
-        return self.ranks[self.rank]
-
-    @property
-    def spreads(self) -> tuple[Spread, ...]:
-        """The tensors of which some rank's buffer has a part, in the order that they have on all ranks."""
-        return tuple(dict.fromkeys(one.spread for one in self.stretches))
+    def stretches(self) -> list[Stretch]:
+        """What is here."""
+        return [stretch for one in self.spreads for stretch in one.ranks[self.rank]]
 
     @property
     def processes(self) -> int:
-        n = 1
-        for axis in (*(axis for axis, _ in self.axes), *self.replicas):
-            n *= len(axis.ranks)
-        return n
+        return prod(len(axis.ranks) for axis in (*(axis for axis, _ in self.axes), *self.replicas))
 
-    @property
-    def parts(self) -> int:
-        return len(self.ranks)
-
-    def holds_nothing(self) -> bool:
-        return all(one.start == one.end for one in self.stretches)
+    def why_not_grouped(self, shape: Shape) -> str:
+        """Return the reason why state cannot be stored in groups of 8 bits."""
+        return "stretches of a flat buffer begin and end within groups"
 
     def described(self) -> tuple[Any, ...]:
         return tuple(spread.described() for spread in self.spreads)
@@ -87,7 +49,7 @@ class Flat:
 ASKERS = "torch.distributed.fsdp", "torch.distributed.checkpoint"
 OWN = "layerwise."  # whose functions know what they ask for, wherever they are called
 MOST_FRAMES = 4  # between those and an optimizer, of what wraps one
-FORGOTTEN = Flat(0, ((),), 0)  # of the copy of a buffer, which may be on another rank
+FORGOTTEN = Flat(0, (), 0)  # of the copy of a buffer, which may be on another rank
 _changes = [0]  # how often descriptions were added or replaced
 _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
 
@@ -167,16 +129,24 @@ def check_asker(parameters: Iterable[Tensor]) -> None:
 def missing_gradient(p: Tensor) -> Tensor | None:
     """Return an empty gradient for a buffer without elements, if ranks with elements have theirs."""
     flat = flat_of(p)
-    if flat is None or not p.requires_grad or flat.has_gradient is None or not flat.holds_nothing():
+    if flat is None or not flat.beside or not p.requires_grad or flat.stretches:
         return None
-    return torch.zeros_like(p) if flat.has_gradient() else None
+    alive = [x for x in (one() for one in flat.beside) if x is not None]
+    nowhere = all((own := flat_of(x)) is not None and not own.stretches for x in alive)  # only others can have one
+    return torch.zeros_like(p) if nowhere or any(x.grad is not None for x in alive) else None
+
+
+def elements(stretch: Stretch, buffer: Tensor) -> Tensor:
+    """Return what a stretch has of a buffer, or of a tensor that lies like it."""
+    at = stretch.offset or 0
+    return buffer[at : at + stretch.end - stretch.start]
 
 
 def stretched(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield gradients without the gaps between the stretches of a buffer."""
     for p, g in zip(params, grads, strict=True):
         flat = flat_of(p)
-        yield from [g] if flat is None else (one.of(g) for one in flat.stretches)
+        yield from [g] if flat is None else (elements(one, g) for one in flat.stretches)
 
 
 def tensors_of(p: Tensor, name: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""Conversion between flat buffers and whole tensors."""
+"""States of whole tensors, gathered from the boxes of them that ranks hold, and cut into those."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -10,14 +10,45 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.layout import Piece
+from layerwise.core.plan import Held, Plan
+from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import Flat
-from layerwise.torch.sharding._held import HeldBox
+from layerwise.torch.sharding._held import held_in_buffer
 
 CPU = torch.device("cpu")
+State = dict[str, Any]
 
 
-def gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
+def on_host(x: Any) -> Tensor:
+    """Return a whole tensor in the host's memory; of a DTensor all ranks call this together."""
+    whole: Tensor = x.full_tensor() if is_dtensor(x) else x
+    return whole.detach().to(CPU, copy=True)
+
+
+def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
+    """Return the states of the tensors in a buffer, whole and by name. All ranks call this together."""
+    ranks = [held_in_buffer(plan.rule, plan.members, flat, rank)[0] for rank in range(flat.parts)]
+    found: dict[str, State] = {str(one.name): {} for one in plan.members}
+    for key, x in sorted(state.items()):  # in an order that is the same on all ranks
+        each = {name: x.clone() for name in found} if key == "step" else _whole(plan, flat, ranks, key, x)
+        for name, one in each.items():
+            found[name][key] = one
+    return found
+
+
+def _whole(plan: Plan, flat: Flat, ranks: Sequence[Sequence[Held]], key: str, x: Tensor) -> dict[str, Tensor]:
+    shapes = [one.state_shapes.get(key, one.shape) for one in plan.members]
+    found = {i: torch.zeros(shape, dtype=x.dtype) for i, shape in enumerate(shapes) if shape is not None}
+    each = [[one for one in held if one.member in found] for held in ranks]
+    sizes = [[prod(one.size(key)) for one in held] for held in each]
+    here = torch.cat([x[:0], *(one.view(x, key).reshape(-1) for one in each[flat.rank])])
+    for held, own, numbers in zip(each, sizes, _gathered(flat, here, list(map(sum, sizes))), strict=True):
+        for one, part in zip(held, torch.split(numbers, own), strict=True):
+            one.of_whole(found[one.member], key).copy_(part.view(one.size(key)))
+    return {str(plan.members[i].name): one for i, one in found.items()}
+
+
+def _gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     """Return the numbers of each of so many ranks, in the host's memory."""
     if not flat.axes:
         return [here.to(CPU, copy=True)]
@@ -30,46 +61,13 @@ def gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     return [one[: n * size].to(CPU).view(here.dtype) for one, n in zip(each, lengths, strict=True)]
 
 
-def whole_of(flat: Flat, values: Tensor) -> dict[str, Tensor]:
-    """Return whole tensors by name, given an array laid out like the buffer."""
-    here = torch.cat([one.of(values) for one in flat.stretches]) if flat.stretches else values[:0]
-    lengths = [sum(one.end - one.start for one in stretches) for stretches in flat.ranks]
-    found = {one.name: torch.zeros(one.shape, dtype=values.dtype) for one in flat.spreads}
-    for stretches, numbers in zip(flat.ranks, gathered(flat, here, lengths), strict=True):
-        parts = torch.split(numbers, [one.end - one.start for one in stretches])
-        for one, part in zip(stretches, parts, strict=True):
-            found[one.spread.name].view(-1)[one.start : one.end] = part
-    return found
-
-
-def put_whole(flat: Flat, values: Tensor, whole: Mapping[str, Tensor]) -> None:
-    """Write the buffer's parts of whole tensors to their places."""
-    for one in flat.stretches:
-        one.of(values).copy_(whole[one.spread.name].reshape(-1)[one.start : one.end])
-
-
-Places = Sequence[tuple[str, Piece, HeldBox, Sequence[bool], tuple[int, tuple[int, ...]]]]
-
-
-def whole_of_boxes(
-    flat: Flat, values: Tensor, ranks: Sequence[Places], lengths: Sequence[int], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Tensor]:
-    """Return whole states by the tensors' names, given those of the boxes, one after the other."""
-    found = {name: torch.zeros(shape, dtype=values.dtype) for name, shape in shapes.items()}
-    for places, numbers in zip(ranks, gathered(flat, values, lengths), strict=True):
-        for part, own in _each(places, found, numbers):
-            part.copy_(own)
-    return found
-
-
-def put_whole_in_boxes(values: Tensor, places: Places, whole: Mapping[str, Tensor]) -> None:
-    """Write the boxes' parts of whole states to their places."""
-    for part, own in _each(places, whole, values):
-        own.copy_(part)
-
-
-def _each(places: Places, whole: Mapping[str, Tensor], values: Tensor) -> Iterator[tuple[Any, Any]]:
-    """Yield each box's part of a whole state, and of the states that lie box by box."""
-    for name, piece, box, extends, (start, shape) in places:
-        part = box.of_whole(piece.view(whole[name]), extends)
-        yield part, values[start : start + prod(shape)].view(shape)
+def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:
+    """Return a buffer's part of a state, given that of whole tensors by name."""
+    dtypes = {x.dtype for x in whole.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    values = torch.zeros(plan.state_shapes.get(key) or tuple(p.shape), dtype=dtype, device=p.device)
+    for one in plan.held:
+        name = str(plan.members[one.member].name)
+        if name in whole:
+            one.view(values, key).copy_(one.of_whole(whole[name], key))
+    return values

@@ -1,60 +1,74 @@
-"""The boxes of tensors that a flat buffer holds."""
+"""The parts of tensors that lie on a rank, as jobs: those of a cut tensor, and the boxes in a flat buffer.
+
+A state that has a number for each element of all tensors of a buffer lies as the buffer does. Any other is the boxes'
+parts of it, one after the other: of row statistics those of the box's rows, of column statistics those of its columns.
+So every rank that holds a part of a row has that row's number.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-from layerwise.core.plan import Held
-from layerwise.storage.index import Index, index_of
-from layerwise.torch.sharding._flat import Placed
-from layerwise.torch.sharding._stretches import Box, Shape, Spread, seen
+from layerwise.core.plan import Held, Place, Plan
+from layerwise.layout import Kept, Layout, Piece, piece_dims
+from layerwise.storage.options import is_of_layer
+from layerwise.torch.sharding._cuts import Cut
+from layerwise.torch.sharding._flat import Flat
+from layerwise.torch.sharding._stretches import boxes_of, nothing, seen
 
-Field = tuple[int, Shape] | None  # where a box's part of a state begins, and its shape; None: as in the buffer
+Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class HeldBox(Held):
-    """A box of a tensor, of which a flat buffer holds a stretch; it is one job."""
+def held_of_cut(layout: Layout, kept: Mapping[str, Kept | None], cut: Cut | None) -> tuple[Held, ...]:
+    """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
+    if cut is None or not cut.axes:
+        return tuple(Held(piece, i) for i, piece in enumerate(layout.pieces))
+    return tuple(_held(piece, i, kept, cut) for i, piece in enumerate(layout.pieces))
 
-    box: Box
-    placed: Placed
-    number: int  # of the piece
-    fields: Mapping[str, Field] = field(compare=False)
 
-    @property
-    def whole(self) -> Hashable:
-        """The tensor and the piece that it is a part of."""
-        return self.spread, self.number
+def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) -> Held:
+    part, axes, place, places = piece.part, cut.axes, None, dict[str, Place]()
+    blocks: tuple[list[int], ...] = ()
+    if part is not None and part.one is not None and cut.cuts(part.axis):
+        i, start, end, length = part.one
+        here = [at for at, entry in enumerate(cut.local_indices(part.axis, length)) if start <= entry < end]
+        before = (slice(None),) * part.axis
+        place = Place((*before, slice(here[0], here[-1] + 1) if here else slice(0, 0)))
+        one = Place((*before, slice(i, i + 1)))  # of what has a number for each block
+        places = {key: one for key, extends in kept.items() if extends is not None and not extends[part.axis]}
+    elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
+        blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
+    elif part is not None and part.one is None and not part.drop:
+        axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
+    return Held(piece, number, 0, axes, piece.shape, cut.parts, blocks, place, places)
 
-    @property
-    def spread(self) -> Spread:
-        return self.placed.spread
 
-    def view(self, array: Any, kept: bool = True) -> Any:
-        """Return its elements of the buffer, or of an array laid out like the buffer."""
-        return self.box.view(self.placed.of(array))
+def held_in_buffer(
+    rule: Any, members: Sequence[Plan], flat: Flat, rank: int
+) -> tuple[tuple[Held, ...], dict[str, int]]:
+    """Return the boxes in a rank's buffer, and the lengths of those parts of its state that lie box by box."""
+    lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
+    found: list[Held] = []
+    for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
+        for number, piece in enumerate(plan.layout.pieces):
+            each = [one for stretch in spread.ranks[rank] for one in boxes_of(piece, stretch)]
+            for box, place in each or [nothing(piece)]:
+                starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
+                blocks = tuple(list(range(at, at + n)) for at, n in starts)
+                where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
+                found.append(Held(piece, number, i, *where, box, spread))
+    return tuple(found), lengths
 
-    def of_state(self, key: str, array: Any) -> Any:
-        """Return its part of a state."""
-        place = self.fields[key]
-        if place is None:
-            return self.view(array)
-        start, shape = place
-        return array[start : start + prod(shape)].view(shape)
 
-    def of_whole(self, array: Any, extends: Sequence[bool]) -> Any:
-        """Return its part of a state of the whole tensor, which extends along some of the piece's dimensions."""
-        shape = tuple(n if along else 1 for n, along in zip(seen(self.piece), extends, strict=True))
-        each = zip(self.box.origin, self.box.size, extends, strict=True)
-        return array.view(shape)[tuple(slice(at, at + n) if along else slice(0, 1) for at, n, along in each)]
-
-    def index(self, whole: Callable[[], Index]) -> Index:
-        part, box = self.piece.part, self.box
-        one = part is not None and part.one is not None
-        index = index_of((self.spread.shape or (1,)) if one else seen(self.piece))
-        first = part.one[1] if one and part is not None and part.one is not None else 0
-        starts = [at + (first if part is not None and d == part.axis else 0) for d, at in enumerate(box.origin)]
-        return index[tuple(slice(at, at + n) for at, n in zip(starts, box.size, strict=True))]
+def _places(rule: Any, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, Place]:
+    """Return the places of a box's parts of the state, and count them."""
+    places = {}
+    for key, extends in zip(rule.State._fields, piece_dims(rule, piece), strict=True):
+        if key in lengths and extends is not None:
+            each = zip(size, extends or (not is_of_layer(rule, key),), strict=True)
+            shape = tuple(n if along else 1 for n, along in each)
+            places[key] = Place((), slice(lengths[key], lengths[key] + prod(shape)), shape)
+            lengths[key] += prod(shape)
+    return places

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import zip_longest
 from math import prod
-from typing import Any
+from operator import itemgetter
+from typing import Any, NamedTuple
 from weakref import ref
 
 import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
-from layerwise.torch.sharding._cuts import Axis, in_group, is_dtensor
-from layerwise.torch.sharding._flat import Flat, Placed, Stretch, flat_of, know
-from layerwise.torch.sharding._stretches import Spread, gaps
+from layerwise.torch.sharding._cuts import Axis, axis_of, in_group, is_dtensor
+from layerwise.torch.sharding._flat import Flat, know
+from layerwise.torch.sharding._stretches import Spread, Stretch, gaps
 
-Described = list[list[tuple[str, tuple[int, ...], int, int, int]]]  # the stretches of each buffer of a rank
+Described = list[list[Stretch]]  # those of each buffer of a rank, with all of their offsets
 Grouped = list[tuple[dict[str, Any], list[tuple[str, Tensor]]]]  # what groups have, and their buffers
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
 SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
+
+
+class Shard(NamedTuple):
+    """A parameter as another package maps it: the stretches in it, and the ranks that hold others of its tensors."""
+
+    name: str
+    p: Tensor
+    stretches: Sequence[Stretch] | None  # None: it is a whole tensor
+    group: Any = None
+    replicas: Any = None
+    of_group: int = 0  # of the optimizer's
+    beside: Sequence[Tensor] | None = None  # the parameters that have gradients when this has one
 
 
 class Segments:
@@ -45,30 +58,37 @@ class Segments:
         replicas: Any = None,
     ) -> None:
         flats = exchanged(buffers, group, replicas)
-        self._named = [
+        named = [
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
         ]
-        self._groups: Grouped = [({}, self._named)]
+        self._groups: Grouped = [({}, named)]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the buffers with names: the tensor's for a buffer of one tensor, otherwise a number."""
-        return list(self._named)
+        return [each for _, own in self._groups for each in own]
 
     def parameters(self) -> list[Tensor]:
         """Return the buffers."""
-        return [p for _, p in self._named]
+        return [p for _, p in self.named_parameters()]
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Return the buffers with names in the groups that they came in, or in one."""
         return [{**kept, "params": list(own)} for kept, own in self._groups]
 
 
-def named(parameters: Iterable[tuple[str, Tensor]], groups: Grouped | None = None) -> Segments:
-    """Return Segments of buffers that were described already."""
+def segments_of(shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
+    """Describe another package's shards, in its groups. All ranks with parts of their tensors call this together."""
+    for p in (one.p for one in shards if one.stretches is None):
+        know(p, None)
+    cut = [one for one in shards if one.stretches is not None]
+    for group in dict.fromkeys(one.group for one in cut):
+        ours = [one for one in cut if one.group is group]
+        buffers = {one.p: one.stretches or () for one in ours}
+        exchanged(buffers, group, ours[0].replicas, [one.beside for one in ours])
     made = Segments.__new__(Segments)
-    made._named = list(parameters)
-    made._groups = groups or [({}, made._named)]
+    members = [[(one.name, one.p) for one in shards if one.of_group == number] for number in range(len(groups))]
+    made._groups = list(zip(groups, members, strict=True))
     return made
 
 
@@ -76,16 +96,16 @@ def exchanged(
     buffers: Mapping[Tensor, Iterable[Any]],
     group: Any = None,
     replicas: Any = None,
-    gradients: Sequence[Callable[[], bool]] | None = None,
+    beside: Iterable[Iterable[Tensor] | None] = (),
 ) -> dict[Tensor, Flat]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
-    `gradients` say of each buffer whether it has a gradient where it has elements; else any of them says it of all.
+    `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
     """
     described, problem = _tried(buffers)
-    made = _compared(described, problem, buffers, _group(group), None if replicas is None else _axis(replicas))
-    own = gradients or [siblings(buffers)] * len(made)
-    flats = {p: replace(flat, has_gradient=one) for p, flat, one in zip(buffers, made, own, strict=True)}
+    made = _compared(described, problem, buffers, _group(group), None if replicas is None else axis_of(replicas))
+    each = zip_longest(buffers, made, beside)
+    flats = {p: replace(flat, beside=tuple(map(ref, own or buffers))) for p, flat, own in each}
     for p, flat in flats.items():
         know(p, flat)
     return flats
@@ -97,11 +117,6 @@ def _group(group: Any) -> Any:
     return dist.group.WORLD if group is None and in_group() else group
 
 
-def _axis(group: Any) -> Axis:
-    device = dist.get_backend_config(group).partition(":")[0]
-    return Axis(tuple(dist.get_process_group_ranks(group)), group, device)
-
-
 # ---- what this rank says
 
 
@@ -110,34 +125,32 @@ def _tried(buffers: Any) -> tuple[Described, Exception | None]:
     try:
         if not isinstance(buffers, Mapping):
             raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
-        found = [_described(i, p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
-        _check_named_once(found)
+        return [_described(i, p, stretches) for i, (p, stretches) in enumerate(buffers.items())], None
     except Exception as problem:
         return [], problem
-    return found, None
 
 
-def _described(number: int, p: Any, given: Iterable[Any]) -> list[tuple[str, tuple[int, ...], int, int, int]]:
+def _described(number: int, p: Any, given: Iterable[Any]) -> list[Stretch]:
     what = f"buffer {number}"
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
         raise ParameterError(f"{what} must be a tensor of one dimension, its elements in a row, but is {shown}.")
-    found, at = [], 0
+    found, at = list[Stretch](), 0
     for one in given:
         try:
             name, shape, start, end, *rest = one
             place = at if not rest or rest[0] is None else int(rest[0])
-            found.append((str(name), tuple(map(int, shape)), int(start), int(end), place))
+            found.append(Stretch(str(name), tuple(map(int, shape)), int(start), int(end), place))
         except (TypeError, ValueError):
             raise ParameterError(f"a stretch of {what} must be five things, but is {one!r}. {WAY_OUT}") from None
-        at = place + found[-1][3] - found[-1][2]
+        at = place + found[-1].end - found[-1].start
     _check_stretches(what, p.numel(), found)
     return found
 
 
-def _check_stretches(what: str, length: int, found: Sequence[tuple[str, tuple[int, ...], int, int, int]]) -> None:
+def _check_stretches(what: str, length: int, found: Sequence[Stretch]) -> None:
     end = 0
-    for name, shape, start, stop, place in sorted(found, key=lambda one: one[4:]):
+    for place, (name, shape, start, stop, _) in sorted(((one.offset or 0, one) for one in found), key=itemgetter(0)):
         if min(shape, default=0) < 0 or not 0 <= start <= stop <= prod(shape):
             raise ParameterError(
                 f"{what} has elements {start} to {stop} of {name!r}, whose shape {shape} has {prod(shape)}. {WAY_OUT}"
@@ -150,14 +163,6 @@ def _check_stretches(what: str, length: int, found: Sequence[tuple[str, tuple[in
                 f"{WAY_OUT}"
             )
         end = place + stop - start
-
-
-def _check_named_once(found: Described) -> None:
-    seen: dict[str, int] = {}
-    for number, stretches in enumerate(found):
-        for name, *_ in stretches:
-            if seen.setdefault(name, number) != number:
-                raise ParameterError(f"{name!r} is in buffer {seen[name]} and in buffer {number}. Give it one of them.")
 
 
 # ---- what all say
@@ -182,56 +187,47 @@ def _compared(
     if len({len(one) for one in said}) > 1:
         each = ", ".join(f"{len(one)} on rank {number}" for number, one in zip(ranks, said, strict=True))
         raise SynchronizationError(f"ranks describe different numbers of flat buffers: {each}. {SAME}.")
-    for i, j in combinations(range(len(mine)), 2):
-        if both := _names(said, i) & _names(said, j):
-            raise SynchronizationError(
-                f"{min(both)!r} is in buffer {i} of one rank and in buffer {j} of another. {SAME}."
-            )
+    _check_alike(said, ranks)
     return [_flat(p, [one[i] for one in said], ranks, rank, group, replicas) for i, p in enumerate(buffers)]
 
 
-def _names(said: Sequence[Any], number: int) -> set[str]:
-    return {name for one in said for name, *_ in one[number]}
+def _check_alike(said: Sequence[Described], ranks: Sequence[int]) -> None:
+    """Raise unless all ranks have each tensor in the same buffer, and give it the same shape."""
+    known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
+    each = [(rank, i, own) for rank, one in zip(ranks, said, strict=True) for i, own in enumerate(one)]
+    for rank, i, (name, shape, *_) in ((rank, i, stretch) for rank, i, own in each for stretch in own):
+        first, j, other = known.setdefault(name, (rank, i, shape))
+        if i != j:
+            raise SynchronizationError(
+                f"{name!r} is in buffer {j} of rank {first} and in buffer {i} of rank {rank}. {SAME}."
+            )
+        if shape != other:
+            raise SynchronizationError(
+                f"ranks {first} and {rank} give {name!r} different shapes, {other} and {shape}. {SAME}."
+            )
 
 
 def _flat(p: Tensor, said: list[Any], ranks: Sequence[int], rank: int, group: Any, replicas: Axis | None) -> Flat:
-    shapes = _shapes(said, ranks)
-    runs = {
-        name: tuple(tuple((s, e) for n, _, s, e, _ in one if n == name and s < e) for one in said) for name in shapes
-    }
-    spreads = {name: Spread(name, shapes[name], runs[name]) for name in _ordered(said, ranks)}
-    for name, spread in spreads.items():
-        held = [(*run, ranks[r]) for r, each in enumerate(spread.runs) for run in each]
-        if wrong := gaps(spread.numel, held):
-            raise SynchronizationError(f"the stretches of {name!r} do not fit together: {wrong}. {SAME}.")
-    each = tuple(tuple(_placed(one, spreads)) for one in said)
-    cut = len(ranks) > 1 or any(len(run) > 1 for spread in spreads.values() for run in spread.runs)
+    spreads = tuple(_spread(name, said, ranks) for name in _ordered(said, ranks))
+    if not spreads:
+        raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
+    cut = len(ranks) > 1 or any(len(own) > 1 for spread in spreads for own in spread.ranks)
     if cut and group is None:
         raise ParameterError(
             "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
             "torch.distributed.init_process_group first."
         )
-    axes = ((_axis(group), 0),) if cut else ()
-    return Flat(p.numel(), each, rank, axes, () if replicas is None else (replicas,))
+    axes = ((axis_of(group), None),) if cut else ()
+    return Flat(p.numel(), spreads, rank, len(ranks), axes, () if replicas is None else (replicas,))
 
 
-def _placed(stretches: Sequence[Any], spreads: Mapping[str, Spread]) -> Iterator[Placed]:
-    for name, spread in spreads.items():
-        own = [(s, e, at) for n, _, s, e, at in stretches if n == name and s < e]
-        for start, end, at in own or [(0, 0, 0)]:
-            yield Placed(spread, start, end, at)
-
-
-def _shapes(said: Sequence[Any], ranks: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for rank, one in zip(ranks, said, strict=True):
-        for name, shape, *_ in one:
-            first, other = shapes.setdefault(name, (rank, shape))
-            if other != shape:
-                raise SynchronizationError(
-                    f"ranks {first} and {rank} give {name!r} different shapes, {other} and {shape}. {SAME}."
-                )
-    return {name: shape for name, (_, shape) in shapes.items()}
+def _spread(name: str, said: Described, ranks: Sequence[int]) -> Spread:
+    shape = next(one.shape for own in said for one in own if one.name == name)
+    each = tuple(tuple(one for one in own if one.name == name and one.start < one.end) for own in said)
+    held = [(one.start, one.end, rank) for rank, own in zip(ranks, each, strict=True) for one in own]
+    if wrong := gaps(prod(shape), held):
+        raise SynchronizationError(f"the stretches of {name!r} do not fit together: {wrong}. {SAME}.")
+    return Spread(name, shape, each)
 
 
 def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
@@ -246,16 +242,3 @@ def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
         found.append(first)
         left = [order[1:] if order and order[0] == first else order for order in left]
     return found
-
-
-def siblings(parameters: Iterable[Tensor]) -> Callable[[], bool]:
-    """Return a function that tells if one of these has a gradient, or none can; it keeps none of them alive."""
-    own = [ref(p) for p in parameters]
-
-    def has_gradient() -> bool:
-        alive = [p for p in (one() for one in own) if p is not None]
-        flats = list(map(flat_of, alive))
-        nowhere = all(flat is not None and flat.holds_nothing() for flat in flats)  # only others can have one
-        return nowhere or any(p.grad is not None for p in alive)
-
-    return has_gradient

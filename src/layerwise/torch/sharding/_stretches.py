@@ -2,47 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from layerwise.core.plan import Box, Place
 from layerwise.layout import Piece
 
 Shape = tuple[int, ...]
-Run = tuple[int, int]  # the first element, and the one after the last
 
 
-@dataclass(frozen=True)
-class Box:
-    """A part of a tensor: some entries along each of its dimensions."""
+class Stretch(NamedTuple):
+    """A stretch of a flat buffer, which holds a part of a tensor.
 
-    origin: Shape
-    size: Shape
-    start: int = 0  # of its first element in the stretch
-    inside: tuple[Shape, Shape] | None = None  # it is these entries of a box that lies in a row: its size, and where
+    Attributes:
+        name: The name of the tensor.
+        shape: The shape of the whole tensor.
+        start: The first element of the tensor that is here, counted in row-major order.
+        end: The element after the last one.
+        offset: The place in the buffer where they begin; None is right after the stretch before.
+    """
 
-    @property
-    def numel(self) -> int:
-        return prod(self.size)
-
-    def view(self, stretch: Any) -> Any:
-        """Return its elements of a stretch, which lies in a row."""
-        outer, at = (self.size, None) if self.inside is None else self.inside
-        found = stretch[self.start : self.start + prod(outer)].view(outer)
-        return found if at is None else found[tuple(slice(a, a + n) for a, n in zip(at, self.size, strict=True))]
+    name: str
+    shape: Shape
+    start: int
+    end: int
+    offset: int | None = None
 
 
-def boxes(shape: Shape, start: int, end: int) -> Iterator[Box]:
-    """Yield the boxes that these elements of a tensor make, in their order.
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """A tensor whose stretches lie on several ranks."""
+
+    name: str
+    shape: Shape
+    ranks: tuple[tuple[Stretch, ...], ...]  # what each of the group holds, if anything
+
+    def described(self) -> tuple[Any, ...]:
+        return self.name, self.shape, [[(one.start, one.end) for one in each] for each in self.ranks]
+
+
+def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[tuple[Box, Place]]:
+    """Yield the boxes that these elements of a tensor make, and their places in a buffer where they begin at `at`.
 
     They are the end of a row, whole rows and the start of a row; of more dimensions rows are cut in the same way.
     """
-    at = 0
     for origin, size in _boxes(shape, start, end):
-        yield Box(origin, size, at)
+        yield Box(origin, size), Place((), slice(at, at + prod(size)), size)
         at += prod(size)
 
 
@@ -66,13 +73,13 @@ def _in_row(shape: Shape, row: int, start: int, end: int) -> Iterator[tuple[Shap
     return (((row, *origin), (1, *size)) for origin, size in _boxes(shape[1:], start, end))
 
 
-def boxes_of(piece: Piece, whole: Shape, start: int, end: int) -> list[Box]:
-    """Return the boxes of a piece of a tensor that consist of these elements of the tensor."""
-    part = piece.part
+def boxes_of(piece: Piece, stretch: Stretch) -> list[tuple[Box, Place]]:
+    """Return the boxes of a piece of a tensor in a stretch of the tensor, and their places in its buffer."""
+    part, run = piece.part, (stretch.start, stretch.end, stretch.offset or 0)
     if part is None or part.one is None:  # blocks of one size are one dimension more, in the same order
-        return list(boxes(seen(piece), start, end))
+        return list(boxes(seen(piece), *run))
     _, low, high, _ = part.one
-    each = (_within(box, part.axis, low, high) for box in boxes(whole, start, end))
+    each = (_within(box, place, part.axis, low, high) for box, place in boxes(stretch.shape, *run))
     return [box for box in each if box is not None]
 
 
@@ -81,75 +88,22 @@ def seen(piece: Piece) -> Shape:
     return piece.shape or (1,)
 
 
-def _within(box: Box, axis: int, low: int, high: int) -> Box | None:
+def _within(box: Box, place: Place, axis: int, low: int, high: int) -> tuple[Box, Place] | None:
     """Return the part of a box that lies in a block, in the block's own places."""
     first = box.origin[axis]
     start, stop = max(first, low), min(first + box.size[axis], high)
     if start >= stop:
         return None
-    at = tuple(start - first if d == axis else 0 for d in range(len(box.size)))
     size = tuple(stop - start if d == axis else n for d, n in enumerate(box.size))
     origin = tuple(start - low if d == axis else x for d, x in enumerate(box.origin))
-    return Box(origin, size, box.start, (box.size, at))
+    entries = (slice(None),) * axis + (slice(start - first, stop - first),)
+    return Box(origin, size), Place(entries, place.run, place.shape)
 
 
-def nothing(piece: Piece) -> Box:
+def nothing(piece: Piece) -> tuple[Box, Place]:
     """Return a box without elements."""
     none = (0,) * len(seen(piece))
-    return Box(none, none)
-
-
-@dataclass(frozen=True, eq=False)
-class Spread:
-    """A tensor whose stretches lie on several ranks."""
-
-    name: str
-    shape: Shape
-    runs: tuple[tuple[Run, ...], ...]  # of each rank of the group
-
-    @property
-    def numel(self) -> int:
-        return prod(self.shape)
-
-    def described(self) -> tuple[Any, ...]:
-        return self.name, self.shape, self.runs
-
-
-class Cells:
-    """The numbers that a request's total has: one for each entry along the dimensions that it does not run over."""
-
-    def __init__(self, shape: Shape, dims: Iterable[int], once: Iterable[int]) -> None:
-        """Count as one number what lies along `dims`, which are added up, and along `once`, where numbers repeat."""
-        self._dims, self._once = {*dims, *once}, tuple(once)
-        self.shape = tuple(1 if d in self._dims else n for d, n in enumerate(shape))
-
-    def of(self, box: Box) -> np.ndarray:
-        """Return the numbers of the cells to which a box adds, in its own order."""
-        entries = [
-            np.arange(origin, origin + n) if d not in self._dims else np.zeros(1, np.int64)
-            for d, (origin, n) in enumerate(zip(box.origin, box.size, strict=True))
-        ]
-        found: np.ndarray = np.zeros((1,) * len(entries), np.int64)
-        for d, (along, length) in enumerate(zip(entries, self.shape, strict=True)):
-            found = found * length + along.reshape((-1,) + (1,) * (len(entries) - d - 1))
-        return found.ravel()
-
-    def counts(self, box: Box) -> bool:
-        """Return True if a box is the one, among those with the same numbers, that adds them."""
-        return all(box.origin[d] == 0 for d in self._once)
-
-
-def shared(spread: Spread, piece: Piece, dims: Shape, once: Shape) -> np.ndarray:
-    """Return the cells of a request to which several ranks add, and a single one: all ranks then know the number."""
-    cells = Cells(seen(piece), dims, once)
-    if prod(cells.shape) == 1:
-        return np.zeros(1, np.int64)
-    ranks = np.zeros(prod(cells.shape), np.int32)
-    for runs in spread.runs:
-        touched = [cells.of(box) for run in runs for box in boxes_of(piece, spread.shape or (1,), *run)]
-        if touched:
-            ranks[np.unique(np.concatenate(touched))] += 1
-    return np.flatnonzero(ranks > 1)
+    return Box(none, none), Place((), slice(0, 0), none)
 
 
 def gaps(numel: int, runs: Sequence[tuple[int, int, int]]) -> str:

@@ -6,26 +6,57 @@ import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held
+from layerwise.core.plan import Box, Held
 from layerwise.drive import TensorRequest
+from layerwise.layout import Piece
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._held import HeldBox
-from layerwise.torch.sharding._stretches import Cells, seen, shared
+from layerwise.torch.sharding._stretches import Spread, boxes_of, seen
 
-Asked = tuple[HeldBox, TensorRequest, int]  # a request of a box, and where its partial sums begin
+Asked = tuple[Held, TensorRequest, int]  # a request of a part, and where its partial sums begin
+
+
+class Cells:
+    """The numbers that a request's total has: one for each entry along the dimensions that it does not run over."""
+
+    def __init__(self, piece: Piece, q: TensorRequest) -> None:
+        self._piece, self._dims, self._once = piece, {*q.dims, *q.once}, q.once  # along `once` numbers repeat
+        shape = tuple(1 if d in self._dims else n for d, n in enumerate(seen(piece)))
+        self._all = np.arange(prod(shape)).reshape(shape)
+
+    def of(self, box: Box) -> np.ndarray:
+        """Return the numbers of the cells to which a box adds, in its own order."""
+        size = tuple(1 if d in self._dims else n for d, n in enumerate(box.size))
+        found: np.ndarray = box.of(self._all, size).ravel()
+        return found
+
+    def counts(self, box: Box) -> bool:
+        """Return True if a box is the one, among those with the same numbers, that adds them."""
+        return all(box.origin[d] == 0 for d in self._once)
+
+    def shared(self, spread: Spread) -> np.ndarray:
+        """Return the cells to which several ranks add, and a single one: all ranks then know the number."""
+        if self._all.size == 1:
+            return np.zeros(1, np.int64)
+        ranks = np.zeros(self._all.size, np.int32)
+        for stretches in spread.ranks:
+            touched = [self.of(box) for one in stretches for box, _ in boxes_of(self._piece, one)]
+            if touched:
+                ranks[np.unique(np.concatenate(touched))] += 1
+        return np.flatnonzero(ranks > 1)
 
 
 class Totals:
     """The numbers of one round, of which this rank has partial sums.
 
-    A part of a tensor that reaches over whole dimensions has numbers of its own. Boxes of one tensor have theirs in
-    common, on this rank and on others: one for each entry along the dimensions that are not summed.
+    A piece has one for each entry along the dimensions that are not summed. Its boxes, on this rank and on others, have
+    them in common; a part that is the only one here has its own, and others add to all of them or to none.
     """
 
     def __init__(self, jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis]) -> None:
@@ -39,39 +70,38 @@ class Totals:
         numbers, asked, at = numbers_of(jobs), Counter[int](), 0
         common: dict[Hashable, list[Asked]] = {}
         for q in requests:
-            held, key = jobs[q.job], (numbers[q.job], asked[q.job])
+            key = numbers[q.job], asked[q.job]
             asked[q.job] += 1
             if key not in common:
                 self._labels.append((*key, q.request.__name__, q.dims))  # not how many: parts are uneven
-            if isinstance(held, HeldBox):
-                common.setdefault(key, []).append((held, q, at))
-            else:
-                self._add(held, q, at)
+            common.setdefault(key, []).append((jobs[q.job], q, at))
             at += q.length
-        for each in common.values():
-            self._add_boxes(each)
+        for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
+            self._add(each)
 
-    def _add(self, held: Held, q: TensorRequest, at: int) -> None:
-        own = self._numbered(q, q.length)
-        self._into[at : at + q.length] = own
-        for axis, places in zip(self._axes, self._places, strict=True):
-            if any(other == axis and d in q.dims for other, d in held.axes):
-                places.append(own)
-
-    def _add_boxes(self, each: Sequence[Asked]) -> None:
+    def _add(self, each: Sequence[Asked]) -> None:
         held, q, _ = each[0]
-        cells = Cells(seen(held.piece), q.dims, q.once)
-        others = shared(held.spread, held.piece, q.dims, q.once)
-        touched = [cells.of(one.box) for one, _, _ in each]
+        others, touched = self._cells(each)
         known = np.unique(np.concatenate([others, *touched]))
         own = self._numbered(q, len(known) * q.digits).reshape(q.digits, len(known))
-        for (one, request, at), some in zip(each, touched, strict=True):
+        for (_, request, at), some in zip(each, touched, strict=True):
             self._into[at : at + request.length] = own[:, np.searchsorted(known, some)].ravel()
-            if not cells.counts(one.box):
-                self._again.append(np.arange(at, at + request.length))
         for axis, places in zip(self._axes, self._places, strict=True):
-            if any(other == axis for other, _ in held.axes):
+            if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
                 places.append(own[:, np.searchsorted(known, others)].ravel())
+
+    def _cells(self, each: Sequence[Asked]) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the cells of a piece's total to which others may add, and those to which each part here does."""
+        held, q, _ = each[0]
+        boxes = [one.box for one, _, _ in each if one.box is not None]
+        if not boxes:
+            all_of_them = np.arange(q.length // q.digits)
+            return all_of_them, [all_of_them]
+        cells = Cells(held.piece, q)
+        for box, (_, request, at) in zip(boxes, each, strict=True):
+            if not cells.counts(box):
+                self._again.append(np.arange(at, at + request.length))
+        return cells.shared(held.spread), list(map(cells.of, boxes))
 
     def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
         """Return so many new numbers."""
@@ -81,12 +111,8 @@ class Totals:
             self._model.append(own)
         return own
 
-    def fingerprint(self, described: str) -> bytes:
-        """Return a hash of the requests, which must be the same on all ranks."""
-        return hashlib.sha256(f"{described} {self._labels}".encode()).digest()
-
-    def on(self, device: torch.device, layout: bytes) -> Round:
-        """Return the destinations of sums, on their device."""
+    def on(self, device: torch.device, described: str) -> Round:
+        """Return the destinations of sums, on their device, with a hash that must be the same on all ranks."""
 
         def there(numbers: Sequence[np.ndarray]) -> Tensor:
             return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *numbers])).to(device)
@@ -96,6 +122,7 @@ class Totals:
         places = [there(one) for one in self._places]
         tensors = len(self._model)
         model = there(self._model).view(tensors, -1 if tensors else 0)
+        layout = hashlib.sha256(f"{described} {self._labels}".encode()).digest()
         return Round(self.requests, places, model, layout, into, there(self._again), self._length)
 
 
@@ -126,5 +153,5 @@ class Round:
 def numbers_of(jobs: Sequence[Held]) -> list[int]:
     """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
     known: dict[Hashable, int] = {}
-    each = [held.whole if isinstance(held, HeldBox) else i for i, held in enumerate(jobs)]
+    each = [i if held.box is None else (held.spread, held.number) for i, held in enumerate(jobs)]
     return [known.setdefault(one, len(known)) for one in each]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,16 +15,19 @@ from layerwise.core.library import Library
 from layerwise.core.plan import fields_of
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
-from layerwise.layout import lay_out
+from layerwise.layout import Kept, lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
-from layerwise.torch.sharding._cuts import Cut, check_alike, cuts_groups, held, is_dtensor, local
+from layerwise.torch.sharding._cuts import Cut, check_alike, cut_of, is_dtensor, local, placed
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
+from layerwise.torch.sharding._gathering import on_host, whole_state
+from layerwise.torch.sharding._held import held_in_buffer, held_of_cut
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
+WAY_OUT_OF_FLAT = "Load whole tensors by layerwise.torch.flat.load_full_state_dict, and what lay on other ranks too."
 
 
 @dataclass(frozen=True)
@@ -32,28 +36,36 @@ class Plan(plan.Plan):
 
     name: str
     dtype: torch.dtype
-    lies: Cut | Flat | None
+    cut: Cut | None = None
+    flat: Flat | None = None
+    tensors: tuple[Plan, ...] = ()  # those of which the flat buffer of some rank has a part
+
+    @property
+    def lies(self) -> Cut | Flat | None:
+        """What of the parameter is here."""
+        return self.cut or self.flat
+
+    @property
+    def members(self) -> tuple[Plan, ...]:
+        return self.tensors or (self,)
 
     @property
     def key(self) -> str:
         return without_wrappers(self.name)
 
     @property
-    def cut(self) -> Cut | None:
-        return self.lies if isinstance(self.lies, Cut) else None
-
-    @property
     def way_out(self) -> str:
         """The way out if a checkpoint does not fit."""
-        return WAY_OUT
+        return WAY_OUT if self.flat is None else WAY_OUT_OF_FLAT
 
     def described(self) -> Any:
         """Return the part that must be the same on all ranks."""
-        return self.name, self.h, tuple(self.shape), self.layout.pieces
+        own = [(one.name, one.h, tuple(one.shape), one.layout.pieces) for one in self.members]
+        return own, None if self.flat is None else self.flat.described()
 
     def in_words(self) -> Any:
         """Return the shape as ranks show it to one another."""
-        return tuple(self.shape)
+        return {one.name: tuple(one.shape) for one in self.tensors} or tuple(self.shape)
 
     def zeros(self, lib: Library, field: str, p: Tensor, dtype: str) -> Tensor:
         shape, kept = self.state_shapes[field], self.kept[field]
@@ -76,12 +88,10 @@ class Plan(plan.Plan):
         return part_of(self.shape, dims)
 
     def why_not_grouped(self) -> str:
-        return super().why_not_grouped() or ("" if self.cut is None else cuts_groups(self.cut, self.shape))
+        return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""
-        from torch.distributed.tensor import distribute_tensor
-
         # What stands beside weights or state is cut as they are; scales have at most two dimensions.
         kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
         if self.cut is None or kept is None:
@@ -91,18 +101,14 @@ class Plan(plan.Plan):
                     "torch.distributed.checkpoint, or pass the state's full_tensor()."
                 )
             return value
-        placements, loaded = self.cut.along(kept), value
-        if not is_dtensor(value):
-            return distribute_tensor(value, self.cut.mesh, placements, src_data_rank=None)
-        spec: Any = value
-        if spec.device_mesh != self.cut.mesh:
-            raise StateError(
-                f"{key!r} of {self.name} lies on {spec.device_mesh}, the parameter on {self.cut.mesh}. "
-                "Load it through torch.distributed.checkpoint, which moves it."
-            )
-        if spec.placements != placements:
-            loaded = spec.redistribute(placements=placements)
-        return loaded
+        way_out = "Load it through torch.distributed.checkpoint, which moves it."
+        return placed(f"{key!r} of {self.name}", value, self.cut.mesh, self.cut.along(kept), way_out)
+
+    def whole(self, state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the state of each whole tensor by name, in the host's memory. All ranks call this together."""
+        if self.flat is not None:
+            return whole_state(self, self.flat, state)
+        return {self.name: {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}}
 
 
 def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
@@ -116,10 +122,26 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_alike(name, p, g)
 
 
-def laid_out(
-    rule: Any, shape: torch.Size, dtype: torch.dtype, h: Hyper, name: str, blocks: Blocks | None, cut: Cut | None
+def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None]) -> Plan:
+    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor."""
+    lies = cut_of(name, p)
+    if not isinstance(lies, Flat):
+        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies)
+    members = tuple(_plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name)) for one in lies.spreads)
+    held, lengths = held_in_buffer(rule, members, lies, lies.rank)
+    keys = rule.State._fields
+    there = {key for key in keys if any(one.state_shapes[key] is not None for one in members)}
+    shapes: dict[str, Shape | None] = {key: (lengths.get(key, lies.length),) if key in there else None for key in keys}
+    kept: dict[str, Kept | None] = dict.fromkeys(keys, (True,))
+    elementwise = {key: key not in lengths for key in keys}
+    whole = name, rule, h, tuple(p.shape), members[0].layout, held
+    return Plan(*whole, shapes, kept, elementwise, p.dtype, None, lies, members)
+
+
+def _plan_of_tensor(
+    rule: Any, shape: Shape, dtype: torch.dtype, h: Hyper, name: str, blocks: Blocks | None, cut: Cut | None = None
 ) -> Plan:
-    """Return the plan of a tensor's step with these settings."""
-    own, one_by_one = tuple(shape), (lambda axis: False) if cut is None else cut.cuts
-    layout = lay_out(name, rule, h, own, blocks, torch.finfo(dtype).eps, one_by_one)
-    return Plan(name, rule, h, own, layout, held(layout, cut), *fields_of(rule, layout, len(own)), dtype, cut)
+    one_by_one = (lambda axis: False) if cut is None else cut.cuts
+    layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
+    shapes, kept, elementwise = fields_of(rule, layout, len(shape))
+    return Plan(name, rule, h, shape, layout, held_of_cut(layout, kept, cut), shapes, kept, elementwise, dtype, cut)

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
+from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.sharding._cuts import is_dtensor, local
+from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._storage import named_state
 from layerwise.torch.step._tensors import FLOATING, LOW
+from layerwise.torch.tools._members import Member, checked, members
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
@@ -33,7 +33,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         model: The model.
         optimizer: Its optimizer, or several that hold parts of the model.
     """
-    held = {p: one.state[p] for one in _each(optimizer) for p in one.parameters() if _is_held(one.state.get(p, {}))}
+    held = {one.p: one.state for one in _members(optimizer) if _is_held(one.state)}
     _check_not_flat(held)
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
@@ -61,7 +61,7 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
     if not isinstance(state_dict, Mapping):
         raise StateError(f"a state_dict must be a dict, but is {state_dict!r}. {WAY_OUT}")
     _check_keys(shown, state_dict)
-    owners = {p: owner for one in _each(optimizer) for p, owner in _owners(one)}
+    owners = {one.p: one for one in _members(optimizer)}
     full: dict[Tensor, Tensor] = {}
     loaded = dict(state_dict)
     for key, own in shown.items():
@@ -74,16 +74,12 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
     model.load_state_dict(loaded)
     for p, value in full.items():
         if p in owners and p.dtype in LOW:
-            _set(p, value, *owners[p])
+            _set(owners[p], value)
 
 
-def _each(optimizer: Any) -> list[Optimizer]:
-    found: list[Any] = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    for one in found:
-        if not isinstance(one, Optimizer):
-            way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its weights."
-            raise HyperparameterError(sentence("optimizer", "one of layerwise.torch, or several", one, way_out))
-    return found
+def _members(optimizer: Any) -> list[Member]:
+    found = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    return [each for one in found for group in members(checked(one)) for each in group]
 
 
 def _check_not_flat(params: Iterable[Tensor]) -> None:
@@ -98,23 +94,15 @@ def _is_held(state: Mapping[str, Any]) -> bool:
     return bool(named_state(state).beside_weights())
 
 
-def _owners(optimizer: Optimizer) -> Iterable[tuple[Tensor, tuple[Optimizer, dict[str, Any], str]]]:
-    """Yield each parameter with its optimizer, group and name."""
-    for number, group in enumerate(optimizer.param_groups):
-        for p, name in optimizer.stepper.members.named(number):
-            yield p, (optimizer, group, name)
-
-
-def _set(p: Tensor, value: Tensor, optimizer: Optimizer, group: dict[str, Any], name: str) -> None:
-    stepper = optimizer.stepper
-    h, want = stepper.settings_of(group), stepper.groups.wanted(group)
-    if not want.master and not _is_held(optimizer.state.get(p, {})):
+def _set(own: Member, value: Tensor) -> None:
+    want, p, state = own.want, own.p, own.state
+    if not want.master and not _is_held(state):
         return
-    plan: Plan = stepper.plan_for(p, group, h, name)
+    plan, state = own.plan(), own.optimizer.state[p]
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
-        _state.ready(optimizer.state[p], p, plan, want, group["capturable"])
-        named_state(optimizer.state[p]).set_weights(local(p.detach()), value.to(p.device))
+        _state.ready(state, p, plan, want, own.group["capturable"])
+        named_state(state).set_weights(local(p.detach()), value.to(p.device))
 
 
 # ---- what is given
@@ -153,10 +141,5 @@ def _placed(key: str, own: Any, value: Any) -> Any:
         if is_dtensor(value):
             raise StateError(f"{key!r} is sharded, and the model's is not. Pass its full_tensor().")
         return value
-    from torch.distributed.tensor import distribute_tensor
-
-    if not is_dtensor(value):
-        return distribute_tensor(value.to(own.device), own.device_mesh, own.placements, src_data_rank=None)
-    if value.device_mesh != own.device_mesh:
-        raise StateError(f"{key!r} lies on {value.device_mesh}, the model's on {own.device_mesh}. Pass full_tensor().")
-    return value if value.placements == own.placements else value.redistribute(placements=own.placements)
+    value = value if is_dtensor(value) else value.to(own.device)
+    return placed(repr(key), value, own.device_mesh, own.placements, "Pass full_tensor().")

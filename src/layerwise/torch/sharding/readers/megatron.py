@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._segments import Segments, exchanged, named
+from layerwise.torch.sharding._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 # Parameters of the model, and the shards that are stepped for them, group by group.
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
@@ -22,15 +22,6 @@ WAY_OUT = (
     "Of what get_megatron_optimizer returned, pass each of `chained_optimizers` by itself; Megatron-FSDP has no such "
     "shards."
 )
-
-
-class Shard(NamedTuple):
-    """The shard that this rank steps of a parameter of the model."""
-
-    shard: Tensor
-    group: int
-    start: int
-    end: int
 
 
 def from_megatron(optimizer: Any) -> Segments:
@@ -47,17 +38,15 @@ def from_megatron(optimizer: Any) -> Segments:
     names, inner = _names(distributed), distributed.optimizer
     params = [p for buffer in distributed.buffers for p in buffer.param_index_map]
     _check_whole(distributed, [(names[p], p) for p in params])
-    listed = _with_empty_ones(distributed, params, names)
-    buffers = {one.shard: [Stretch(names[p], tuple(p.shape), one.start, one.end, 0)] for p, one in listed}
-    exchanged(buffers, distributed.data_parallel_group, _replicas(distributed))
-    kept = [_kept(group, inner.defaults) for group in inner.param_groups]
-    groups: list[list[tuple[str, Tensor]]] = [[] for _ in kept]
-    for p, one in listed:
-        distributed.model_param_group_index_map[p] = one.group, len(groups[one.group])
-        groups[one.group].append((names[p], one.shard))
+    shards = _with_empty_ones(distributed, params, names)
+    segments = segments_of(shards, [_kept(group, inner.defaults) for group in inner.param_groups])
+    groups: list[list[Tensor]] = [[] for _ in inner.param_groups]
+    for p, one in zip(params, shards, strict=True):
+        distributed.model_param_group_index_map[p] = one.of_group, len(groups[one.of_group])
+        groups[one.of_group].append(one.p)
     for group, own in zip(inner.param_groups, groups, strict=True):  # as the map has them, however they are read
-        group["params"] = [shard for _, shard in own]
-    return named([one for own in groups for one in own], list(zip(kept, groups, strict=True)))
+        group["params"] = own
+    return segments
 
 
 def _distributed(optimizer: Any) -> Any:
@@ -107,8 +96,8 @@ def _tensor_parallel(distributed: Any) -> int:
     return max(sizes)
 
 
-def _shards(distributed: Any) -> Iterator[tuple[Tensor, Shard]]:
-    """Yield what this rank steps of the model's parameters."""
+def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, int]]]:
+    """Yield the shards that this rank steps of the model's parameters, with their groups, starts and ends."""
     buckets = (one for maps in distributed.gbuf_ranges for each in maps.values() for one in each)
     ranges = {p: each["param"] for bucket in buckets for p, each in bucket["param_map"].items()}
     for models, shards in LISTS:
@@ -117,16 +106,14 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, Shard]]:
             for i, p in enumerate(params):
                 # Shards of float32 parameters are views that autograd knows of, which no optimizer takes.
                 own[i] = own[i] if own[i] is None or own[i].is_leaf else own[i].detach()
-                yield p, Shard(own[i], number, ranges[p].start, ranges[p].end)
+                yield p, (own[i], number, ranges[p].start, ranges[p].end)
 
 
-def _with_empty_ones(
-    distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]
-) -> list[tuple[Tensor, Shard]]:
+def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]) -> list[Shard]:
     """Return a shard of every parameter, in the same order on all ranks."""
-    here, group = dict(_shards(distributed)), distributed.data_parallel_group
+    here, group, replicas = dict(_shards(distributed)), distributed.data_parallel_group, _replicas(distributed)
     said: list[Any] = [None] * dist.get_world_size(group)
-    mine = {names[p]: (one.group, getattr(one.shard, "dtype", None)) for p, one in here.items()}
+    mine = {names[p]: (number, getattr(shard, "dtype", None)) for p, (shard, number, _, _) in here.items()}
     dist.all_gather_object(said, mine, group=group)
     # Only ranks that hold something of a parameter know its group, and whether it has a shard.
     where = {name: each for one in said for name, each in one.items()}
@@ -138,7 +125,9 @@ def _with_empty_ones(
     for p in params:
         number, dtype = where[names[p]]
         empty = nn.Parameter(torch.empty(0, dtype=dtype, device=p.device))
-        found.append((p, here.get(p) or Shard(empty, number, 0, 0)))
+        shard, _, start, end = here.get(p, (empty, number, 0, 0))
+        stretch = Stretch(names[p], tuple(p.shape), start, end, 0)
+        found.append(Shard(names[p], shard, [stretch], group, replicas, number))
     return found
 
 

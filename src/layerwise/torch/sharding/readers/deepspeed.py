@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.torch.sharding._flat import Stretch
-from layerwise.torch.sharding._segments import Segments, exchanged, named
+from layerwise.torch.sharding._segments import Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 # The flat partitions of a group's weights in full precision, and the parameters that lie in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
 STAGE_1_IN_BF16 = ("fp32_groups_flat_partition", "bf16_groups")
 STAGE_3 = ("fp32_partitioned_groups_flat", "fp16_groups")
 WAY_OUT = "Pass what deepspeed.initialize returned first, with ZeRO of stage 1, 2 or 3; stage 0 cuts nothing."
-
-
-class Partition(NamedTuple):
-    """A flat partition with its stretches."""
-
-    buffer: Tensor
-    stretches: list[Stretch]
-    group: Any
-    of_group: int  # of the optimizer's
 
 
 def from_deepspeed(engine: Any) -> Segments:
@@ -48,14 +39,11 @@ def from_deepspeed(engine: Any) -> Segments:
     names = _names(engine, zero)
     found = list((_by_parts if kind is STAGE_3 else _by_fragments)(zero, flats, lists, names))
     _check_stepped_together(inner, len(found))
-    for group in dict.fromkeys(one.group for one in found):
-        exchanged({one.buffer: one.stretches for one in found if one.group is group}, group)
+    segments = segments_of(found, [{} for _ in inner.param_groups])
     for group in inner.param_groups:
         group.pop("param_names", None)  # of the parameters that were there before
-    inner.stepper.members.buffers = [
-        [one.buffer for one in found if one.of_group == number] for number in range(len(inner.param_groups))
-    ]
-    return named((f"partition {i}", one.buffer) for i, one in enumerate(found))
+    inner.stepper.members.buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]
+    return segments
 
 
 def _has(x: Any, *attributes: str) -> bool:
@@ -69,11 +57,11 @@ def _names(engine: Any, zero: Any) -> Mapping[Tensor, str]:
     return {**dict(getattr(zero, "param_names", None) or {}), **known}
 
 
-def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Partition]:
+def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
     """Yield partitions of one flat buffer for each group; its fragment maps give the part of each parameter in it."""
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
         stretches = [_fragment(names[p], tuple(p.shape), p._hp_mapping) for p in params]
-        yield Partition(buffer, stretches, zero.real_dp_process_group[i], i)
+        yield Shard(f"partition {i}", buffer, stretches, zero.real_dp_process_group[i], of_group=i)
 
 
 def _fragment(name: str, shape: tuple[int, ...], mapping: Any) -> Stretch:
@@ -83,7 +71,7 @@ def _fragment(name: str, shape: tuple[int, ...], mapping: Any) -> Stretch:
     return Stretch(name, shape, own.start, own.start + own.numel, there.start)
 
 
-def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Partition]:
+def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
     """Yield partitions of stage 3, where each parameter is cut into equal parts by itself, the last with padding."""
     groups = getattr(zero, "sub_group_process_groups", None) or [zero.dp_process_group] * len(flats)
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
@@ -94,7 +82,7 @@ def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Ten
             start, end = min(rank * part, numel), min((rank + 1) * part, numel)
             stretches.append(Stretch(names[p], tuple(p.ds_shape), start, end, at))
             at += part
-        yield Partition(buffer, stretches, groups[i], zero.sub_group_to_group_id[i])
+        yield Shard(f"partition {i}", buffer, stretches, groups[i], of_group=zero.sub_group_to_group_id[i])
 
 
 def _check_stepped_together(inner: Any, steps: int) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.torch.sharding._flat import Stretch, know
 from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._segments import ALONE, Segments, exchanged, named, siblings
+from layerwise.torch.sharding._segments import ALONE, Segments, Shard, segments_of
+from layerwise.torch.sharding._stretches import Stretch
 
 FLAT = "_flat_param"
 LEAF = "leaf"
@@ -33,27 +33,10 @@ def from_fsdp1(model: nn.Module) -> Segments:
     handles = [(name, m, m._handle) for name, m in _modules(model, FullyShardedDataParallel) if m._handle is not None]
     if not handles:
         raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass what that returned.")
-    described = [one for name, module, handle in handles for one in _described(name, module, handle)]
-    for p in (one.p for one in described if one.stretches is None):
-        know(p, None)
-    for group in dict.fromkeys(one.group for one in described if one.stretches is not None):
-        ours = [one for one in described if one.stretches is not None and one.group is group]
-        buffers = {one.p: one.stretches for one in ours if one.stretches is not None}
-        exchanged(buffers, group, ours[0].replicas, [one.has_gradient for one in ours])
-    own = {id(one.p) for one in described}
-    others = [(without_wrappers(name), p) for name, p in model.named_parameters() if id(p) not in own]
-    return named([*((one.name, one.p) for one in described), *others])
-
-
-class Described(NamedTuple):
-    """A parameter of FSDP: its stretches and their group, or None for both if it is whole."""
-
-    name: str
-    p: Tensor
-    stretches: list[Stretch] | None
-    group: Any
-    replicas: Any
-    has_gradient: Callable[[], bool]
+    shards = [one for name, module, handle in handles for one in _shards(name, module, handle)]
+    own = {id(one.p) for one in shards}
+    others = [Shard(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own]
+    return segments_of([*shards, *others])
 
 
 def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
@@ -63,11 +46,12 @@ def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
             yield without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip("."), module
 
 
-def _described(prefix: str, module: Any, handle: Any) -> Iterator[Described]:
+def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
     flat = handle.flat_param
     cut = handle.uses_sharded_strategy
     group = handle.process_group if cut else ALONE
-    where = group, getattr(module, "_inter_node_pg", None) if cut else None, siblings([flat, *(flat._params or ())])
+    replicas = getattr(module, "_inter_node_pg", None) if cut else None
+    where = group, replicas, 0, [flat, *(flat._params or ())]
     names = [prefix + without_wrappers(name) for name in flat._fqns]
     if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
         raise ParameterError(
@@ -76,10 +60,10 @@ def _described(prefix: str, module: Any, handle: Any) -> Iterator[Described]:
         )
     stretches = list(map(_stretch, names, flat._shapes, flat._shard_param_infos))
     if flat._params is None:
-        yield Described(prefix + FLAT, flat, stretches, *where)
+        yield Shard(prefix + FLAT, flat, stretches, *where)
         return
     for name, p, one in zip(names, flat._params, stretches, strict=True):
-        yield Described(name, p, [one._replace(offset=0)] if cut else None, *where)
+        yield Shard(name, p, [one._replace(offset=0)] if cut else None, *where)
 
 
 def _stretch(name: str, shape: Any, info: Any) -> Stretch:

@@ -1,0 +1,1 @@
+"""Readers of the maps that other packages have of their flat shards."""
