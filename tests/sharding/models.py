@@ -181,3 +181,8 @@ def close(ours: Mapping[str, Any], theirs: Mapping[str, Any], tolerance: float, 
     for name, wanted in theirs.items():
         size = np.max(np.abs(wanted), initial=0)
         np.testing.assert_allclose(ours[name], wanted, 0, tolerance * size, err_msg=f"{name} {hint}")
+
+
+def skipping(opt: Any, on: bool = True) -> None:
+    """Let an optimizer skip steps with nan or inf from now on, or not."""
+    opt.stepper.setup = opt.stepper.setup._replace(skip_nonfinite=on)

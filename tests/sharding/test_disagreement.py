@@ -30,7 +30,7 @@ from sharding.cells import (
     world_of,
 )
 from sharding.counting import NAMESPACES
-from sharding.models import FRONT_OF, FRONTS, Blend, copies, local, measured, unchanged
+from sharding.models import FRONT_OF, FRONTS, Blend, copies, local, measured, skipping, unchanged
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -95,7 +95,7 @@ class Change(NamedTuple):
 
 
 CHANGES = {
-    "skip_nonfinite": Change(_attribute("_skip_nonfinite", True), "skip_nonfinite is"),
+    "skip_nonfinite": Change(lambda opt, params: skipping(opt), "skip_nonfinite is"),
     "found_inf": Change(_attribute("found_inf", torch.tensor(0.0)), "found_inf of a GradScaler is"),
     "grad_scale": Change(_attribute("grad_scale", torch.tensor(4.0)), "grad_scale is"),
     "failing hook": Change(_failing_hook, "(ZeroDivisionError: ", "ZeroDivisionError"),
@@ -120,7 +120,7 @@ def changed(change: Change, opt: Any, params: dict[str, Any]) -> Iterator[None]:
     state = {key: x.clone() for key, x in opt.state[params[NAME]].items()}
     change.act(opt, params)
     yield
-    opt._skip_nonfinite = False
+    skipping(opt, False)
     for name in ("found_inf", "grad_scale"):
         opt.__dict__.pop(name, None)
     if hook := opt.__dict__.pop("hook", None):

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from sharding.cells import DOUBLE, ODD, TOLERANCE
 from sharding.counting import Collectives
 from sharding.layouts import mesh_of
-from sharding.models import FRONTS, Blend, Small, copies, local, measured, named, numbers, state_of
+from sharding.models import FRONTS, Blend, Small, copies, local, measured, named, numbers, skipping, state_of
 from sharding.releasing import PROGRAMS, Branching, Model
 from sharding.wrappings import WRAPPINGS, batches, fsdp1, fsdp2, optimizer_of, tensor_parallel, zero_redundancy
 from torch import Tensor, nn
@@ -231,7 +231,7 @@ CHANGES: dict[str, tuple[Callable[[Model, Any], None], str]] = {
     "broken at the end": (partial(_broken, last=True), "StateError"),
     "clipping": (lambda model, opt: opt.param_groups[0].update(max_grad_norm=1.0), "ContradictionError"),
     "model_group": (lambda model, opt: setattr(opt, "model_group", dist.group.WORLD), "ContradictionError"),
-    "skip_nonfinite": (lambda model, opt: setattr(opt, "_skip_nonfinite", True), TOGETHER),
+    "skip_nonfinite": (lambda model, opt: skipping(opt), TOGETHER),
     "branch": (lambda model, opt: setattr(model, "which", 1), TOGETHER),
 }
 STEPPED = {"broken state": {"blocks.1"}, "broken at the end": {"blocks.1", "blocks.0"}}  # before that is known
@@ -250,7 +250,8 @@ def _through(changes: Any, wrapping: str, model: Any) -> dict[str, tuple[str, se
         error, changed = backward(model, params)
         opt.param_groups[0].update(group)
         opt.state.update(state)
-        opt._skip_nonfinite, opt.model_group, model.which = False, None, 0
+        skipping(opt, False)
+        opt.model_group, model.which = None, 0
         opt.zero_grad()
         again, after = backward(model, params)
         assert not again

@@ -66,8 +66,11 @@ class Alone:
             allowed = "None where parameters are stepped by themselves, as in the backward pass"
             raise ContradictionError(sentence("max_grad_norm", allowed, h.model_bound, way_out))
 
-    def check_reduced(self, what: str) -> None:
-        """Raise where gradients are those of this process alone, because DistributedDataParallel adds them up later."""
+    def check_reduced(self, what: str, steps: bool = True) -> None:
+        """Raise where gradients are those of this process alone, because DistributedDataParallel adds them up later.
+
+        It is looked for until parameters step; a model may be wrapped up to then.
+        """
         if not cuts.in_group():
             return
         if not self._searched and _in_ddp(self._stepper.members):
@@ -75,7 +78,7 @@ class Alone:
                 f"{what} steps before DistributedDataParallel has added up the gradients, which it keeps in its "
                 "buckets, so that nothing would be freed either. Call optimizer.step() after the backward pass."
             )
-        self._searched = True
+        self._searched = steps
 
     def _dues_of(self, members: Iterable[Member]) -> list[Due]:
         """Return what is due of these parameters, by groups."""

@@ -31,7 +31,7 @@ class InBackward:
         reduces = self._by_module is not None and self._by_module.reduces
         one_by_one = alone or not reduces or not cuts.several_processes()
         if one_by_one:
-            self._check_alone(optimizer)
+            self._check_alone(optimizer, steps=False)
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i) if by_module is None else by_module.hook(i))
             for i, group in enumerate(optimizer.param_groups)
@@ -61,7 +61,7 @@ class InBackward:
         if self._by_module is not None:
             self._by_module.forget()
 
-    def _check_alone(self, optimizer: Optimizer) -> None:
+    def _check_alone(self, optimizer: Optimizer, steps: bool = True) -> None:
         """Raise if gradients may belong to this process alone, before those of others are added."""
         if not cuts.in_group():
             return
@@ -71,7 +71,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        optimizer.alone.check_reduced("step_in_backward")
+        optimizer.alone.check_reduced("step_in_backward", steps)
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
