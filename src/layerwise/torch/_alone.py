@@ -27,9 +27,7 @@ class Alone:
 
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
-        self._searched = (
-            False  # whether DistributedDataParallel was looked for since steps are taken in a process group
-        )
+        self._searched = False  # for DistributedDataParallel, since steps are taken in a process group
 
     def step(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> None:
         """Step one parameter, of this group and at this place in it if they are given."""

@@ -46,7 +46,7 @@ class Setup(NamedTuple):
 
 
 class Stepper:
-    """The steps of one optimizer. Everything here can be found out again: copies of the optimizer begin anew."""
+    """The steps of one optimizer. All but `skipped` can be found out again: copies of the optimizer begin anew."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, setup: Setup, model_group: ModelGroup | None) -> None:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
