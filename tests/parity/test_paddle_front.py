@@ -217,7 +217,7 @@ def test_adamw_and_its_state():
         theirs.step()
     ours = AdamW(parameters=list(weights.values()), **options)
     ours.set_state_dict(theirs.state_dict())
-    assert {slot.step for slot in ours._slots.values()} == {1}
+    assert {slot.step for slot in ours._tensors.slots.values()} == {1}
 
 
 SCRIPT = """
