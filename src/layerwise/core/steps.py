@@ -66,6 +66,7 @@ class Together:
             check()
         self._dues, self._engines = _joined(self._each), engines
         self._hs = [due.plan.h for due in self._dues]
+        self._alike = all(h is self._hs[0] for h in self._hs)
         self._masters = [i for i, due in enumerate(self._dues) if due.slot.master is not None]
         self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
         by_norm: dict[Hashable, list[int]] = {}
@@ -92,7 +93,10 @@ class Together:
         each = [one.numbers(own) for one, own in zip(asked, self._each, strict=True)]
         params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
         made = Nows()
-        nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
+        if numbers and self._alike and numbers.count(numbers[0]) == len(numbers):  # as good as always
+            nows = [made.of(self._hs[0], *numbers[0])] * len(numbers)
+        else:
+            nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
         turns = self._turns(params)
         if self._seen is None:
             for p, due in zip(params, self._dues, strict=True):
