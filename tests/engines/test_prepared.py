@@ -106,7 +106,7 @@ def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, na
         give(params, seed), give(others, seed)
         opt.step()
         first, before = first or dict(counted), dict(counted)
-        anew.stepper.forget()
+        anew._stepper.forget()
         anew.step()
         counted.update(before)
         assert bits_of(params, opt) == bits_of(others, anew)
@@ -126,8 +126,8 @@ def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(count
     assert counted == first
     for step in range(1000):
         opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
-        opt.stepper.settings_of(opt.param_groups[0])
-    assert len(opt.stepper.groups._made) < 600
+        opt._stepper.settings_of(opt.param_groups[0])
+    assert len(opt._stepper.groups._made) < 600
 
 
 def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):

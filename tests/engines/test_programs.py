@@ -92,13 +92,13 @@ def test_a_derived_optimizer_with_such_an_option_is_the_rules(monkeypatch):
     p.grad = torch.ones(3)
     for fused in (None, True):
         opt = layerwise.torch.Lamb([p], lr=0.1, fused=fused)
-        monkeypatch.setattr(opt.stepper.groups, "check", lambda group: Warm(lr=0.1, warmth=2.0))
+        monkeypatch.setattr(opt._stepper.groups, "check", lambda group: Warm(lr=0.1, warmth=2.0))
         if fused:
             with pytest.raises(EngineError, match=WARMTH):
                 opt.step()
         else:
             opt.step()
-            assert not isinstance(next(iter(opt.stepper.turns.values()))._turn.prepared.stats()[0], compiled.Measured)
+            assert not isinstance(next(iter(opt._stepper.turns.values()))._turn.prepared.stats()[0], compiled.Measured)
 
 
 def test_a_program_is_not_made_up():

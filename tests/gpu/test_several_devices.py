@@ -127,8 +127,8 @@ def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):
     opt = Lamb([p], fused=False)
     monkeypatch.setattr(Stepper, "might_skip", True)
     monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(True))
-    opt.stepper.skipped = torch.tensor(3, device="meta")
+    opt._stepper.skipped = torch.tensor(3, device="meta")
     with Apart():
         opt.step()
-    assert opt.stepper.skipped.is_meta
+    assert opt._stepper.skipped.is_meta
     assert torch.equal(p, torch.ones(3))

@@ -196,7 +196,7 @@ def cell(front: Any, row: Row, wanted: Wanted) -> Found:
             lying.give(i % 4, event.missing if i == 1 else ())
             event.act(lying, opt, i)
             opt.step()
-    assert flag is (opt.stepper.ranks.agreement() is not None)
+    assert flag is (opt._stepper.ranks.agreement() is not None)
     return lying.found(opt, wanted)
 
 

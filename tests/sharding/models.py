@@ -185,4 +185,4 @@ def close(ours: Mapping[str, Any], theirs: Mapping[str, Any], tolerance: float, 
 
 def skipping(opt: Any, on: bool = True) -> None:
     """Let an optimizer skip steps with nan or inf from now on, or not."""
-    opt.stepper.setup = opt.stepper.setup._replace(skip_nonfinite=on)
+    opt._stepper.setup = opt._stepper.setup._replace(skip_nonfinite=on)

@@ -239,7 +239,7 @@ def _otherwise(layout: str, which: str, in_group: bool) -> tuple[str, bool]:
         if odd and which == "rule":
             group = next(group for group in opt.param_groups if group["rule"] == "Lamb")
             group.update(
-                opt.stepper.groups.filled({"rule": "AdamW", "lr": group["lr"], "weight_decay": group["weight_decay"]})
+                opt._stepper.groups.filled({"rule": "AdamW", "lr": group["lr"], "weight_decay": group["weight_decay"]})
             )
         if which == "model_group":
             opt.step()

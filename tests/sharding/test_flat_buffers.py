@@ -174,7 +174,7 @@ def test_a_whole_state_that_does_not_fit_changes_nothing():
     buffer.grad = torch.ones_like(buffer)
     opt.step()
     state, before = flat.full_state_dict(opt), copy.deepcopy(opt.state[buffer])
-    opt.stepper.members.buffers = [opt.param_groups[0]["params"]]
+    opt._stepper.members.buffers = [opt.param_groups[0]["params"]]
     opt.param_groups[0]["params"] = out = []
     state["state"][1]["step"] = torch.tensor(7)
     with pytest.raises(StateError, match=r"have taken \[1, 7\] steps, and a flat buffer has one count"):

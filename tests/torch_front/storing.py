@@ -67,11 +67,11 @@ def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 def by_one_engine(*opts: Any) -> None:
     """Skip where an engine of kernels does not know a format yet: two engines differ in the last digit."""
-    names = {name for opt in opts for turn in opt.stepper.turns.values() for name in _names(opt, turn)}
+    names = {name for opt in opts for turn in opt._stepper.turns.values() for name in _names(opt, turn)}
     if len(names) > 1:
         pytest.skip(f"stepped by {' and '.join(sorted(names))}")
 
 
 def _names(opt: Any, turn: _turn.Turn) -> set[str]:
-    engines = _engines.engines_of(opt.stepper.setup.engine, False)
+    engines = _engines.engines_of(opt._stepper.setup.engine, False)
     return {next(one.name for one in engines if not one.declines(job)) for job in turn._turn.jobs}

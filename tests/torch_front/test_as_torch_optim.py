@@ -17,7 +17,7 @@ from torch_front.front import BUSY, FRONTS, bits, busy, fronts, numbers, paramet
 import layerwise
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
-from layerwise.torch import Adafactor, Lamb, Lars, Mixed
+from layerwise.torch import Adafactor, Lamb, Lars, Mixed, _stepper
 from layerwise.torch.step import _engines
 
 
@@ -174,7 +174,7 @@ def test_a_long_cycle_does_not_fill_the_memory(front):
     for _ in range(200):
         opt.step()
         cycle.step()
-    assert len(opt.stepper.groups._made) < 100
+    assert len(opt._stepper.groups._made) < 100
 
 
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
@@ -294,3 +294,40 @@ def test_presets_by_name():
             make()
     [group] = Mixed([{"params": [some()], "rule": "lamb", **layerwise.preset("timm.Lamb")}]).param_groups
     assert {type(name) for name in group} == {str}
+
+
+def test_a_wrapper_of_the_same_attributes_steps_as_itself():
+    """Trainers make an object of a class of theirs and the optimizer's, and hand it what the optimizer has."""
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    inner = Lamb([p], lr=0.1)
+    inner.step()
+    wrapper = object.__new__(type("Wrapped", (Lamb,), {}))
+    wrapper.__dict__.update(inner.__dict__)
+    del inner
+    before = p.detach().clone()
+    wrapper.found_inf = torch.tensor(1.0)
+    wrapper.step()
+    assert torch.equal(p, before)
+    assert wrapper.skipped == 1
+    wrapper.found_inf = torch.tensor(0.0)
+    wrapper.step()
+    assert not torch.equal(p, before)
+    assert wrapper.state[p]["step"] == 2
+
+
+def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad = torch.ones(3)
+    opt = Lamb([p], lr=0.1)
+
+    def out_of_memory(*_):
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_stepper, "prepare", out_of_memory)
+        with pytest.raises(MemoryError):
+            opt.step()
+    assert not opt.state
+    opt.step()
+    assert opt.state[p]["step"] == 1

@@ -237,12 +237,12 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
 @each_watch
 def test_numbers_and_gradients_in_other_memory_need_no_new_preparation(watch):
     opt, params = after_two_steps(Lamb, False, None)
-    prepared = list(opt.stepper.turns.values())
+    prepared = list(opt._stepper.turns.values())
     set_grads(params, 7)
     params["matrix"].data.mul_(2)
     opt.state[params["vector"]]["step"] += 1
     opt.step()
-    assert list(opt.stepper.turns.values()) == prepared
+    assert list(opt._stepper.turns.values()) == prepared
 
 
 @each_watch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from contract.apis import close
@@ -152,12 +153,12 @@ def two_groups(*options):
 def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
     """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
     made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "differentiable")}
-    fused, plain = (busy(front, two_groups({}), **given).stepper.setup.engine for given in ({"fused": True}, {}))
-    assert made["fused"].stepper.setup.engine == fused != plain
+    fused, plain = (busy(front, two_groups({}), **given)._stepper.setup.engine for given in ({"fused": True}, {}))
+    assert made["fused"]._stepper.setup.engine == fused != plain
     assert [group["differentiable"] for group in made["differentiable"].param_groups] == [True, True]
     opt = busy(front, two_groups({"capturable": True, "foreach": True}, beside), fused=False)
     assert [group["capturable"] for group in opt.param_groups] == [True, False]
-    assert opt.stepper.setup.engine == "rule"
+    assert opt._stepper.setup.engine == "rule"
 
 
 @pytest.mark.parametrize(
@@ -332,3 +333,20 @@ def test_a_wrapper_may_lend_its_groups(front):
     walk(plain, b, [2])
     assert bits(a) == bits(b)
     assert opt.base.param_groups[0]["rho"] == 0.1
+
+
+def test_a_rate_in_an_array_is_read_at_every_step():
+    """NumPy's arrays, like tensors, may hold another number without being replaced."""
+    p = torch.nn.Parameter(torch.ones(3))
+    p.grad, rate = torch.ones(3), np.array(0.1)
+    opt = Lamb([p], lr=0.1)
+    opt.param_groups[0]["lr"] = rate
+    opt.step()
+    before = p.detach().clone()
+    assert not torch.equal(before, torch.ones(3))
+    rate[...] = 0
+    opt.step()
+    assert torch.equal(p, before)
+    rate[...] = -1
+    with pytest.raises(HyperparameterError, match="`lr` must be"):
+        opt.step()

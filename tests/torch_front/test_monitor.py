@@ -108,8 +108,8 @@ def test_blocks_elsewhere_have_no_rows(tmp_path):
 
 def test_steps_that_are_not_written_are_not_measured(monkeypatch):
     opt, params = made(Lamb)
-    asked, measured = [], opt.stepper.measured
-    monkeypatch.setattr(opt.stepper, "measured", lambda: asked.append(1) or measured())
+    asked, measured = [], opt._stepper.measured
+    monkeypatch.setattr(opt._stepper, "measured", lambda: asked.append(1) or measured())
     monitor(opt, Board(), every=5)
     for t in range(11):
         walk(opt, params, [t])

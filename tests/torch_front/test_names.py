@@ -330,7 +330,7 @@ def test_names_stay_with_their_parameters(front, what, before):
     walk(opt, params, [1])
     kept = len(opt.state)
     assert len(opt.state_dict()["param_groups"][0]["param_names"]) == len(left)
-    assert {name for p, name in opt.stepper.members.named(0) if p is left[name]} == left.keys()
+    assert {name for p, name in opt._stepper.members.named(0) if p is left[name]} == left.keys()
     measured = opt.stats()
     assert {name for name in left if measured[name]["trust_ratio"].__class__ is not float} == left.keys() & {"c", "d"}
     if left:
@@ -355,7 +355,7 @@ def test_a_parameter_in_place_of_another_has_its_name():
     opt.param_groups[0]["params"][1] = new = torch.nn.Parameter(torch.ones(3, 3))
     new.grad = torch.ones(3, 3)
     opt.step()
-    assert [name for p, name in opt.stepper.members.named(0) if p is new] == ["b"]
+    assert [name for p, name in opt._stepper.members.named(0) if p is new] == ["b"]
 
 
 @pytest.mark.parametrize("removed", [False, True])

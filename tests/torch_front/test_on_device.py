@@ -247,10 +247,10 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
     opt = Lamb(params.items())
     told_on_device(monkeypatch, True)
     walk(opt, params, [1])
-    before, kept = opt.skipped, opt.stepper.skipped
+    before, kept = opt.skipped, opt._stepper.skipped
     walk(opt, params, [1])
     assert (before, opt.skipped) == (1, 2)
-    assert opt.stepper.skipped is kept, "the tensor that a graph has the address of"
+    assert opt._stepper.skipped is kept, "the tensor that a graph has the address of"
     assert copy.deepcopy(opt).skipped == 2
 
 

@@ -412,6 +412,6 @@ def test_gradients_that_other_processes_have_to_complete_are_refused(process_gro
     optimizer = Lamb(model.parameters(), model_group=dist.group.WORLD, **LAMB)
     assert_refused(optimizer, ContradictionError, "`model_group` must be None", model.weight)
     optimizer = Lamb(model.parameters(), **LAMB)
-    ranks = optimizer.stepper.ranks
+    ranks = optimizer._stepper.ranks
     monkeypatch.setattr(ranks, "agreement", lambda: ranks.agreed)  # as where a mesh cuts a parameter
     assert_refused(optimizer, ContradictionError, "step_parameter.*a collective of its own", model.weight)

@@ -40,7 +40,7 @@ def test_the_implementation_is_the_engine_unless_options_say_one(implementation,
     given = {"optimizer_factory_kwargs_by_name": {"layerwise_lamb": options}} if options else {}
     optimizers = OptimizersContainer.Config(param_groups=groups, implementation=implementation, **given)
     [optimizer] = optimizers.build(model_parts=[model()])
-    assert optimizer.stepper.setup.engine == engine
+    assert optimizer._stepper.setup.engine == engine
 
 
 def test_other_names_are_torchtitan_s():

@@ -14,6 +14,7 @@ from layerwise.contrib.records import Record, Table, writing_to
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.telemetry import clipped
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._counts import counts
 
 
@@ -91,14 +92,14 @@ def _muted(optimizer: Optimizer) -> bool:
 
 
 def _record(optimizer: Optimizer) -> Record:
-    members = optimizer.stepper.members
+    members = stepper_of(optimizer).members
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (optimizer.stepper.settings_of(group), group)
+        p: (stepper_of(optimizer).settings_of(group), group)
         for i, group in enumerate(optimizer.param_groups)
         for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or not in it just now
     }
     found = {}
-    for p, name, measured in optimizer.stepper.measured():
+    for p, name, measured in stepper_of(optimizer).measured():
         h, group = settings[p]
         found[name] = {**measured, "clipped": clipped(measured, h, float(group["weight_decay"]))}
     return found

@@ -27,7 +27,6 @@ class Alone:
 
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
-        self._searched = False  # for DistributedDataParallel, since steps are taken in a process group
 
     def step(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> None:
         """Step one parameter, of this group and at this place in it if they are given."""
@@ -71,12 +70,13 @@ class Alone:
         """
         if not cuts.in_group():
             return
-        if not self._searched and _in_ddp(self._stepper.members):
+        ranks = self._stepper.ranks
+        if not ranks.searched_ddp and _in_ddp(self._stepper.members):
             raise ContradictionError(
                 f"{what} steps before DistributedDataParallel has added up the gradients, which it keeps in its "
                 "buckets, so that nothing would be freed either. Call optimizer.step() after the backward pass."
             )
-        self._searched = steps
+        ranks.searched_ddp = steps
 
     def _dues_of(self, members: Iterable[Member]) -> list[Due]:
         """Return what is due of these parameters, by groups."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-from weakref import proxy
+from weakref import proxy, ref
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ class Members:
     """The parameters of an optimizer, in its groups as they are now, and the name that each was given."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.own = ref(optimizer)
         self.optimizer: Any = proxy(optimizer)
         """The optimizer, which refers to this: another true reference would close a circle."""
         self._names: Any = WeakTensorKeyDictionary()

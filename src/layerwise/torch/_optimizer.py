@@ -22,6 +22,7 @@ from layerwise.torch.checkpoints import _loading
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_asker, flat_of, forget, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes, _schedule, _tensors
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
@@ -55,26 +56,20 @@ class Optimizer(torch.optim.Optimizer, Like):
             engine_name(given["fused"], given["reproducible"], given["differentiable"]),
         )
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
-        self._begin(setup, as_model_group(given["model_group"]))
+        self._stepper = Stepper(self, setup, as_model_group(given["model_group"]))
         setup.groups.check_given()
         super().__init__(params, dict(setup.groups.kinds.defaults))
         if self.model_group is None:  # else what a pattern means may be elsewhere
-            names = [one for p, name in self.stepper.members.all() for one in tensors_of(p, name)]
+            names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
             check_matched("blocks", setup.blocks.patterns, names)
 
     def _kinds(self, given: Mapping[str, Any]) -> Kinds:
         """Return the rules that groups may have: the one of this class."""
         return Kinds(Kind(self._rule, self._hyper, given))
 
-    def _begin(self, setup: Setup, model_group: Any) -> None:
-        self.stepper = Stepper(self, setup, model_group)
-        """The life of the steps."""
-        self.alone = Alone(self.stepper)
-        """The steps of some parameters by themselves."""
-
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
-        stepper = self.stepper
+        stepper = stepper_of(self)
         members = stepper.members.all()  # which puts names in step
         # A copy does not know what flat buffers contain.
         flats = [i for i, (p, _) in enumerate(members) if flat_of(p) is not None]
@@ -85,12 +80,11 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup, model_group, skipped, flats = state.get("_copied", (None, None, 0, ()))
         super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
         if setup is not None:
-            self._begin(setup, model_group)
-            self.stepper.skipped = skipped
+            self._stepper = Stepper(self, setup, model_group, skipped)
             for i in flats:
                 forget(self.parameters()[i])
-        self.stepper.forget()  # torch comes here with every checkpoint as well
-        groups = self.stepper.groups
+        stepper_of(self).forget()  # torch comes here with every checkpoint as well
+        groups = stepper_of(self).groups
         for group in self.param_groups:
             group.update(groups.filled({**self.defaults, **group}))
             groups.complete(group)
@@ -102,7 +96,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         Trainers that clip by themselves refuse such optimizers. So it does where that is asked for, and where it could
         not do it itself: in a CUDA graph, with float16 gradients, and where processes have to skip together.
         """
-        asked = self._of_all["fused"] is True or self.stepper.setup.skip_nonfinite
+        asked = self._of_all["fused"] is True or stepper_of(self).setup.skip_nonfinite
         captured = any(group["capturable"] for group in self.param_groups)
         shared = self.model_group is not None
         # Read by trainers at any time: it asks no other process, and leaves errors to the step.
@@ -111,12 +105,12 @@ class Optimizer(torch.optim.Optimizer, Like):
     @property
     def model_group(self) -> Any:
         """The process group of all processes that hold tensors of the model, or None."""
-        found = self.stepper.ranks.model_group
+        found = stepper_of(self).ranks.model_group
         return None if found is None else found.group
 
     @model_group.setter
     def model_group(self, group: Any) -> None:
-        self.stepper.ranks.model_group = as_model_group(group)
+        stepper_of(self).ranks.model_group = as_model_group(group)
 
     # ---- groups
 
@@ -129,7 +123,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         check_group(param_group)
-        groups = self.stepper.groups
+        groups = stepper_of(self).groups
         param_group = groups.given(param_group)
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
@@ -141,7 +135,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         groups.check(group)
         groups.complete(group)
         super().add_param_group({**group, **dict.fromkeys(given)})
-        self.stepper.ranks.added(self.param_groups[-1]["params"])
+        stepper_of(self).ranks.added(self.param_groups[-1]["params"])
         try:
             self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
             groups.see(self.param_groups[-1])
@@ -151,12 +145,12 @@ class Optimizer(torch.optim.Optimizer, Like):
             raise
 
     def __repr__(self) -> str:
-        return in_lines(type(self).__name__, self.param_groups, self.stepper.groups)
+        return in_lines(type(self).__name__, self.param_groups, stepper_of(self).groups)
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
-        groups, setup = self.stepper.groups, self.stepper.setup
+        groups, setup = stepper_of(self).groups, stepper_of(self).setup
         groups.check_rates_for(group)
-        for p, name in self.stepper.members.named(number):
+        for p, name in stepper_of(self).members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             groups.check_fits(group, _tensors.computing(p.dtype))
@@ -168,7 +162,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
-        groups = self.stepper.groups
+        groups = stepper_of(self).groups
         own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else groups.kinds.shared
         return key in own and own[key] is value and key not in groups.known(group)
 
@@ -181,7 +175,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         @wraps(hooked)
         def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            agreement = self.stepper.ranks.agreement()
+            agreement = stepper_of(self).ranks.agreement()
             with nullcontext() if agreement is None else agreement.reports_errors():
                 return hooked(self, *args, **kwargs)
 
@@ -195,10 +189,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         loss = None
         if closure is not None:
-            agreement = self.stepper.ranks.agreement()
+            agreement = stepper_of(self).ranks.agreement()
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
-        self.stepper.step()
+        stepper_of(self).step()
         return loss
 
     def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
@@ -213,7 +207,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             group: Its entry of `param_groups`; None finds it.
             i: Its place in that entry; None finds it.
         """
-        self.alone.step(p, group, i)
+        Alone(stepper_of(self)).step(p, group, i)
         self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called
 
     def step_param(self, p: Tensor, group: Mapping[str, Any] | None = None) -> None:
@@ -227,13 +221,13 @@ class Optimizer(torch.optim.Optimizer, Like):
             set_to_none: Set them to None; otherwise fill them with zeros.
         """
         super().zero_grad(set_to_none)
-        for begin_again in self.stepper.when_zeroed:
+        for begin_again in stepper_of(self).when_zeroed:
             begin_again()
 
     @property
     def skipped(self) -> int | Tensor:
         """The number of skipped steps; a tensor on the device if only the device knows it."""
-        found = self.stepper.skipped
+        found = stepper_of(self).skipped
         return found.clone() if isinstance(found, Tensor) else found
 
     # ---- between steps
@@ -256,26 +250,26 @@ class Optimizer(torch.optim.Optimizer, Like):
                 "or drop it and make a new optimizer."
             )
         for group in self.param_groups:
-            self.stepper.groups.check({**group, "lr": lr})
+            stepper_of(self).groups.check({**group, "lr": lr})
         rates = proportional_rates(self.param_groups, lr) if proportional else [lr] * len(self.param_groups)
         for group, rate in zip(self.param_groups, rates, strict=True):
-            self.stepper.groups.check({**group, "lr": rate})
+            stepper_of(self).groups.check({**group, "lr": rate})
         for group, rate in zip(self.param_groups, rates, strict=True):
             group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
             if group["capturable"] and isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
             else:
                 group["lr"] = rate
-        self.stepper.groups.begun_elsewhere = False
+        stepper_of(self).groups.begun_elsewhere = False
 
     @property
     def num_parameters(self) -> int:
         """The number of parameters, counted as tensors."""
-        return len(self.stepper.members)
+        return len(stepper_of(self).members)
 
     def parameters(self) -> list[Tensor]:
         """Return all parameters, group by group."""
-        return [p for p, _ in self.stepper.members.all()]
+        return [p for p, _ in stepper_of(self).members.all()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, or of all. The next step begins it again.
@@ -283,14 +277,14 @@ class Optimizer(torch.optim.Optimizer, Like):
         Args:
             which: The parameter, or its name; None is all.
         """
-        found = [p for p, name in self.stepper.members.all() if which is None or p is which or name == which]
+        found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
         if which is not None and not any(p in self.state for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
-            names = ", ".join(repr(name) for p, name in self.stepper.members.all()[:5] if p in self.state)
+            names = ", ".join(repr(name) for p, name in stepper_of(self).members.all()[:5] if p in self.state)
             raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
         for p in found:
             self.state.pop(p, None)
-        self.stepper.forget()
+        stepper_of(self).forget()
 
     def storage(self) -> dict[str, dict[str, Any]]:
         """Return how each parameter and its state are stored, by name; before the first step, how they will be.
@@ -301,9 +295,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            now = self.stepper.current(group)
-            for p, name in self.stepper.members.named(number):
-                plan = self.stepper.plan_for(p, group, now.h, name)
+            now = stepper_of(self).current(group)
+            for p, name in stepper_of(self).members.named(number):
+                plan = stepper_of(self).plan_for(p, group, now.h, name)
                 found[apart(name, found)] = storing(plan, p, now.want).report(self.state.get(p, {}))
         return found
 
@@ -314,8 +308,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         device; reading its measurements does. If processes have disagreed about a step on the device, this raises the
         error.
         """
-        self.stepper.ranks.agreed.check_earlier(forget=False)
-        return {name: measured for _, name, measured in self.stepper.measured()}
+        stepper_of(self).ranks.agreed.check_earlier(forget=False)
+        return {name: measured for _, name, measured in stepper_of(self).measured()}
 
     # ---- checkpoints
 
@@ -325,7 +319,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         State stored in integers is saved as bytes, along one more dimension.
         """
         check_asker(self.parameters())
-        members = {id(p) for p, _ in self.stepper.members.all()}  # which puts names in step
+        members = {id(p) for p, _ in stepper_of(self).members.all()}  # which puts names in step
         others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
         for p in others:  # of parameters that are in no group any more, and may come back
             del self.state[p]
@@ -351,6 +345,6 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
         _loading.load(self, super().load_state_dict, state_dict)
-        self.stepper.groups.begun_elsewhere = not begun_here and any(
+        stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups
         )

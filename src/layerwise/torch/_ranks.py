@@ -36,6 +36,8 @@ class Ranks:
         """The agreement with all of them; on one process nobody is asked."""
         self.wrapped = False
         """Whether some parameters are not plain tensors."""
+        self.searched_ddp = False
+        """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
         self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
         self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
         self._described = changes()  # of flat buffers, when that was determined

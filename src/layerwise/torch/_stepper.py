@@ -48,7 +48,13 @@ class Setup(NamedTuple):
 class Stepper:
     """The steps of one optimizer. All but `skipped` can be found out again: copies of the optimizer begin anew."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer, setup: Setup, model_group: ModelGroup | None) -> None:
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        setup: Setup,
+        model_group: ModelGroup | None,
+        skipped: int | Tensor = 0,
+    ) -> None:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
         self.optimizer = self.members.optimizer
         """The optimizer whose steps these are, by a reference that does not keep it."""
@@ -57,12 +63,17 @@ class Stepper:
         """The prepared steps by their parameters, the last taken at the end."""
         given = model_group, setup.groups.differentiable, self.one_at_a_time, self.turns.clear
         self.ranks = Ranks(self.members, *given)
-        self.skipped: int | Tensor = 0
+        self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._resolves = False  # whether the memory of a gradient of the last step did not hold its numbers
         self.forget()
+
+    def moved_to(self, optimizer: Any) -> Stepper:
+        """Begin anew for another object with the attributes of this one's."""
+        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.model_group, self.skipped)
+        return made
 
     def forget(self) -> None:
         """Plan, check and look at everything again."""
@@ -82,7 +93,7 @@ class Stepper:
         """Return the group's settings, or raise if one of its options is wrong, here and now."""
         found = self.groups.current(group)
         if capturing():
-            check_capture(group, _schedule.moves(self.optimizer, group))
+            check_capture(group, _schedule.moves(self.members.own(), group))
         per_tensor = group.get("max_grad_norm_per_tensor")
         if found.asks_of_model and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
@@ -165,13 +176,13 @@ class Stepper:
             self.skipped += 1
             return
         new = [p for p in work.params if p not in self.optimizer.state] if turn is None else ()
-        if turn is None or turn.on_device != (skip is not None):
-            turn = self._prepare(work, plans, skip is not None, agreement)
         try:
+            if turn is None or turn.on_device != (skip is not None):
+                turn = self._prepare(work, plans, skip is not None, agreement)
             turn = self._stepped(turn, work, skip, skips)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
-                del self.optimizer.state[p]
+                self.optimizer.state.pop(p, None)
             if not isinstance(answer, Skipped):
                 raise
             self.skipped += 1

@@ -13,6 +13,7 @@ from layerwise.errors import HyperparameterError, StateError, warn
 from layerwise.hyper import in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
@@ -50,7 +51,7 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
     def after(_: Any) -> None:
         for group, options in zip(optimizer.param_groups, taken[0].groups, strict=True):
             group.update(options)
-            optimizer.stepper.groups.see(group)
+            stepper_of(optimizer).groups.see(group)
         _own(optimizer, taken[0])
 
     if not isinstance(state_dict, Mapping):
@@ -70,21 +71,21 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
     """Return the checkpoint in loadable form, or raise if the optimizer cannot continue from it."""
     _check_form(loaded)
     ours = optimizer.param_groups
-    _origin.check(optimizer.stepper.groups.kinds.may_write(), loaded)
-    named = [optimizer.stepper.members.named(i) for i in range(len(ours))]
+    _origin.check(stepper_of(optimizer).groups.kinds.may_write(), loaded)
+    named = [stepper_of(optimizer).members.named(i) for i in range(len(ours))]
     found = _matched(ours, named, loaded)
     begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
     sources = _with_own_rates(optimizer, begun)
     state: dict[Any, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
-        kind = optimizer.stepper.groups.kinds.of(group)
+        kind = stepper_of(optimizer).groups.kinds.of(group)
         _origin.check_group(number, kind.hyper, [saved for saved, _ in members])
         _check_rates(optimizer, group, source)
-        h = optimizer.stepper.settings_of({**group, **_moved(group, source)})
+        h = stepper_of(optimizer).settings_of({**group, **_moved(group, source)})
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(optimizer.stepper.plan_for(p, group, h, name), one)
+                state[key] = _state.checked(stepper_of(optimizer).plan_for(p, group, h, name), one)
                 _convert_momentum(name, state[key], begun[number], h)
     due = [
         *_kept(ours, begun, sources),
@@ -115,7 +116,7 @@ def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any])
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
     ours.
     """
-    not_taken = {*optimizer.stepper.groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
+    not_taken = {*stepper_of(optimizer).groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
     others = {name: x for name, x in saved.items() if name not in not_taken}
     own = {name: x for name, x in group.items() if name != "params"}
     return {**own, **{name: _copied(name, x) for name, x in others.items()}, **_moved(group, saved)}
@@ -143,7 +144,7 @@ def _with_own_rates(optimizer: Any, begun: list[dict[str, Any]]) -> list[dict[st
 
     A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
     """
-    kinds, pairs = optimizer.stepper.groups.kinds, list(zip(optimizer.param_groups, begun, strict=True))
+    kinds, pairs = stepper_of(optimizer).groups.kinds, list(zip(optimizer.param_groups, begun, strict=True))
     if all(_origin.same_rule(saved.get(RULE), kinds.of(group).hyper.optimizer, group) for group, saved in pairs):
         return begun
     own = [{name: group[name] for name in MOVED if name in saved and name in group} for group, saved in pairs]
@@ -199,7 +200,7 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
-        optimizer.stepper.settings_of(
+        stepper_of(optimizer).settings_of(
             {**group, **{name: saved[name] for name in MOVED if name in saved and name in group}}
         )
     except HyperparameterError as problem:
@@ -227,11 +228,11 @@ def _own(optimizer: Any, taken: Taken) -> None:
             device = optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
     for number, group in enumerate(optimizer.param_groups):
-        want = optimizer.stepper.groups.wanted(group)
-        h = optimizer.stepper.settings_of(group)
-        for p, name in optimizer.stepper.members.named(number):
+        want = stepper_of(optimizer).groups.wanted(group)
+        h = stepper_of(optimizer).settings_of(group)
+        for p, name in stepper_of(optimizer).members.named(number):
             if p in optimizer.state:
-                plan = optimizer.stepper.plan_for(p, group, h, name)
+                plan = stepper_of(optimizer).plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
                 storing(plan, p, want).put_state_in_form(optimizer.state[p])
 
@@ -239,7 +240,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     differing = {}
     for group, saved in zip(optimizer.param_groups, sources, strict=True):
-        for name in optimizer.stepper.groups.known(group):
+        for name in stepper_of(optimizer).groups.known(group):
             converted = name == CONVERTED and "momentum" in group
             if name in (*MOVED, *AS_GIVEN) or name not in saved or converted:
                 continue

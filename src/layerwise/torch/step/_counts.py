@@ -77,7 +77,7 @@ class OfGroup:
         self.steps, self.on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
         self.by_engine = by_engine and self.on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []
-        self._rates: Rates | None = None
+        self._of: tuple[Any, ...] = ()  # what these were made of
         self._nows: list[Now] = []
 
     def nows(self, h: Hyper, rates: Rates) -> list[Now]:
@@ -89,8 +89,8 @@ class OfGroup:
         if h.follows_step:
             steps = torch._foreach_add(self.steps, 1)
             return [Now(c, *rates, beta2=_beta2(h, t)) for c, t in zip(self._counters, steps, strict=True)]
-        if self._rates is None or any(map(is_not, self._rates, rates)):
-            self._rates = rates
+        if not self._of or any(map(is_not, self._of, (h, *rates))):
+            self._of = h, *rates
             self._nows = [Now(counter, *rates, beta2=h.beta2_of(1)) for counter in self._counters]
         return self._nows
 

@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from layerwise.checks import Check, Refused
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.schedules import Schedule
+from layerwise.torch.sharding._owner import stepper_of
 
 
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
@@ -47,7 +48,7 @@ def moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
     Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. PyTorch's
     schedulers also wrap the optimizer's step.
     """
-    here = not optimizer.stepper.groups.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    here = not stepper_of(optimizer).groups.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
     return here and "initial_lr" in group
 
 

@@ -50,13 +50,14 @@ class Current:
 
     def see(self, group: Mapping[str, Any]) -> None:
         """Take note of all that the group has now."""
-        self._keys, self._values = tuple(group), list(group.values())
-        self._params = self._keys.index("params")
-        self._values[self._params] = None  # so that the parameters may go
-        self._numbers = not any(isinstance(group[name], Tensor) for name in RATES)  # else others at any time
-        lr, settled, followed = group["lr"], cast("Any", self.h), group["differentiable"]
+        values, lr, settled = list(group.values()), group["lr"], cast("Any", self.h)
         rates = settled.lr if lr is None else lr, group["weight_decay"]
-        self.rates = scalar(rates[0], followed), scalar(rates[1], followed)
+        self.rates = scalar(rates[0], group["differentiable"]), scalar(rates[1], group["differentiable"])
+        self._numbers = all(type(group[name]) in _PLAIN for name in RATES)  # else others at any time
+        self._keys = tuple(group)
+        self._params = self._keys.index("params")
+        values[self._params] = None  # so that the parameters may go
+        self._values = values  # last: another thread goes by it
 
     def same(self, group: Mapping[str, Any]) -> bool:
         """Return True if nothing but the parameters has changed, or could have without being replaced."""

@@ -12,9 +12,11 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._modules import Unit, units_of
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.tools._by_module import ByModule, there
 
 
@@ -41,7 +43,7 @@ class InBackward:
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
-        optimizer.stepper.when_zeroed.append(self._forget)
+        stepper_of(optimizer).when_zeroed.append(self._forget)
 
     def _hook(self, number: int) -> Any:
         def step(p: Tensor) -> None:
@@ -52,7 +54,7 @@ class InBackward:
                 return
             with signals_wait:
                 del self._passes[id(p)]
-                optimizer.alone.step_and_free([(number, p)], optimizer.stepper.ranks.agreement())
+                Alone(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
 
         return step
 
@@ -71,7 +73,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        optimizer.alone.check_reduced("step_in_backward", steps)
+        Alone(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
@@ -79,7 +81,7 @@ class InBackward:
             hook.remove()
         optimizer = self._optimizer()
         if self._hooks and optimizer is not None:
-            optimizer.stepper.when_zeroed.remove(self._forget)
+            stepper_of(optimizer).when_zeroed.remove(self._forget)
         self._hooks.clear()
 
 
@@ -107,9 +109,9 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        optimizer.alone.refuse(optimizer.stepper.settings_of(group))
+        Alone(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
     units = units_of(optimizer.parameters())
-    if optimizer.stepper.ranks.agreement() is not None:
+    if stepper_of(optimizer).ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)
     return InBackward(optimizer, every, alone, units)
 

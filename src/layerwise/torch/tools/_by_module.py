@@ -13,10 +13,12 @@ from torch import Tensor
 
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ParameterError
+from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, agreement_about
 from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
+from layerwise.torch.sharding._owner import stepper_of
 
 LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
 
@@ -104,10 +106,10 @@ class ByModule:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
                 optimizer = there(self._optimizer)
-                ranks = optimizer.stepper.ranks
+                ranks = stepper_of(optimizer).ranks
                 ranks.agreement()  # which finds out what has changed about the parameters
                 ranks.agreed.check_earlier(forget=False)
-                optimizer.alone.step_and_free(due, agreement)
+                Alone(stepper_of(optimizer)).step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
 

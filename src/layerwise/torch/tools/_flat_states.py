@@ -15,6 +15,7 @@ from layerwise.torch.checkpoints import _matching
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._gathering import local_state, on_host
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._bytes import saved
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._state import checked as checked_state
@@ -68,7 +69,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
 def _with_buffers(optimizer: Optimizer) -> Iterator[None]:
     """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped."""
     kept = [group["params"] for group in optimizer.param_groups]
-    for group, own in zip(optimizer.param_groups, optimizer.stepper.members.buffers, strict=False):
+    for group, own in zip(optimizer.param_groups, stepper_of(optimizer).members.buffers, strict=False):
         group["params"] = list(own)
     try:
         yield

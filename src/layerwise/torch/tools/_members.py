@@ -9,6 +9,7 @@ from torch import Tensor
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.storage.options import Wanted
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._plan import Plan
 
 
@@ -29,12 +30,14 @@ class Member(NamedTuple):
     @property
     def want(self) -> Wanted:
         """Its wanted storage."""
-        return self.optimizer.stepper.groups.wanted(self.group)
+        found: Wanted = stepper_of(self.optimizer).groups.wanted(self.group)
+        return found
 
     def plan(self) -> Plan:
         """Return the plan of its step."""
-        own = self.optimizer.stepper
-        return own.plan_for(self.p, self.group, own.settings_of(self.group), self.name)
+        own = stepper_of(self.optimizer)
+        found: Plan = own.plan_for(self.p, self.group, own.settings_of(self.group), self.name)
+        return found
 
 
 def checked(optimizer: Any) -> Optimizer:
@@ -47,5 +50,5 @@ def checked(optimizer: Any) -> Optimizer:
 
 def members(optimizer: Optimizer) -> list[list[Member]]:
     """Return the parameters of each group."""
-    each = [(group, optimizer.stepper.members.named(i)) for i, group in enumerate(optimizer.param_groups)]
+    each = [(group, stepper_of(optimizer).members.named(i)) for i, group in enumerate(optimizer.param_groups)]
     return [[Member(optimizer, group, p, name) for p, name in own] for group, own in each]
