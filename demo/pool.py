@@ -9,6 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
+from time import sleep
 
 from demo.result import Outcome
 from demo.settings import Run
@@ -27,9 +28,11 @@ def carry_out(runs: Sequence[Run], workers: int) -> Generator[tuple[Run, Outcome
             yield run_of[future], _outcome(run_of[future], future)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        for process in active_children():
+        ended = active_children()
+        for process in ended:
             process.terminate()
-            process.join()
+        while {*ended} & {*active_children()}:  # join() may return before the executor's thread, which waits as well
+            sleep(0.01)
 
 
 def _begun(executor: ProcessPoolExecutor, runs: Sequence[Run]) -> dict[Future[Outcome], Run]:
