@@ -46,7 +46,7 @@ class Setup(NamedTuple):
 
 
 class Stepper:
-    """The steps of one optimizer. All but `skipped` can be found out again: copies of the optimizer begin anew."""
+    """The steps of one optimizer. A copy of the optimizer keeps only `skipped`, and finds out the rest again."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Stepper:
         self.forget()
 
     def moved_to(self, optimizer: Any) -> Stepper:
-        """Begin anew for another object with the attributes of this one's."""
+        """Return the same for another object that has taken over this optimizer's attributes."""
         optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.model_group, self.skipped)
         return made
 

@@ -261,7 +261,7 @@ class Groups:
             _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
 
     def forget(self) -> None:
-        """Check all groups anew: others have come in their place."""
+        """Forget all checked settings: other groups have come in their place."""
         self._made.clear()
         self._sizes.clear()
         self._current.clear()

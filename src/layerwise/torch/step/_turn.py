@@ -31,7 +31,7 @@ States = Mapping[Tensor, Mapping[str, Any]]
 
 
 class Due(NamedTuple):
-    """Parameters of one group whose turn it is, with their gradients, and the settings and rates of the group."""
+    """The parameters of one group that are to be stepped, their gradients, and the group's settings and rates."""
 
     number: int
     group: dict[str, Any]
