@@ -304,6 +304,9 @@ def test_a_wrapper_of_the_same_attributes_steps_as_itself():
     inner.step()
     wrapper = object.__new__(type("Wrapped", (Lamb,), {}))
     wrapper.__dict__.update(inner.__dict__)
+    assert wrapper.stats() == inner.stats() != {}
+    wrapper.step()
+    assert wrapper.state[p]["step"] == 2
     del inner
     before = p.detach().clone()
     wrapper.found_inf = torch.tensor(1.0)
@@ -313,7 +316,7 @@ def test_a_wrapper_of_the_same_attributes_steps_as_itself():
     wrapper.found_inf = torch.tensor(0.0)
     wrapper.step()
     assert not torch.equal(p, before)
-    assert wrapper.state[p]["step"] == 2
+    assert wrapper.state[p]["step"] == 3
 
 
 def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):

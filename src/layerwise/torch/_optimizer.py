@@ -192,7 +192,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             agreement = stepper_of(self).ranks.agreement()
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
-        stepper_of(self).step()
+        stepper_of(self, steps=True).step()
         return loss
 
     def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
