@@ -24,7 +24,7 @@ from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
 from layerwise.numpy import _optimizer as of_optimizer
-from layerwise.torch import _stepper
+from layerwise.torch import _planner
 
 pytestmark = needed
 LAMB = case_of("Lamb")
@@ -34,7 +34,7 @@ SHAPES = {"a": (6, 4), "b": (5,), "c": (3, 2, 4)}
 @pytest.fixture
 def counted(monkeypatch):
     """How often a batch was laid out, and how often a parameter was planned."""
-    found, native, plan_of = {"batches": 0, "plans": 0}, compiled._native, _stepper.plan_of
+    found, native, plan_of = {"batches": 0, "plans": 0}, compiled._native, _planner.plan_of
 
     class Batch(native.Batch):
         def __init__(self, *given, **more):
@@ -50,7 +50,7 @@ def counted(monkeypatch):
         return plan_of(*given)
 
     monkeypatch.setattr(compiled, "_native", Extension())
-    monkeypatch.setattr(_stepper, "plan_of", planned)
+    monkeypatch.setattr(_planner, "plan_of", planned)
     return found
 
 

@@ -13,7 +13,7 @@ from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, t
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
-from layerwise.torch import Lamb, _stepper
+from layerwise.torch import Lamb, _planner
 from layerwise.torch.step import _counts, _plan, _settings, _tensors
 
 NAN, INF = float("nan"), float("inf")
@@ -52,7 +52,7 @@ class Standing:
 def standing(monkeypatch):
     def stand(counts=False):
         engine = Standing(counts)
-        monkeypatch.setattr(_stepper, "engines_of", lambda *_: (engine,))
+        monkeypatch.setattr(_planner, "engines_of", lambda *_: (engine,))
         return engine
 
     return stand

@@ -11,7 +11,7 @@ from layerwise.core.library import Array
 from layerwise.core.nows import Nows
 from layerwise.core.slot import Taken
 from layerwise.core.tensors import Asked, Due, Numbers, stats_of
-from layerwise.core.turn import MOST_TURNS, Turn
+from layerwise.core.turn import Turn, keep
 from layerwise.engines import Changed, Engine
 from layerwise.engines.distributor import prepare
 from layerwise.engines.places import places_of
@@ -50,10 +50,7 @@ class Steps:
         if found is None or not found.holds(asked):
             found = Together(asked, engines, bound)
         firsts = found.step(asked)
-        self._kept.pop(key, None)
-        self._kept[key] = found
-        if len(self._kept) > MOST_TURNS + sum(len(one.tensors.slots) for one in asked):
-            del self._kept[next(iter(self._kept))]
+        keep(self._kept, key, found, (one.tensors.slots for one in asked))
         return firsts
 
 

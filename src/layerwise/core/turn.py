@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from layerwise.core.library import Array
@@ -14,6 +14,14 @@ from layerwise.rules.asks import Now
 
 Prepare = Callable[[Sequence[Job], Any], Prepared]
 MOST_TURNS = 16  # different sets of tensors whose steps are kept prepared, besides one for each tensor
+
+
+def keep(kept: dict[Any, Any], key: Any, prepared: Any, tensors: Iterable[Sized]) -> None:
+    """Keep a prepared step of some of these tensors as the last taken, and no more of them than the limit."""
+    kept.pop(key, None)
+    kept[key] = prepared
+    if len(kept) > MOST_TURNS and len(kept) > MOST_TURNS + sum(map(len, tensors)):
+        del kept[next(iter(kept))]
 
 
 class Turn:

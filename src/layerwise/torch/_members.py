@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from weakref import proxy, ref
 
@@ -50,6 +50,10 @@ class Members:
         """Return the same of all groups, which then have the names of the parameters that they have now."""
         return [each for number in range(len(self.groups)) for each in self.named(number)]
 
+    def names_of(self, dues: Sequence[Any]) -> list[str]:
+        """Return the names of all parameters that are due of some groups."""
+        return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
+
     def __len__(self) -> int:
         return sum(len(group["params"]) for group in self.groups)
 
@@ -75,3 +79,9 @@ def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int)
             name = names[i]
         found.append(name)
     return found
+
+
+def apart(name: str, others: Sequence[str] | Mapping[str, Any]) -> str:
+    """Return a name that is not among the others: two models' parameters may have the same name."""
+    copies = sum(other == name or other.startswith(f"{name} (") for other in others)
+    return f"{name} ({copies + 1})" if copies else name

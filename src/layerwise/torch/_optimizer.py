@@ -17,13 +17,16 @@ from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
 from layerwise.presets import Like
 from layerwise.torch._alone import Alone
-from layerwise.torch._stepper import Setup, Stepper, apart
+from layerwise.torch._members import apart
+from layerwise.torch._planner import Setup
+from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_asker, flat_of, forget, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes, _schedule, _tensors
+from layerwise.torch.step._capture import check_rates_captured
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
@@ -149,7 +152,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         groups, setup = stepper_of(self).groups, stepper_of(self).setup
-        groups.check_rates_for(group)
+        check_rates_captured(group)
         for p, name in stepper_of(self).members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
@@ -297,7 +300,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         for number, group in enumerate(self.param_groups):
             now = stepper_of(self).current(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).plan_for(p, group, now.h, name)
+                plan = stepper_of(self).planner.plan_for(p, group, now.h, name)
                 found[apart(name, found)] = storing(plan, p, now.want).report(self.state.get(p, {}))
         return found
 

@@ -15,9 +15,9 @@ from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
+from layerwise.torch.step._current import RATES
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
-from layerwise.torch.step._settings import RATES
 from layerwise.torch.step._storage import named_state, storing
 
 ALWAYS = ("capturable",)  # what torch asks of a group
@@ -85,7 +85,7 @@ def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key)
             if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(stepper_of(optimizer).plan_for(p, group, h, name), one)
+                state[key] = _state.checked(stepper_of(optimizer).planner.plan_for(p, group, h, name), one)
                 _convert_momentum(name, state[key], begun[number], h)
     due = [
         *_kept(ours, begun, sources),
@@ -232,7 +232,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
         h = stepper_of(optimizer).settings_of(group)
         for p, name in stepper_of(optimizer).members.named(number):
             if p in optimizer.state:
-                plan = stepper_of(optimizer).plan_for(p, group, h, name)
+                plan = stepper_of(optimizer).planner.plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
                 storing(plan, p, want).put_state_in_form(optimizer.state[p])
 

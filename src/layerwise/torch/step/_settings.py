@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields
-from operator import is_
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +17,10 @@ from layerwise.keywords import check_presets, meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import STATE, WAY_OUT, Wanted, check_fits, wanted
+from layerwise.torch.step._capture import check_rates_captured
+from layerwise.torch.step._current import PLAIN, RATES, Current
 from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
 
-# What changes from step to step, and so is no part of what is planned ahead.
-RATES = {
-    "lr": "Pass a number such as lr=1e-3, or a tensor of one element; schedules are torch.optim.lr_scheduler's.",
-    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
-}
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
 NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
@@ -34,63 +30,6 @@ OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
-
-
-NOT_PLANNED = frozenset((*RATES, "params", "param_names"))  # keys that change without other settings
-
-
-class Current:
-    """The settings of a group as they were last checked, which hold as long as its options are the same objects."""
-
-    def __init__(self, group: Mapping[str, Any], rule: Any, h: Hyper, want: Wanted) -> None:
-        self.rule, self.h, self.want, self.asks_of_model = rule, h, want, h.asks_of_model
-        self._planned = _planned(group)
-        self._fixed = all(map(_is_fixed, self._planned))
-        self.see(group)
-
-    def see(self, group: Mapping[str, Any]) -> None:
-        """Take note of all that the group has now."""
-        values, lr, settled = list(group.values()), group["lr"], cast("Any", self.h)
-        rates = settled.lr if lr is None else lr, group["weight_decay"]
-        self.rates = scalar(rates[0], group["differentiable"]), scalar(rates[1], group["differentiable"])
-        self._numbers = all(type(group[name]) in _PLAIN for name in RATES)  # else others at any time
-        self._keys = tuple(group)
-        self._params = self._keys.index("params")
-        values[self._params] = None  # so that the parameters may go
-        self._values = values  # last: another thread goes by it
-
-    def same(self, group: Mapping[str, Any]) -> bool:
-        """Return True if nothing but the parameters has changed, or could have without being replaced."""
-        values = list(group.values())
-        if not (self._fixed and self._numbers and tuple(group) == self._keys):
-            return False
-        values[self._params] = None
-        return all(map(is_, values, self._values))
-
-    def holds(self, group: Mapping[str, Any]) -> bool:
-        """Return True if no option but the rates has changed, or could have without being replaced."""
-        had = self._values[self._keys.index("lr")] is None
-        if not self._fixed or tuple(group) != self._keys or (group["lr"] is None) != had:
-            return False
-        return all(map(is_, _planned(group), self._planned))
-
-
-def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
-    """Return a number, if it is at hand and no gradient flows through it."""
-    if not isinstance(value, Tensor):
-        return float(value) if isinstance(value, (int, float)) else as_float(value)  # an int may need over 64 bits
-    if not followed and value.device.type == "cpu":
-        return value.item()
-    return value if value.ndim == 0 else value.reshape(())
-
-
-def _planned(group: Mapping[str, Any]) -> list[Any]:
-    return [x for key, x in group.items() if key not in NOT_PLANNED]
-
-
-def _is_fixed(x: Any) -> bool:
-    """Return True if a value cannot change by itself."""
-    return type(x) in _PLAIN or callable(x) or (type(x) is tuple and all(map(_is_fixed, x)))
 
 
 class Groups:
@@ -184,17 +123,15 @@ class Groups:
         if found is not None and found.same(group):
             return found
         if found is None or not found.holds(group):
-            if len(self._made) > MOST_SETTINGS + 2 * len(
-                self._current
-            ):  # a scheduler of betas makes some at every step
+            if len(self._made) > MOST_SETTINGS + 2 * len(self._current):  # schedulers of betas make some at each step
                 self._made.clear()
             self.look_at(group)
             h = self.check(group)
-            self.check_rates_for(group)
+            check_rates_captured(group)
             found = self._current[id(group)] = Current(group, self.rule_of(group), h, self.wanted(group))
         else:
             self._check_rates(self.kinds.of(group), group)
-            self.check_rates_for(group)
+            check_rates_captured(group)
             found.see(group)
         return found
 
@@ -218,17 +155,6 @@ class Groups:
                 )
             )
         return h
-
-    def check_rates_for(self, group: Mapping[str, Any]) -> None:
-        """Raise if a captured step would keep the present number of a rate."""
-        for name in RATES:
-            rate = group[name]
-            if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
-                continue
-            device = next((p.device for p in group["params"] if p.device.type != "cpu"), None)
-            if device is not None:
-                way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
-                raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
 
     def check_fits(self, group: Mapping[str, Any], dtype: torch.dtype) -> None:
         """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
@@ -349,24 +275,6 @@ def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) 
     return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 
-def capturing() -> bool:
-    """Return True while a CUDA graph is captured."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
-    return initialized and torch.cuda.is_current_stream_capturing()
-
-
-def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
-    """Raise if a CUDA graph that is captured now would repeat a number that is meant to change."""
-    if not group["capturable"]:
-        way_out = "Pass capturable=True; else the graph would count no steps."
-        raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))
-    if scheduled and not isinstance(group["lr"], Tensor):
-        way_out = "Pass lr=torch.tensor(...) on the parameters' device; else the graph would not follow the scheduler."
-        raise ContradictionError(
-            sentence("lr", "a tensor where a CUDA graph is captured and a scheduler moves it", group["lr"], way_out)
-        )
-
-
 def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
     if isinstance(value, Tensor):
         odd = value.is_nested or value.layout is not torch.strided or value.is_complex()
@@ -378,13 +286,10 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
         RATE(name, value, way_out)
 
 
-_PLAIN = frozenset((bool, int, float, str, type(None)))
-
-
 def _hashable(value: Any) -> Hashable:
     # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is compared as text.
     kind = type(value)
-    if kind in _PLAIN:  # nearly all of them, at every step
+    if kind in PLAIN:  # nearly all of them, at every step
         return kind, value
     if isinstance(value, (list, tuple)):
         return tuple(map(_hashable, value))

@@ -22,8 +22,8 @@ from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step import _storage
 from layerwise.torch.step._counts import Counts, OfGroup
+from layerwise.torch.step._current import scalar
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._settings import scalar
 from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike, written
 

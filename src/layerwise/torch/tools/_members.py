@@ -36,7 +36,7 @@ class Member(NamedTuple):
     def plan(self) -> Plan:
         """Return the plan of its step."""
         own = stepper_of(self.optimizer)
-        found: Plan = own.plan_for(self.p, self.group, own.settings_of(self.group), self.name)
+        found: Plan = own.planner.plan_for(self.p, self.group, own.settings_of(self.group), self.name)
         return found
 
 

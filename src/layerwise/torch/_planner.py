@@ -1,0 +1,128 @@
+"""What comes before a step: gradients that can be read, checks, plans, state, and a turn that engines prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from layerwise.engines.distributor import prepare as by_engines
+from layerwise.errors import ParameterError, warn
+from layerwise.first import warn_of
+from layerwise.hyper import Hyper
+from layerwise.names import ByName
+from layerwise.torch._members import Members
+from layerwise.torch._ranks import Ranks
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.step import _memory, _state
+from layerwise.torch.step._engines import engines_of
+from layerwise.torch.step._first import FINER, exempt, firsts
+from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._settings import Groups
+from layerwise.torch.step._storage import storing
+from layerwise.torch.step._turn import Due, Turn, Work
+
+
+class Setup(NamedTuple):
+    """What an optimizer was given once for all of its groups."""
+
+    groups: Groups
+    blocks: ByName
+    skip_nonfinite: bool
+    engine: str | None
+
+
+class Planner:
+    """Plans and prepares the steps of an optimizer's parameters, and looks at the first that each takes."""
+
+    def __init__(self, setup: Setup, members: Members, ranks: Ranks) -> None:
+        self._setup, self._members, self._ranks = setup, members, ranks
+        self.resolves = False
+        """Whether the memory of a gradient of the last step did not hold its numbers."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Plan, check and look at everything again."""
+        self._plans: dict[Tensor, Plan] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self.first: dict[Tensor, None] = {}
+        """Parameters whose first step is still to be looked at."""
+
+    def readable(self, work: Work, always: bool = False) -> Work:
+        """Return the same with copies of gradients whose memory does not hold their numbers.
+
+        That is done before computing with gradients, and before they are checked; and from then on, for as long as some
+        are replaced.
+        """
+        found = _memory.readable(work.grads_here, partial(self._members.names_of, work.dues))
+        replaced = found is not work.grads_here
+        self.resolves = replaced or (always and self.resolves)
+        return work.with_grads(found) if replaced else work
+
+    def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
+        """Return the plan of a parameter's step in a group with these settings."""
+        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks)
+
+    def planned(self, work: Work) -> tuple[Work, list[Plan]]:
+        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read."""
+        work, plans = self.readable(work, always=True), list[Plan]()
+        grads, names = iter(work.grads), self._members.names_of(work.dues)
+        for due in work.dues:
+            plans += [self._checked(p, next(grads), due, names[len(plans) + i]) for i, p in enumerate(due.params)]
+        _memory.check_apart(names, work.params, self._members.optimizer.state)
+        return work, plans
+
+    def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
+        check_step(name, p, g, due.group["differentiable"])
+        self._ranks.check_own(name, p)
+        plan = self._plans.get(p)
+        if plan is not None and plan.shape != p.shape:
+            raise ParameterError(
+                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
+            )
+        if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
+            plan = self.plan_for(p, due.group, due.h, name)
+        _state.check_kept(plan, p, self._members.optimizer.state.get(p, {}))
+        return plan
+
+    def prepare(self, work: Work, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None) -> Turn:
+        """Return the turn of planned parameters, whose state is there from now on, and in the wanted form."""
+        self._warn_of_layouts(work, plans)
+        states, differentiable, each = self._members.optimizer.state, self._setup.groups.differentiable, iter(plans)
+        for due in work.dues:
+            # Counts that once had to be on the device stay there, and those beside them go there as well.
+            where = on_device or due.group["capturable"] or _state.counted_elsewhere(states, due.params)
+            for p in due.params:
+                self._plans[p] = plan = next(each)
+                if p not in states and p.device.type == "cpu":  # elsewhere a step would have to wait for it
+                    self.first[p] = None
+                _state.ready(states[p], p, plan, due.want, where)
+                if differentiable:
+                    _state.apart(states[p])
+        prepared_by = partial(by_engines, engines_of(self._setup.engine, differentiable))
+        return Turn(work, plans, states, on_device, prepared_by, agreement)
+
+    def _warn_of_layouts(self, work: Work, plans: Sequence[Plan]) -> None:
+        """Warn once of each parameter whose layout does not allow the requested storage of its state."""
+        wants = [due.want for due in work.dues for _ in due.params]
+        found = {
+            (plan.name, key): stored
+            for p, plan, want in zip(work.params, plans, wants, strict=True)
+            for key in want.state
+            if plan.state_shapes[key] is not None and (stored := storing(plan, p, want).chosen(key)).by_layout
+        }
+        new = {which: stored for which, stored in found.items() if which not in self._warned}
+        for (name, key), stored in new.items():
+            warn(f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+        self._warned.update(new)
+
+    def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
+        """Say what the first steps of parameters show of those to come."""
+        found = list(firsts(turn, dues, self.first, self._members.optimizer.state))
+        done = set(turn.params)
+        self.first = {p: None for p in self.first if p not in done}
+        names = {name for group in self._members.groups for name in group.get("param_names", ())}
+        warn_of(found, exempt(found, names), FINER)

@@ -1,0 +1,42 @@
+"""What a CUDA graph that captures a step needs of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import ContradictionError, sentence
+from layerwise.torch.step._current import RATES
+
+
+def capturing() -> bool:
+    """Return True while a CUDA graph is captured."""
+    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
+    return initialized and torch.cuda.is_current_stream_capturing()
+
+
+def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
+    """Raise if a CUDA graph that is captured now would repeat a number that is meant to change."""
+    if not group["capturable"]:
+        way_out = "Pass capturable=True; else the graph would count no steps."
+        raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))
+    if scheduled and not isinstance(group["lr"], Tensor):
+        way_out = "Pass lr=torch.tensor(...) on the parameters' device; else the graph would not follow the scheduler."
+        raise ContradictionError(
+            sentence("lr", "a tensor where a CUDA graph is captured and a scheduler moves it", group["lr"], way_out)
+        )
+
+
+def check_rates_captured(group: Mapping[str, Any]) -> None:
+    """Raise if a captured step would keep the present number of a rate."""
+    for name in RATES:
+        rate = group[name]
+        if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
+            continue
+        device = next((p.device for p in group["params"] if p.device.type != "cpu"), None)
+        if device is not None:
+            way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
+            raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
