@@ -118,7 +118,7 @@ def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Rou
             elif rules[i].recomputes:
                 wanted = _wanted(tasks[i], request)
                 again = partial(_terms_again, rules[i], own, k)
-                sums[i, k] = completed(first_column(request.terms, wanted.dims), again, wanted)
+                [sums[i, k]] = completed([first_column(request.terms, wanted.dims)], again, wanted)
             else:
                 kept.setdefault(varying(request.terms), []).append((i, k))
     for places in kept.values():
@@ -134,9 +134,9 @@ def _wanted(task: Task, request: Any) -> Wanted:
     return Wanted(dims, _entries_of(task, request))
 
 
-def _terms_again(rule: Running, requests: Any, k: int) -> Any:
+def _terms_again(rule: Running, requests: Any, k: int) -> list[Any]:
     """Return the array of one request from another run."""
-    return rule.again(requests, (k,))[k].terms
+    return [rule.again(requests, (k,))[k].terms]
 
 
 def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:

@@ -88,16 +88,9 @@ def measured(terms: Sequence[Any], wanted: Sequence[Wanted]) -> list[Columns | R
 @partial(jax.jit, static_argnums=1)
 def _of_alike(terms: Sequence[Any], wanted: Wanted) -> list[Columns | Root]:
     """Return the same for arrays of one shape. Jitted, because an eager branch is slow."""
-    dims, entries = wanted
-    if not branches():
-        return [_finished(_in_one_pass(x, dims), entries) for x in terms]
-    along = tuple(d + 1 for d in dims)  # of the arrays as one: compilers take long over many
-    if terms[0].size < SHORT:
-        stacked = _finished(_in_one_pass(jnp.stack(terms), along), entries)
-    else:
-        first = jnp.stack([first_column(x, dims) for x in terms])
-        stacked = completed(first, lambda: jnp.stack(terms), Wanted(along, entries))
-    return [jax.tree.map(lambda x, i=i: x[i], stacked) for i in range(len(terms))]
+    if not branches() or terms[0].size < SHORT:
+        return [_finished(_in_one_pass(x, wanted.dims), wanted.entries) for x in terms]
+    return completed([first_column(x, wanted.dims) for x in terms], lambda: terms, wanted)
 
 
 def branches() -> bool:
@@ -105,28 +98,51 @@ def branches() -> bool:
     return jax.default_backend() == "cpu" and jax.device_count() == 1
 
 
-def completed(first: Any, terms: Callable[[], Any], wanted: Wanted) -> Columns | Root:
-    """Return all columns, or the root, given the first. `terms` makes the array if it must be read again."""
+def completed(firsts: Sequence[Any], terms: Callable[[], Sequence[Any]], wanted: Wanted) -> list[Columns | Root]:
+    """Return all columns, or the roots, given the first. `terms` makes the arrays if they must be read again.
+
+    The arrays share a branch, and nothing else: XLA compiles what is the same for each of them once.
+    """
     if not branches():
-        return _finished(_in_one_pass(terms(), wanted.dims), wanted.entries)
-    factor = limits(first.dtype).factor
-    small, large = _is_small(first), _is_large(first)
+        return [_finished(_in_one_pass(x, wanted.dims), wanted.entries) for x in terms()]
 
-    # The bounds keep a compiler from making one factor of two, which the dtype would not hold.
-    raised = jnp.minimum(first * factor, limits(first.dtype).largest) * factor
-    lowered = jnp.maximum(first / factor, 0.0) / factor
+    def derived() -> list[Columns | Root]:
+        return [_derived(first, wanted) for first in firsts]
 
-    def derived() -> Columns | Root:
-        return _finished(Columns(first, raised, lowered), wanted.entries)
+    def rescaled() -> list[Columns | Root]:
+        return [_rescaled(x, first, wanted) for x, first in zip(terms(), firsts, strict=True)]
 
-    def rescaled() -> Columns | Root:
-        scale = jnp.where(large, 1 / factor, jnp.where(small, factor, 1.0)).astype(first.dtype)
-        found = first_column(terms() * scale, wanted.dims)
-        columns = Columns(first, jnp.where(small, found, raised), jnp.where(large, found, lowered))
-        return _finished(columns, wanted.entries)
-
-    found: Columns | Root = jax.lax.cond(jnp.any(small | large), rescaled, derived)
+    # The barrier, because what is fused into a list of hundreds is compiled for each of them.
+    every = jax.lax.optimization_barrier(jnp.concatenate([jnp.ravel(first) for first in firsts]))
+    found: list[Columns | Root] = jax.lax.cond(jnp.any(_is_small(every) | _is_large(every)), rescaled, derived)
     return found
+
+
+@partial(jax.jit, static_argnums=1)
+def _derived(first: Any, wanted: Wanted) -> Columns | Root:
+    """Return all columns, or the root, where the first column is right."""
+    if wanted.entries is None:
+        return Columns(first, *_others(first))
+    return Root(root(jnp, first / wanted.entries))
+
+
+def _others(first: Any) -> tuple[Any, Any]:
+    """Return the other columns, where the first is right."""
+    factor, largest = limits(first.dtype).factor, limits(first.dtype).largest
+    # The bounds keep a compiler from making one factor of two, which the dtype would not hold.
+    return jnp.minimum(first * factor, largest) * factor, jnp.maximum(first / factor, 0.0) / factor
+
+
+@partial(jax.jit, static_argnums=2)
+def _rescaled(x: Any, first: Any, wanted: Wanted) -> Columns | Root:
+    """Return the same, where one of the others has to be measured as well."""
+    factor, small, large = limits(first.dtype).factor, _is_small(first), _is_large(first)
+    scale = jnp.where(large, 1 / factor, jnp.where(small, factor, 1.0)).astype(first.dtype)
+    found = first_column(x * scale, wanted.dims)
+    if wanted.entries is not None:
+        return Root(_divided(root(jnp, found / wanted.entries), scale))
+    raised, lowered = _others(first)
+    return Columns(first, jnp.where(small, found, raised), jnp.where(large, found, lowered))
 
 
 def _finished(columns: Columns, entries: int | None) -> Columns | Root:
@@ -165,5 +181,9 @@ def length(squares: Columns | Root) -> Any:
     first = squares.plain
     its, small, large = limits(first.dtype), _is_small(first), _is_large(first)
     found = root(jnp, jnp.where(large, squares.lowered, jnp.where(small, squares.raised, first)))
-    norm = found * jnp.where(large, its.factor, jnp.where(small, 1 / its.factor, 1.0)).astype(first.dtype)
-    return jnp.where(jnp.isfinite(found), jnp.minimum(norm, its.largest), norm)
+    return _divided(found, jnp.where(large, 1 / its.factor, jnp.where(small, its.factor, 1.0)).astype(first.dtype))
+
+
+def _divided(norm: Any, scale: Any) -> Any:
+    """Return a norm of scaled numbers as that of the numbers, which is finite if they are."""
+    return jnp.where(jnp.isfinite(norm), jnp.minimum(norm / scale, limits(norm.dtype).largest), norm)
