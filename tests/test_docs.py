@@ -23,9 +23,8 @@ from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
 OPTION_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "optimizers").glob("*.md"))]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("csrc/*.md"), *ROOT.glob("src/**/README.md"), *ROOT.glob("docs/**/*.md")]
-)
+ROOMS = (f"{room}/**/README.md" for room in ("benchmarks", "csrc", "demo", "src"))
+PAGES = sorted(page for where in ("*.md", "docs/**/*.md", *ROOMS) for page in ROOT.glob(where))
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
 PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
 # Packages that no environment of ours has: code that needs one is shown and not run, and says so.

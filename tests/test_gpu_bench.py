@@ -1,4 +1,4 @@
-"""`benchmarks/gpu.py` does what `docs/gpu-benchmark.md` says, tried where there is no GPU: on a few small tensors, with
+"""`benchmarks/gpu.py` does what `benchmarks/on_gpu/README.md` says, tried where there is no GPU: on a few small tensors, with
 what a GPU would tell.
 """
 
