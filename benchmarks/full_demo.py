@@ -67,7 +67,7 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
 
 
 def markdown(result: Result) -> str:
-    """Return the figures as the tables of docs/demo.md."""
+    """Return the figures as the tables of demo/README.md."""
     tables = []
     for act in result.acts:
         (_, *headings), *cells = result.table(act)

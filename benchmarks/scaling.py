@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--map", choices=TASKS, action="append", help="only this; may be repeated")
     parser.add_argument("--optimizer", choices=[c.name for c in CONTENDERS], action="append", help="likewise")
     parser.add_argument("--tune", action="store_true", help="search the settings instead")
-    parser.add_argument("--table", action="store_true", help="print the table of the docs instead")
+    parser.add_argument("--table", action="store_true", help="print the tables of README.md instead")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     if given.table:

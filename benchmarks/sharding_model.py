@@ -1,4 +1,4 @@
-"""Predict what a sharded step sends on clusters that nobody here has, and print the tables of docs/performance.md.
+"""Predict what a sharded step sends on clusters that nobody here has, and print the tables of benchmarks/README.md.
 
 The lengths of all messages follow from the model's shapes and from how they are cut; `tests/sharding/test_predicted.py`
 compares them with what real steps send, on 2, 3 and 4 processes and on a simulated mesh of 1,024. Times follow from two

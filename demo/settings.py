@@ -2,7 +2,7 @@
 
 The repository's benchmark `tune_demo` found all settings, with the same budget for every optimizer and batch. At the
 large batch each optimizer runs twice: with the settings of the small batch, scaled as `layerwise.recipes` says, and
-with those tuned at the large batch itself. The documentation's page on the demo has the protocol.
+with those tuned at the large batch itself. README.md has the protocol.
 """
 
 from __future__ import annotations

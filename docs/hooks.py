@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
+from layerwise.recipes import CURVES  # noqa: E402
+from layerwise.recipes.numbers import number  # noqa: E402
 from layerwise.registry import ENTRIES  # noqa: E402
 
 # Pages outside of this folder, and their names on the site.
@@ -26,6 +28,11 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "LICENSE": "license.txt",
+    "demo/README.md": "demo.md",
+    "benchmarks/README.md": "measurements.md",
+    "benchmarks/on_gpu/README.md": "gpu-benchmark.md",
+    "tests/coverage.md": "coverage.md",
+    "tests/sharding/README.md": "tested-layouts.md",
     "csrc/README.md": "compiled-engine.md",
     "src/layerwise/engines/gpu/README.md": "gpu-engine.md",
     "src/layerwise/torch/sharding/README.md": "sharded-steps.md",
@@ -186,4 +193,20 @@ def presets_of(optimizer: str) -> str:
     return "\n".join(rows)
 
 
-TABLES: dict[str, Callable[[str], str]] = {"presets": presets_of}
+def points_of(optimizer: str) -> str:
+    rows = [
+        "| series | batch | lr | warm-up, % of the run | betas, or momentum | weight decay | to the target |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for curve in CURVES:
+        for point in curve.points if curve.optimizer == optimizer else ():
+            averages = "/".join(f"{one:g}" for one in point.betas or [point.momentum or 0] if one)
+            decay = "" if point.weight_decay is None else number(point.weight_decay, 6)
+            cost = "" if point.cost is None else f"{point.cost:g} {curve.unit}"
+            warmup = "" if point.warmup is None else f"{100 * point.warmup:.3g}"
+            cells = (curve.name, f"{point.batch:,}", f"{point.lr:.4g}", warmup, averages, decay, cost)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+TABLES: dict[str, Callable[[str], str]] = {"presets": presets_of, "points": points_of}

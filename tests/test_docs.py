@@ -23,9 +23,8 @@ from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
 OPTION_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "optimizers").glob("*.md"))]
-PAGES = sorted(
-    [*ROOT.glob("*.md"), *ROOT.glob("csrc/*.md"), *ROOT.glob("src/**/README.md"), *ROOT.glob("docs/**/*.md")]
-)
+ROOMS = (f"{room}/**/README.md" for room in ("benchmarks", "csrc", "demo", "src", "tests"))
+PAGES = sorted(page for where in ("*.md", "docs/**/*.md", "tests/*.md", *ROOMS) for page in ROOT.glob(where))
 # Packages of the parity tests, without which a page is skipped; each takes seconds to import.
 PARITY = ("accelerate", "keras", "lightning", "paddle", "pytorch_optimizer", "transformers")
 # Packages that no environment of ours has: code that needs one is shown and not run, and says so.
@@ -44,25 +43,35 @@ ABSENT = (
     "torchtitan",
 )
 NOT_RUN = 'title="not run here: needs {}"'
-# Keras takes its backend from the environment when it is first imported, for good: each that is set is a script.
-ALONE = ("keras.md", "trainers.md")
+# Pages whose sections are programs of their own, and so is what follows `import os`, by which Keras is told its backend
+# before it is first imported, for good.
+OF_PROGRAMS = ("coming-from.md", "others.md", "trainers.md")
+PROGRAM = re.compile(r"^(?=## )|^(?=```python\nimport os$)", re.MULTILINE)
 
 
 def imports(*packages: str) -> re.Pattern[str]:
     return re.compile(rf"^(?:import|from) ({'|'.join(packages)})\b", re.MULTILINE)
 
 
-def blocks(page: Path) -> list[tuple[str, str]]:
-    """What a page says of each block of Python, and the block."""
-    return re.findall(r"^```python *([^\n]*)\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+def blocks(text: str) -> list[tuple[str, str]]:
+    """What a text says of each block of Python, and the block."""
+    return re.findall(r"^```python *([^\n]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
-def parameter(page: Path) -> Any:
-    slow = any(imports(*PARITY, "jax").search(code) for _, code in blocks(page))  # which compiles for long
-    return pytest.param(page, id=str(page.relative_to(ROOT)), marks=pytest.mark.slow if slow else ())
+def programs() -> list[Any]:
+    """Return what pages have to run: the blocks of a page, or of a part of it, one after the other."""
+    found = []
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for number, part in enumerate(PROGRAM.split(text) if page.name in OF_PROGRAMS else [text]):
+            if run := [code for said, code in blocks(part) if not said.startswith("title=")]:
+                slow = any(imports(*PARITY, "jax").search(code) for code in run)  # which compiles for long
+                where = f"{page.relative_to(ROOT)}-{number}"
+                found.append(pytest.param(page, run, id=where, marks=pytest.mark.slow if slow else ()))
+    return found
 
 
-each_page = pytest.mark.parametrize("page", [parameter(page) for page in PAGES])
+each_page = pytest.mark.parametrize("page", [pytest.param(page, id=str(page.relative_to(ROOT))) for page in PAGES])
 
 
 def skip_without(*packages: str) -> None:
@@ -76,15 +85,13 @@ def imported(name: str) -> Any:
         return import_module(name)
 
 
-@each_page
-def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("page", "run"), programs())
+def test_code_blocks_run(page: Path, run: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    run = [code for said, code in blocks(page) if not said.startswith("title=")]
     needed = sorted({found[1] for code in run for found in imports(*PARITY).finditer(code)})
     skip_without(*needed)
-    if page.name in ALONE:
-        for script in re.split(r"^(?=import os$)", "".join(run), flags=re.MULTILINE):
-            subprocess.run([sys.executable, "-c", script], check=True)
+    if run[0].startswith("import os\n"):
+        subprocess.run([sys.executable, "-c", "".join(run)], check=True)
         return
     for package in needed:
         imported(package)
@@ -96,7 +103,7 @@ def test_code_blocks_run(page: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 @each_page
 def test_what_is_not_run_cannot_be(page: Path) -> None:
     pinned = (ROOT / "constraints.txt").read_text("utf-8")
-    for said, code in blocks(page):
+    for said, code in blocks(page.read_text("utf-8")):
         if said:
             needed = {found[1] for found in imports(*ABSENT).finditer(code)}
             assert said in {NOT_RUN.format(package) for package in needed}, said
@@ -147,6 +154,7 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
             assert ast.literal_eval(default) == options[name], name
 
 
+COMING_FROM = [ROOT / "docs" / name for name in ("coming-from.md", "others.md")]
 PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 MIGRATIONS = [
     pytest.param(
@@ -154,7 +162,7 @@ MIGRATIONS = [
         id=f"{found[1]}-{found[2]}",
         marks=pytest.mark.slow if found[1].startswith(PARITY) else (),
     )
-    for page in sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+    for page in COMING_FROM
     for found in PEERS.finditer(page.read_text("utf-8"))
 ]
 
@@ -216,13 +224,13 @@ def test_pages_have_one_recipe() -> None:
 
 
 def test_every_preset_is_named_where_people_come_from() -> None:
-    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs" / "coming-from").glob("*.md"))
+    pages = "".join(page.read_text("utf-8") for page in COMING_FROM)
     elsewhere = [one.name for one in presets() if not one.name.startswith(("paper.", "optax."))]
     assert [name for name in elsewhere if f"`{name}`" not in pages] == []
 
 
 def test_coverage_names_tests_that_exist() -> None:
-    text = (ROOT / "docs" / "coverage.md").read_text("utf-8")
+    text = (ROOT / "tests" / "coverage.md").read_text("utf-8")
     named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", text)
     assert len(named) > 100
     for file, test in named:

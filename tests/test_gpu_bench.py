@@ -1,5 +1,5 @@
-"""`benchmarks/gpu.py` does what `docs/gpu-benchmark.md` says, tried where there is no GPU: on a few small tensors, with
-what a GPU would tell.
+"""`benchmarks/gpu.py` does what `benchmarks/on_gpu/README.md` says, tried where there is no GPU: on a few small
+tensors, with what a GPU would tell.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def test_the_table_of_bytes():
 
 @pytest.mark.parametrize("name", scaling.TASKS)
 def test_the_tables_of_learning_rates(name):
-    assert scaling.markdown(name) in (DOCS / "transfer.md").read_text(encoding="utf-8")
+    assert scaling.markdown(name) in (HOME / "README.md").read_text(encoding="utf-8")
     seeds = {}
     for row in scaling.read(scaling.FOUND, map=name):
         seeds.setdefault((row["optimizer"], row[name], row["lr"]), set()).add(row["seed"])
@@ -137,7 +137,7 @@ def test_the_tables_of_learning_rates(name):
 
 def test_the_tables_of_the_demo():
     result, _ = demo.read()
-    assert demo.markdown(result) in (DOCS / "demo.md").read_text(encoding="utf-8"), (
+    assert demo.markdown(result) in (HOME.parent / "demo" / "README.md").read_text(encoding="utf-8"), (
         "run `benchmarks/full_demo.py --show`"
     )
     assert sum(1 for _ in demo.rows_of(result)) == len(result.runs())

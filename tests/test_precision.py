@@ -1,4 +1,4 @@
-"""`benchmarks/precision.py`: its statistics beside tables of Student's t, a tiny run, and its table in the docs."""
+"""`benchmarks/precision.py`: its statistics beside tables of Student's t, a tiny run, and its table in the README."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytest.importorskip("sklearn")
 
 from scripts import load
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[1] / "benchmarks" / "README.md"
 
 load("checkout")
 load("rows")

@@ -132,19 +132,7 @@ def test_the_series_grow_as_readers_were_told():
     assert resnet[-2].lr / resnet[0].lr == pytest.approx(3.34, abs=0.005)
 
 
-def rows(curve):
-    for point in curve.points:
-        moments = "/".join(f"{one:g}" for one in point.betas) if point.betas else f"{point.momentum or 0:g}"
-        said = moments if point.betas or point.momentum else ""
-        decay = "" if point.weight_decay is None else number(point.weight_decay, 6)
-        cost = "" if point.cost is None else f"{point.cost:g}"
-        yield [curve.name, f"{point.batch:,}", f"{point.lr:.4g}", f"{100 * point.warmup:.3g}", said, decay, cost]
-
-
-def test_the_page_has_every_point_and_its_source():
-    found = re.findall(r"^\| (\w+-[\w-]+) \|(.*)\|$", PAGE, re.MULTILINE)
-    shown = [[name, *(cell.strip() for cell in rest.split("|"))] for name, rest in found]
-    assert shown == [row for curve in CURVES for row in rows(curve)]
+def test_the_page_has_every_source():
     text = re.sub(r"\s+", " ", PAGE)
     assert [part for curve in CURVES for part in (curve.source, curve.task) if part not in text] == []
 

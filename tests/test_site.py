@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import layerwise
+from layerwise.recipes import CURVES
 
 DOCS = Path(__file__).parents[1] / "docs"
 MKDOCS = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
@@ -89,3 +90,10 @@ def test_a_picture_follows_the_theme_of_the_site(hooks):
     source = 'srcset="docs/assets/a-dark.svg">\n  <img alt="A" src="docs/assets/a-light.svg">\n</picture>'
     text = hooks.on_page_markdown(f'<picture>\n  <source media="(…: dark)" {source}', page, config)
     assert text == "![A](assets/a-light.svg#only-light)\n![A](assets/a-dark.svg#only-dark)"
+
+
+def test_published_runs_are_a_table_of_the_site(hooks):
+    rows = hooks.points_of("Lamb").splitlines()
+    assert "| mlperf-bert | 12,288 | 0.0031 | 60 | 0.8/0.925 | 0.0166629 | 4.47 million samples |" in rows
+    assert "| nus-resnet | 32,768 | 32 | 15.6 |  | 0.0001 |  |" in hooks.points_of("Lars").splitlines()
+    assert len(rows) == 2 + sum(len(curve.points) for curve in CURVES if curve.optimizer == "Lamb")

@@ -194,7 +194,7 @@ def _torch_mixed() -> str:
     parameters = [GROUPS, *own_parameters(ClippedByNorm, schedules=False), *of_all]
     rest = (
         "Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every "
-        f"rule, and hold for the groups that do not set them. Examples are on {page('mixed.md')} of the documentation."
+        f"rule, and hold for the groups that do not set them. Examples are on {page('pytorch.md')}."
     )
     doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
     return (
@@ -227,7 +227,7 @@ def _numpy(entry: Entry) -> str:
         return arguments.BY_NAME.get(name, "{type}").format(type=type_)
 
     parameters = [*own_parameters(entry.hyper, typed), *of_front(arguments.NUMPY, entry.hyper)]
-    return _class(entry, parameters, "numpy.md", "super().__init__(locals())")
+    return _class(entry, parameters, "others.md", "super().__init__(locals())")
 
 
 # ---- Keras
@@ -269,7 +269,7 @@ def _keras(entry: Entry) -> str:
         for name in names
     ]
     parameters = [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
-    return _class(entry, parameters, "coming-from/keras.md", "super().__init__(locals())")
+    return _class(entry, parameters, "others.md", "super().__init__(locals())")
 
 
 def _share(option: str, names: Sequence[str], name: str) -> str:
@@ -303,7 +303,7 @@ def _mlx(entry: Entry) -> str:
     parameters = own_parameters(entry.hyper, typed)
     named = [one._replace(name="learning_rate") if one.name == "lr" else one for one in parameters]
     named.sort(key=lambda one: one.name != "learning_rate")
-    return _class(entry, named, "mlx.md", "super().__init__(locals())")
+    return _class(entry, named, "others.md", "super().__init__(locals())")
 
 
 # ---- Paddle
@@ -341,7 +341,7 @@ def _paddle(entry: Entry) -> str:
     first = [known[name]._replace(keyword=False) for name in order]
     rest = [one for one in (*options, *of_all) if one.name not in order]
     parameters = [*first, *(one._replace(keyword=True) for one in rest)]
-    return _class(entry, parameters, "coming-from/paddle.md", "super().__init__(locals())")
+    return _class(entry, parameters, "others.md", "super().__init__(locals())")
 
 
 def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:

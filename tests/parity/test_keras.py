@@ -1,5 +1,7 @@
 """keras.optimizers.Lamb and Adafactor run beside ours, on Keras's NumPy backend."""
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from parity.live import SHAPES, Draw, assert_same, largest, ours, tensors
@@ -24,6 +26,14 @@ def in_float64(monkeypatch):
     floatx = keras.config.floatx()
     yield
     keras.config.set_floatx(floatx)
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor"])
+def test_every_argument_of_keras_is_taken(name):
+    import layerwise.keras
+
+    given, here = (signature(getattr(of, name)).parameters for of in (keras.optimizers, layerwise.keras))
+    assert given.keys() - {"kwargs"} <= here.keys()
 
 
 def theirs(build, params, grads):

@@ -1,6 +1,7 @@
 """optax.lamb, optax.lars, optax.adafactor and optax.novograd, run beside ours."""
 
 from functools import partial
+from inspect import signature
 
 import numpy as np
 import pytest
@@ -20,6 +21,17 @@ FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compil
 # In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero
 # has in full.
 FLOAT32 = {"of_size": 3e-6, "of_move": 6e-5}
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars", "adafactor", "novograd", "adamw", "sgd"])
+def test_arguments_are_optax_s(name):
+    """Their names, order and defaults; ours come after them."""
+    from layerwise import jax as front
+
+    given, here = (
+        {p.name: p.default for p in signature(getattr(of, name)).parameters.values()} for of in (optax, front)
+    )
+    assert list(given.items()) == list(here.items())[: len(given)]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The page on sharding names the layouts and wrappings that are tested, all of them and no others."""
+"""The README names the layouts and wrappings that are tested, all of them and no others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from sharding.layouts import LAYOUTS
 from sharding.wrappings import WRAPPINGS
 
-PAGE = Path(__file__).parents[2] / "docs" / "sharding.md"
+PAGE = Path(__file__).with_name("README.md")
 
 
 def table(heading: str) -> dict[str, int]:

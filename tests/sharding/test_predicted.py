@@ -130,6 +130,6 @@ def test_the_models_have_as_many_parameters_as_was_published(model, number, coun
 
 
 def test_the_tables_of_the_page_are_those_of_the_script(model):
-    page = (ROOT / "docs" / "performance.md").read_text("utf-8")
+    page = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     for table in (model.table, model.tensor_parallel_table):
         assert "\n".join(table(model.HOP, model.BANDWIDTH)) in page

@@ -45,7 +45,8 @@ __all__ = [
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    Of the documentation, the page "Adafactor" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "Adafactor" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate; None selects the paper's relative step. It may be a function of the step.
@@ -118,7 +119,8 @@ class Adafactor(Optimizer):
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -155,7 +157,8 @@ class AdamMini(Optimizer):
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    Of the documentation, the page "AdamW" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "AdamW" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -198,7 +201,8 @@ class AdamW(Optimizer):
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    Of the documentation, the page "CAME" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "CAME" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -244,7 +248,8 @@ class Came(Optimizer):
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    Of the documentation, the page "LAMB" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "LAMB" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -313,7 +318,8 @@ class Lamb(Optimizer):
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    Of the documentation, the page "LANS" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "LANS" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -357,7 +363,8 @@ class Lans(Optimizer):
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    Of the documentation, the page "LARS" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "LARS" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of
@@ -420,7 +427,8 @@ class Lars(Optimizer):
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -470,7 +478,8 @@ class NovoGrad(Optimizer):
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    Of the documentation, the page "SCALE" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "SCALE" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -514,7 +523,8 @@ class ScaleSGD(Optimizer):
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    Of the documentation, the page "SGD" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "SGD" has the formula with every option, and the page "NumPy, MLX, Keras, Paddle"
+    is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -555,7 +565,8 @@ class SGD(Optimizer):
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    Of the documentation, the page "SinkGD" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "SinkGD" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -597,7 +608,8 @@ class SinkGD(Optimizer):
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "MLX" is the guide.
+    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.

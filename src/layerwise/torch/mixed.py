@@ -23,8 +23,7 @@ class Mixed(ByGroupOptimizer):
     """One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options.
 
     Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every rule,
-    and hold for the groups that do not set them. Examples are on the page "Different rules for different
-    parameters" of the documentation.
+    and hold for the groups that do not set them. Examples are on the page "PyTorch API".
 
     Args:
         params: Parameter groups, each with its "rule" (the name of an optimizer such as "lamb", in any case, or its
