@@ -18,7 +18,7 @@ from layerwise.drive import Others
 from layerwise.drive.digits import Window
 from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import clips, missing, numbers, program_for
+from layerwise.engines.programs import clips, missing, numbers, numbers_by_rates, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -27,6 +27,7 @@ from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
+MANY = 4  # from how many different steps on their numbers are computed as arrays
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
@@ -184,8 +185,19 @@ class Numbers:
             self._found[key] = numbers_of_step(h, now)
         return self._found[key]
 
-    def forget(self) -> None:
+    def of_all(self, hs: Sequence[Any], nows: Sequence[Now]) -> None:
+        """Compute those of jobs whose steps differ in their rates, as groups with rates of their own have them."""
         self._found.clear()
+        if len(nows) < MANY or nows[0] is nows[-1]:
+            return
+        alike: dict[Hashable, tuple[Any, dict[int, Now]]] = {}
+        for h, now in zip(hs, nows, strict=True):
+            t, lr, lam, *rest = now
+            alike.setdefault((id(h), t, lr == 0, lam == 0, *rest), (h, {}))[1][id(now)] = now
+        for h, each in alike.values():
+            found = numbers_by_rates(h, list(each.values())) if len(each) >= MANY else None
+            for (one, now), of_rule in zip(each.items(), found or (), strict=found is not None):
+                self._found[id(h), one] = now.t, *of_rule
 
 
 class Layouts:
@@ -282,14 +294,14 @@ class PreparedCompiled:
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
         """Raise `Changed` if `step` would."""
-        self._layouts.numbers.forget()
+        self._layouts.numbers.of_all(self._layouts.hs, nows)
         given = self._jobs, list(grads), list(nows), self._places
         if not (skip is None and self._known and any(batch.takes(*given) for batch in self._layouts.batches)):
             self._lay_out(*given[1:3], skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
-        self._layouts.numbers.forget()
+        self._layouts.numbers.of_all(self._layouts.hs, nows)
         given = list(grads), list(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)

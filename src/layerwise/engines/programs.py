@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,7 @@ from layerwise.rules.parts import bounds_of, is_number, is_on
 
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}
+RATES = ("lr", "weight_decay")
 REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
 STATISTICS = 4  # requests in the first round where a second moment is factored, before those of the program
@@ -110,6 +112,24 @@ def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
     rule, printed = found
     coefficients = _flat(rule.coefficients(xp, h, now)) if hasattr(rule, "coefficients") else ()
     return (*of_gradient(h, now), *coefficients, *(_number(name, h, now) for name in printed.numbers))
+
+
+def numbers_by_rates(h: Any, nows: Sequence[Now]) -> list[tuple[float, ...]] | None:
+    """Return the numbers of steps that differ in rates alone, computed as arrays; None if rates are not plain floats.
+
+    A rate of 0 is off, so either all have it or none.
+    """
+    first = nows[0]
+    rates = {
+        name: np.array(each) if each[0] else each[0]
+        for name in RATES
+        for each in [[getattr(now, name) for now in nows]]
+        if set(map(type, each)) == {float}
+    }
+    if len(rates) < len(RATES) or (found := values(np, h, first._replace(**rates))) is None:
+        return None
+    columns = [x.tolist() if isinstance(x, np.ndarray) else [x] * len(nows) for x in found]
+    return list(zip(*columns, strict=True))
 
 
 def of_gradient(h: Any, now: Now) -> tuple[float, ...]:

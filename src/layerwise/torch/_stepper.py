@@ -75,6 +75,10 @@ class Stepper:
     def current(self, group: Mapping[str, Any]) -> Current:
         """Return the group's settings, or raise if one of its options is wrong, here and now."""
         found = self.groups.current(group)
+        self._check_here(group, found)
+        return found
+
+    def _check_here(self, group: Mapping[str, Any], found: Current) -> None:
         if capturing():
             check_capture(group, _schedule.moves(self.members.own(), group))
         per_tensor = group.get("max_grad_norm_per_tensor")
@@ -87,12 +91,14 @@ class Stepper:
                     "Drop one of them: the norm of all could not be had in the first round.",
                 )
             )
-        return found
 
     def step(self) -> None:
         """Step every parameter that has a gradient."""
         groups = self.members.groups
-        settings = [self.current(group) for group in groups]
+        settings = list(map(self.groups.current, groups))
+        if capturing() or self.ranks.model_group is not None:
+            for group, now in zip(groups, settings, strict=True):
+                self._check_here(group, now)
         counts = any(now.asks_of_model for now in settings)
         dues, idle = [], 0
         for number, (group, now) in enumerate(zip(groups, settings, strict=True)):

@@ -17,7 +17,8 @@ RATES = {
     "lr": "Pass a number such as lr=1e-3, or a tensor of one element; schedules are torch.optim.lr_scheduler's.",
     "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
 }
-NOT_PLANNED = frozenset((*RATES, "params", "param_names"))  # keys that change without other settings
+NOT_OPTIONS = frozenset(("params", "param_names"))
+NOT_PLANNED = NOT_OPTIONS | RATES.keys()  # keys that change without other settings
 PLAIN = frozenset((bool, int, float, str, type(None)))
 
 
@@ -26,8 +27,7 @@ class Current:
 
     def __init__(self, group: Mapping[str, Any], rule: Any, h: Hyper, want: Wanted) -> None:
         self.rule, self.h, self.want, self.asks_of_model = rule, h, want, h.asks_of_model
-        self._planned = _planned(group)
-        self._fixed = all(map(_is_fixed, self._planned))
+        self._fixed = all(_is_fixed(x) for key, x in group.items() if key not in NOT_PLANNED)
         self.see(group)
 
     def see(self, group: Mapping[str, Any]) -> None:
@@ -51,10 +51,11 @@ class Current:
 
     def holds(self, group: Mapping[str, Any]) -> bool:
         """Return True if no option but the rates has changed, or could have without being replaced."""
-        had = self._values[self._keys.index("lr")] is None
-        if not self._fixed or tuple(group) != self._keys or (group["lr"] is None) != had:
+        if not self._fixed or tuple(group) != self._keys:
             return False
-        return all(map(is_, _planned(group), self._planned))
+        pairs = zip(self._keys, group.values(), self._values, strict=True)
+        changed = {key: before for key, x, before in pairs if x is not before and key not in NOT_OPTIONS}
+        return changed.keys() <= RATES.keys() and ("lr" not in changed or None not in (changed["lr"], group["lr"]))
 
 
 def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
@@ -64,10 +65,6 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     if not followed and value.device.type == "cpu":
         return value.item()
     return value if value.ndim == 0 else value.reshape(())
-
-
-def _planned(group: Mapping[str, Any]) -> list[Any]:
-    return [x for key, x in group.items() if key not in NOT_PLANNED]
 
 
 def _is_fixed(x: Any) -> bool:
