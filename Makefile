@@ -65,11 +65,11 @@ setup: $(VENV)/.parity $(VENV)/.package
 demo: $(VENV)/.demo $(VENV)/.package
 	@$(PY) -m demo $(DEMO_ARGS)
 
-test: $(VENV)/.dev $(VENV)/.package
+test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
-test-all: $(VENV)/.parity $(VENV)/.package
+test-all: $(VENV)/.parity $(VENV)/.ttsem $(VENV)/.package
 	@CI=1 $(PYTEST) $(PYTEST_ARGS)
 
 # They are in timm's source distribution and not in its wheel.
@@ -216,6 +216,11 @@ $(VENV)/.parity: $(NEEDS)
 	@echo "Installing layerwise[dev,parity] into $(VENV); the first time takes some minutes"
 	@touch $@.begun && $(INSTALL) '$(PACKAGE)[dev,parity]' && { $(COMPILE); }
 	@touch $@ $(VENV)/.dev $(VENV)/.package
+
+# It executes what Triton compiles. It is written for a newer Python than some of those that are tested, but needs none.
+$(VENV)/.ttsem: $(NEEDS)
+	@$(INSTALL) --no-deps --ignore-requires-python ttsem
+	@touch $@
 
 $(VENV)/.docs: $(NEEDS)
 	@echo "Installing layerwise[docs] into $(VENV)"
