@@ -79,7 +79,8 @@ test-timm: $(VENV)/.dev $(VENV)/.package
 	@tar -xzf build/timm/timm-*.tar.gz -C build/timm --strip-components 1
 	@LAYERWISE_TIMM_TESTS=build/timm/tests $(PY) -m pytest tests/others/test_timm.py tests/trainers/test_timm.py $(PYTEST_ARGS)
 
-# With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
+# With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3. Where ttsem is missing,
+# launches are not executed as compiled.
 test-gpu:
 	@LAYERWISE_TEST_ALL=1 $(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 

@@ -18,6 +18,13 @@ from layerwise.errors import ContradictionError, HyperparameterError
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((20, 37), ()), ((300,), ()), ((), ())]
 BLOCKS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((3, 10, 9), (0,))]
 STORED = [(320,), (5, 128), (5, 70), (300,)]
+WAYS = {
+    "counted": "counts, rates and the scale of gradients are on the device, and a step before each is skipped there",
+    "replayed": "a step is recorded as for a CUDA graph, and replayed with other gradients and another rate",
+    "odd": "gradients begin at addresses at which no vector may",
+    "clipped": "gradients' norms are bounded, that of each and that of all",
+    "in_two_parts": "two ranks have a part of the tensor each, and add up their sums between launches",
+}
 LIMITS = Limits(most=700, layouts=("plain", "transposed"), leading=True)
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 MOMENTUM = ("beta1", "momentum")  # options of which the kept state depends

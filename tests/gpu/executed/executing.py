@@ -28,6 +28,11 @@ from ttsem.memory import Memory, MemoryFault
 from ttsem.pidraces import find_race
 from ttsem.values import cast_to
 
+from layerwise.engines import Candidate
+from layerwise.engines.gpu import engine
+from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.torch.step import _engines
+
 Span = tuple[int, int]  # the first byte of a stretch of memory, and the one behind it
 
 
@@ -163,6 +168,13 @@ def execute(target: str = "sm_90") -> Executor:
     driver.set_active(executor)
     knobs.runtime.add_stages_inspection_hook = up_to_ttir
     return executor
+
+
+def use(kernels: GpuEngine) -> None:
+    """Let this engine step the tensors of PyTorch's optimizers, which are in the machine's memory."""
+    row = Candidate("gpu", kernels, insisting=kernels)
+    engine.DEVICES = ("cpu",)
+    _engines.ENGINES, _engines.KERNELS = (row, Candidate("rule", _engines.RULE)), {"cpu": row}
 
 
 def up_to_ttir(backend: Any = None, stages: Any = None, *_: Any) -> tuple[str, str]:

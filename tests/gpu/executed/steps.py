@@ -17,7 +17,8 @@ from engines.parts import Cut, in_parts, step_parts, stepping_in_parts
 from engines.parts import check as check_parts
 from engines.worlds import EPS, Job, agree, make_job, mapped, new_gradient, now_of, numbers, stored
 from gpu.executed.cases import BLOCKS, ERRORS, LIMITS, PROGRAMS, SHAPES, STORED
-from gpu.executed.executing import execute
+from gpu.executed.counting import counted as bytes_of
+from gpu.executed.executing import execute, use
 from gpu.executed.planting import planted
 from gpu.executed.recording import recording
 from gpu.front import alike, both, walk
@@ -25,16 +26,13 @@ from gpu.world import ENGINE, GPU, SMALL, given
 from torch_front.front import FRONT_OF
 
 from gpu import storing
-from layerwise.engines import Candidate, Counter
+from layerwise.engines import Counter
 from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.rules.asks import Now
-from layerwise.torch.step import _engines
 
 EXECUTOR = execute()
-ROW = Candidate("gpu", ENGINE, insisting=ENGINE)
-engine.DEVICES = ("cpu",)
-_engines.ENGINES, _engines.KERNELS = (ROW, Candidate("rule", _engines.RULE)), {"cpu": ROW}
+use(ENGINE)
 
 
 class Found(NamedTuple):
@@ -57,9 +55,10 @@ def distance(ours: Any, theirs: Any) -> float:
 # ---- an optimizer, as it is used
 
 
-def by_front(name: str, options: dict[str, Any]) -> Found:
+def by_front(name: str, max_grad_norm: float) -> Found:
+    """Step an optimizer of the PyTorch API."""
     EXECUTOR.begin()
-    (ours, mine), (theirs, other) = pairs = both(FRONT_OF[name], **options)
+    (ours, mine), (theirs, other) = pairs = both(FRONT_OF[name], max_grad_norm=max_grad_norm)
     walk(pairs, range(2))
     alike(ours, theirs)
     assert mine.stats().keys() == other.stats().keys()
@@ -216,6 +215,16 @@ def any_jobs(rule: str, seed: int) -> Found:
         step = stepping_in_parts(GpuEngine(None, SMALL), one.parts, one.cuts, GPU.array)
     held(one, GPU, step)
     return found()
+
+
+def moved(optimizer: str, label: str) -> float:
+    """Return the bytes that a step moves for each parameter, with chunks and tiles as they usually are."""
+    use(GpuEngine(None))
+    try:
+        found = bytes_of(EXECUTOR, optimizer, label)
+    finally:
+        use(ENGINE)
+    return float(found["read"] + found["written"])
 
 
 def with_error(name: str) -> Found:
