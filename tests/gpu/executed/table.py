@@ -14,15 +14,16 @@ Results = dict[tuple[Any, ...], Any]
 HEAD = """# Distances
 
 How far steps whose launches were executed as compiled are from the rule's: the largest difference of a weight, in the
-largest weight of its tensor. Each is of two steps of tensors of several chunks, of one chunk, and of one number, and of
-blocks. Weights that are stored in 16 bits are the rule's, or next to them. Written by
+largest weight of its tensor. Steps start where the rule's start: two of each (three with replays, one by parts), of
+tensors of several chunks, of one chunk, and of one number, and of blocks. Weights that are stored in 16 bits are the
+rule's, or next to them. Written by
 
-    LAYERWISE_DISTANCES=tests/gpu/executed/distances.md make test-all PYTEST_ARGS="tests/gpu/executed -n 0"
+    LAYERWISE_DISTANCES=tests/gpu/executed/distances.md make test-all PYTEST_ARGS="tests/gpu/executed -n 0"\
 """
 
 
 def text_of(found: Results) -> str:
-    return "\n".join([HEAD, *_programs(found), *_ways(found), *_formats(found)])
+    return "\n".join([HEAD, *_programs(found), *_ways(found), *_formats(found), ""])
 
 
 def _programs(found: Results) -> Iterator[str]:
