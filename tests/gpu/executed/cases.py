@@ -90,6 +90,13 @@ ERRORS = {
         ("program", "Lamb", "float32"),
         "race",
     ),
+    "a promise to the compiler": Error(
+        "parts.element",
+        "tl.multiple_of(at, 16) if ALIGNED else at",
+        "tl.multiple_of(at, 16)",
+        ("odd", "Lamb"),
+        "multiple",
+    ),
     "another state's scales": Error(
         "formats.stored", "BESIDE + WHICH", "BESIDE + (3 - WHICH if WHICH else 0)", ("form", "Lamb", 7), "^(p|exp_avg)"
     ),

@@ -2,8 +2,8 @@
 
 `Executor` stands for the driver of a GPU. Triton compiles each kernel for it up to TTIR, its own representation of the
 program, and hands over all launches; ttsem executes them, one program after the other, on tensors in the machine's
-memory. A launch fails if a program reads or writes outside of all tensors, or if two programs race. The bytes that it
-moves are counted.
+memory. A launch fails if a program reads or writes outside of all tensors, if two programs race, or if an address or a
+number is no multiple of what the compiler was told. The bytes that it moves are counted.
 """
 
 from __future__ import annotations
@@ -93,15 +93,33 @@ def named(x: Any) -> str:
     return getattr(x, "__name__", str(x))
 
 
+class Program(Interp):
+    """Executes programs, and compares what the compiler was told of numbers with what they are."""
+
+    def bind_results(self, op: Any, results: list[Any]) -> None:
+        if told := op.attrs.get("tt.divisibility"):
+            check_multiple(results[0], told.value, op.text)
+        super().bind_results(op, results)
+
+
+def check_multiple(number: Any, of: int, what: str) -> None:
+    """Raise if the first of these numbers is no multiple, which the compiler takes for granted."""
+    if np.ravel(number)[0] % of:
+        raise ExecutionError(f"not a multiple of {of}: {what}")
+
+
 def executed(module: Any, name: str, grid: Sequence[int], args: Sequence[Any]) -> Memory:
     """Execute all programs of a launch, and return the memory with all accesses to it."""
     memory = memory_of(args)
-    kinds = [kind for _, kind in module.funcs[name].regions[0].blocks[0].args]
+    function = module.funcs[name]
+    kinds = [kind for _, kind in function.regions[0].blocks[0].args]
     values = [
         cast_to(np.asarray(x.data_ptr() if isinstance(x, torch.Tensor) else x), kind)
         for x, kind in zip(args, kinds, strict=True)
     ]
-    interpreter = Interp(module, memory, tuple(grid))
+    for i, (value, told) in enumerate(zip(values, function.attrs["arg_attrs"], strict=True)):
+        check_multiple(value, told.get("tt.divisibility", 1), f"argument {i} of {name}")
+    interpreter = Program(module, memory, tuple(grid))
     try:
         with np.errstate(all="ignore"):  # as on a GPU: inf and nan are numbers
             interpreter.run_grid(name, values)
