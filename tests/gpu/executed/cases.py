@@ -17,6 +17,14 @@ from layerwise.errors import ContradictionError, HyperparameterError
 # Several chunks of which the last has a block that is not full, one chunk, and one number; and blocks.
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((20, 37), ()), ((300,), ()), ((), ())]
 BLOCKS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [((3, 10, 9), (0,))]
+# Matrices that are small, of one number, several, high, and in blocks of such.
+PLANES: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    ((20, 3, 3), ()),
+    ((7, 20, 1, 1), ()),
+    ((2, 9, 17), ()),
+    ((70, 3), ()),
+    ((3, 7, 20, 1, 1), (0,)),
+]
 STORED = [(320,), (5, 128), (5, 70), (300,)]
 WAYS = {
     "counted": "counts, rates and the scale of gradients are on the device, and a step before each is skipped there",

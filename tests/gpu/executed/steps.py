@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import torch
 from cases import case_of
+from engines import parts
 from engines.jobs import drawn, held
 from engines.parts import Cut, in_parts, step_parts, stepping_in_parts
 from engines.parts import check as check_parts
-from engines.worlds import EPS, Job, agree, make_job, mapped, new_gradient, now_of, numbers, stored
-from gpu.executed.cases import BLOCKS, ERRORS, LIMITS, PROGRAMS, SHAPES, STORED
+from engines.worlds import EPS, Job, agree, bits, make_job, mapped, new_gradient, now_of, numbers, stored
+from gpu.executed.cases import BLOCKS, ERRORS, LIMITS, PLANES, PROGRAMS, SHAPES, STORED
 from gpu.executed.counting import counted as bytes_of
 from gpu.executed.executing import execute, use
 from gpu.executed.planting import planted
@@ -31,6 +32,8 @@ from layerwise.engines.gpu import engine
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.rules.asks import Now
 
+parts.PATIENCE = 600  # seconds, in which kernels are compiled and executed
+SCALE = 4.0  # of gradients, a power of two, so that their digits stay
 EXECUTOR = execute()
 use(ENGINE)
 
@@ -73,22 +76,28 @@ def program(name: str, dtype: str) -> Found:
     return stepped(jobs_of(name, dtype))
 
 
-def jobs_of(name: str, dtype: str = "float32", **options: Any) -> list[Job]:
+def planes(name: str, dtype: str) -> Found:
+    """Step matrices of all sizes that have tiles of their own."""
+    return stepped(jobs_of(name, dtype, PLANES))
+
+
+def jobs_of(name: str, dtype: str = "float32", shapes: Any = (*SHAPES, *BLOCKS), **options: Any) -> list[Job]:
     """Begin, and return jobs of a program."""
     EXECUTOR.begin()
     one = PROGRAMS[name]
     case, dtypes = case_of(one.rule), (dtype,) * 3
     h = case.hyper(**{**one.options, **options})
-    made = [make_job(case, h, shape, blocks, i, dtypes) for i, (shape, blocks) in enumerate([*SHAPES, *BLOCKS])]
+    made = [make_job(case, h, shape, blocks, i, dtypes) for i, (shape, blocks) in enumerate(shapes)]
     return [mapped(job, GPU.array) for job in made]
 
 
 def at(jobs: Sequence[Job], t: int) -> list[Job]:
-    """Return the jobs as step t takes them."""
-    return [
-        replace(job, now=now_of(job.h, t), g=GPU.array(new_gradient(numbers(job.p), 10 * t + i, str(job.g.dtype)[6:])))
-        for i, job in enumerate(jobs)
-    ]
+    """Return the jobs as step t takes them, with a rate and gradients of its own."""
+    found = []
+    for i, job in enumerate(jobs):
+        g = GPU.array(new_gradient(numbers(job.p), 10 * t + i, str(job.g.dtype)[6:]))
+        found.append(replace(job, g=g, now=now_of(job.h, t)._replace(lr=job.h.lr / t)))
+    return found
 
 
 def stepped(jobs: list[Job], step: Callable[[list[Job], Any, int], None] | None = None, steps: int = 2) -> Found:
@@ -109,23 +118,19 @@ def stepped(jobs: list[Job], step: Callable[[list[Job], Any, int], None] | None 
 
 
 def counted(name: str) -> Found:
-    """Counts, rates and the scale of gradients are on the device, which skips the second of three steps."""
+    """Leave counts, rates and the scale of gradients on the device, which skips a step before each."""
     jobs = jobs_of(name)
-    counts, numbers_there = [torch.tensor(0) for _ in jobs], [torch.tensor(0.0, dtype=torch.float64) for _ in range(3)]
+    counts, on_device = [torch.tensor(0) for _ in jobs], [torch.tensor(0.0, dtype=torch.float64) for _ in range(3)]
     skip = torch.tensor(False)
 
     def step(jobs: list[Job], ready: Any, t: int) -> None:
-        for number, x in zip(numbers_there, (jobs[0].now.lr, jobs[0].now.weight_decay, 1.0), strict=True):
+        for number, x in zip(on_device, (jobs[0].now.lr, jobs[0].now.weight_decay, SCALE), strict=True):
             number.fill_(x)
-        nows = [Now(Counter(n), *numbers_there, job.now.beta2) for n, job in zip(counts, jobs, strict=True)]
-        before = [numbers(x) for job in jobs for x in stored(job)]
-        skip.fill_(True)
-        ready.step([torch.full_like(job.g, torch.nan) for job in jobs], nows, skip)
-        assert all(
-            (old == numbers(x)).all() for old, x in zip(before, (x for job in jobs for x in stored(job)), strict=True)
-        )
-        skip.fill_(False)
-        ready.step([job.g for job in jobs], nows, skip)
+        nows = [Now(Counter(n), *on_device, job.now.beta2) for n, job in zip(counts, jobs, strict=True)]
+        before = bits(jobs)
+        ready.step([torch.full_like(job.g, torch.nan) for job in jobs], nows, skip.fill_(True))
+        assert bits(jobs) == before
+        ready.step([SCALE * job.g for job in jobs], nows, skip.fill_(False))
         assert [int(n) for n in counts] == [t] * len(jobs)
 
     return stepped(jobs, step)
@@ -155,7 +160,7 @@ def replayed(name: str) -> Found:
 
 
 def odd(name: str) -> Found:
-    """Gradients whose addresses no vector begins at, and in another dtype."""
+    """Step gradients that begin where no vector may."""
 
     def step(jobs: list[Job], ready: Any, t: int) -> None:
         room = [torch.zeros(job.g.numel() + 1) for job in jobs]
@@ -166,24 +171,24 @@ def odd(name: str) -> Found:
 
 
 def clipped(name: str) -> Found:
-    """Gradients whose norms are bounded, each and all."""
+    """Bound the norms of gradients, that of each and that of all."""
     bounds = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.7}
     own = {key: x for key, x in bounds.items() if key in case_of(PROGRAMS[name].rule).options}
     return stepped(jobs_of(name, **own))
 
 
 def in_two_parts(name: str) -> Found:
-    """Two ranks with half of each tensor, whose sums are added up between the launches."""
+    """Step two parts, as two ranks do, which add up their sums between launches."""
     EXECUTOR.begin()
     one, cut = PROGRAMS[name], Cut(0, (7,))
     case = case_of(one.rule)
     job = make_job(case, case.hyper(**one.options), SHAPES[0][0], (), 0)
-    parts = in_parts(job, cut, 2)
-    step_parts(ENGINE, [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    both_parts = in_parts(job, cut, 2)
+    step_parts(ENGINE, [[part] for part in both_parts], [job.p.shape], [cut], GPU.array)
     theirs = mapped(job, lambda x: GPU.array(x.copy()))
     GPU.rule.step([theirs])
-    check_parts(theirs, parts, 8 * EPS["float32"])
-    whole = torch.cat([GPU.array(part.p) for part in parts])
+    check_parts(theirs, both_parts, 8 * EPS["float32"])
+    whole = torch.cat([GPU.array(part.p) for part in both_parts])
     return found(distance(whole, theirs.p))
 
 

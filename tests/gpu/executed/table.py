@@ -23,7 +23,7 @@ rule's, or next to them. Written by
 
 
 def text_of(found: Results) -> str:
-    return "\n".join([HEAD, *_programs(found), *_ways(found), *_formats(found), ""])
+    return "\n".join([HEAD, *_programs(found), *_planes(found), *_ways(found), *_formats(found), ""])
 
 
 def _programs(found: Results) -> Iterator[str]:
@@ -32,6 +32,12 @@ def _programs(found: Results) -> Iterator[str]:
     done = [name for name in PROGRAMS if ("program", name, "float32") in found]
     head = ["program", "launches a step", *DTYPES]
     yield from _rows(head, done, lambda name: [launches(name), *(_far(found, "program", name, d) for d in DTYPES)])
+
+
+def _planes(found: Results) -> Iterator[str]:
+    yield "\n## Small matrices, of one number, several, and high ones\n"
+    names = [name for name, one in PROGRAMS.items() if one.planes]
+    yield from _rows(["program", *DTYPES], names, lambda name: [_far(found, "planes", name, d) for d in DTYPES])
 
 
 def _ways(found: Results) -> Iterator[str]:

@@ -49,6 +49,19 @@ def test_steps_of_every_program_are_the_rules(name, dtype, executed):
     assert executed("program", name, dtype).launches
 
 
+def _planes():
+    for name, one in PROGRAMS.items():
+        for dtype in DTYPES if one.planes else ():
+            first = (name, dtype) == ("AdafactorWithExpAvg by planes", "float32")
+            yield pytest.param(name, dtype, marks=slow if first else repeats)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize(("name", "dtype"), [*_planes()])
+def test_steps_of_matrices_of_every_size_are_the_rules(name, dtype, executed):
+    assert executed("planes", name, dtype).launches
+
+
 def _ways():
     for way in WAYS:
         for name in PROGRAMS:
