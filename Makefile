@@ -65,11 +65,11 @@ setup: $(VENV)/.parity $(VENV)/.package
 demo: $(VENV)/.demo $(VENV)/.package
 	@$(PY) -m demo $(DEMO_ARGS)
 
-test: $(VENV)/.dev $(VENV)/.package
+test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
-test-all: $(VENV)/.parity $(VENV)/.package
+test-all: $(VENV)/.parity $(VENV)/.ttsem $(VENV)/.package
 	@CI=1 $(PYTEST) $(PYTEST_ARGS)
 
 # They are in timm's source distribution and not in its wheel.
@@ -79,7 +79,8 @@ test-timm: $(VENV)/.dev $(VENV)/.package
 	@tar -xzf build/timm/timm-*.tar.gz -C build/timm --strip-components 1
 	@LAYERWISE_TIMM_TESTS=build/timm/tests $(PY) -m pytest tests/others/test_timm.py tests/trainers/test_timm.py $(PYTEST_ARGS)
 
-# With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3
+# With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3. Where ttsem is missing,
+# launches are not executed as compiled.
 test-gpu:
 	@LAYERWISE_TEST_ALL=1 $(PY) -m pytest tests/gpu $(PYTEST_ARGS)
 
@@ -216,6 +217,11 @@ $(VENV)/.parity: $(NEEDS)
 	@echo "Installing layerwise[dev,parity] into $(VENV); the first time takes some minutes"
 	@touch $@.begun && $(INSTALL) '$(PACKAGE)[dev,parity]' && { $(COMPILE); }
 	@touch $@ $(VENV)/.dev $(VENV)/.package
+
+# It executes what Triton compiles. It is written for a newer Python than some of those that are tested, but needs none.
+$(VENV)/.ttsem: $(NEEDS)
+	@$(INSTALL) --no-deps --ignore-requires-python ttsem
+	@touch $@
 
 $(VENV)/.docs: $(NEEDS)
 	@echo "Installing layerwise[docs] into $(VENV)"

@@ -27,8 +27,18 @@ PASSES = {
     "Lamb": Passes(3, 1, 6),  # p, g, m, v read and m, v written; p, m, v read and p written
     "Lars": Passes(3, 2, 2),  # p, g read; p, g, b read and p, b written
     "Adafactor": Passes(3, 3, 0),  # p, g read; g read; p, g read and p written; the statistics are small
-    "AdamW": Passes(2, 1, 4),
-    "SGD": Passes(2, 1, 2),
+    "Lans": Passes(3, 3, 6),  # g read; p, g, m, v read and m, v written; p, g, m, v read and p written
+    "StableAdamW": Passes(2, 1, 6),  # g, m, v read and m, v written; p, m, v read and p written
+    "Adafactor with momentum": Passes(3, 3, 2),  # as Adafactor; e read and written
+    "AdamMini": Passes(2, 2, 2),  # g read; p, g, m read and p, m written; v is a number
+    "NovoGrad": Passes(2, 2, 2),  # as AdamMini
+    "AdamW": Passes(2, 1, 4),  # p, g, m, v read and p, m, v written
+    "SGD": Passes(2, 1, 2),  # p, g, b read and p, b written
+}
+# The same where state is stored only when weights are, which those must that keep rounded state before their sums.
+LATE = {
+    "Lamb": Passes(3, 2, 6),  # p, g, m, v read; p, g, m, v read and p, m, v written
+    "StableAdamW": Passes(2, 2, 5),  # g, v read; p, g, m, v read and p, m, v written
 }
 OF_TORCH = {"torch.optim.AdamW": "AdamW", "torch.optim.SGD": "SGD"}
 
@@ -38,7 +48,7 @@ class Stored(NamedTuple):
 
     beside: float = 0  # of each weight
     state: float = 4  # of each number of the state
-    late: bool = False  # stored when weights are, for which LAMB reads the gradient again
+    late: bool = False  # rounded, and stored when weights are
 
 
 GROUPED = 1 + 4 / 64  # a code, and its part of a scale
@@ -57,9 +67,10 @@ def kind_of(label: str, optimizer: str) -> str:
 
 def bytes_each(kind: str, dtype: str, stored: Stored | None = None) -> float:
     """Bytes for each parameter, whose gradient has its dtype."""
-    passes, size, stored = PASSES[kind], int(getattr(torch, dtype).itemsize), stored or Stored()
-    g = passes.g + (stored.late and kind == "Lamb")
-    return passes.p * (size + stored.beside) + g * size + passes.state * stored.state
+    size, stored = int(getattr(torch, dtype).itemsize), stored or Stored()
+    late = LATE.get(kind, PASSES[kind])
+    each = [late] if stored.late else [PASSES[kind], late]
+    return min(x.p * (size + stored.beside) + x.g * size + x.state * stored.state for x in each)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
@@ -12,16 +12,19 @@ import torch
 from gpu.world import DEVICE, SMALL
 
 from layerwise import engines
+from layerwise.engines.gpu.engine import GpuEngine, declined
 from layerwise.engines.rule import RuleEngine
 from layerwise.rules.asks import Now
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of
 from layerwise.storage.options import is_signed
-from layerwise.torch.step._namespace import Tensors
+from layerwise.storage.stored import Stored
+from layerwise.torch.step._namespace import BITS, Tensors
 
 RULE = RuleEngine(Tensors(), None, None)
 SIZES = replace(SMALL, wide=(1, 2, 64))  # tiles of whole groups
+ENGINE = GpuEngine(None, SIZES)
 MOMENTUM = {"Adafactor": {"beta1": 0.9}, "Lars": {"momentum": 0.9}}
 REMAINDERS = {"split": torch.int16, "split24": torch.int8, "split24 drawn": torch.int8}
 
@@ -118,3 +121,58 @@ def arrays_of(job: engines.Job) -> Iterator[tuple[str, torch.Tensor]]:
 
 def bits_of(job: engines.Job) -> list[bytes]:
     return [x.cpu().contiguous().view(torch.uint8).numpy().tobytes() for _, x in arrays_of(job)]
+
+
+# ---- the comparison with the rule
+
+
+def agree(ours: engines.Job, theirs: engines.Job) -> None:
+    """Compare two jobs: random bits are equal, and what is rounded differs where arithmetic does."""
+    assert ours.storage is not None
+    for (name, x), (_, y), form in zip(plain(ours), plain(theirs), ours.storage.formats, strict=True):
+        if x is None:
+            continue
+        apart = (x.double() - y.double()).abs()
+        if form is None:
+            assert apart.max() <= 4e-6 * y.double().abs().max(), name
+        elif x.dtype in (I8, torch.uint8):
+            assert apart.max() <= 1, name
+        else:
+            assert (apart > 0).double().mean() <= 0.01, name
+            room = (2.0**-16 if form.beside is not None and form.beside.dtype == I8 else 0) + 2e-6
+            a, b = (full(job) if name == "p" else x.double() for job in (ours, theirs))
+            assert form.beside is None or (a - b).abs().max() <= room * b.abs().max(), name
+
+
+def plain(job: engines.Job) -> Iterator[tuple[str, Any]]:
+    return zip(("p", *job.state._fields), (job.p, *job.state), strict=True)
+
+
+def full(job: engines.Job) -> torch.Tensor:
+    """The weights with all their digits."""
+    assert job.storage is not None
+    form = job.storage.formats[0]
+    if form is None:
+        return job.p.double()
+    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).read().double()
+
+
+def held(
+    make: Callable[[], list[engines.Job]],
+    steps: int = 2,
+    check: Callable[[engines.Job, engines.Job], None] = agree,
+    **given: Any,
+) -> list[engines.Job]:
+    """Step jobs that `make` returns by both engines, and compare them after each step."""
+    ours, theirs = make(), make()
+    assert not any(map(declined, ours))
+    kernels, rule = ENGINE.prepare(ours), RULE.prepare(theirs)
+    for t in range(1, steps + 1):
+        grads, nows = [gradient_of(job, t) for job in ours], [now_of(job, t, t) for job in ours]
+        kernels.step(grads, nows, **given)
+        rule.step(grads, nows)
+        for one, other in zip(ours, theirs, strict=True):
+            check(one, other)
+            for (_, x), (_, y) in zip(arrays_of(one), arrays_of(other), strict=True):
+                y.copy_(x)
+    return ours

@@ -9,15 +9,16 @@ from cases import KERNELED, case_of
 from gpu.front import had_by
 from gpu.storing import (
     BF16,
+    ENGINE,
     F32,
     FORMS,
-    I8,
     RULE,
     SIZES,
     Form,
     arrays_of,
     bits_of,
     gradient_of,
+    held,
     now_of,
     stored_job,
 )
@@ -32,56 +33,11 @@ from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.proof import Alone, Proof
 from layerwise.errors import EngineError
 from layerwise.storage.index import Index, part_of
-from layerwise.storage.stored import Stored
 from layerwise.torch.step import _engines
-from layerwise.torch.step._namespace import BITS
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
 DRAWN, SPLIT, SPLIT24 = FORMS[:3]
 SHAPES = [(300,), (5, 70)]  # of several programs, without padding and with it
-ENGINE = GpuEngine(None, SIZES)
-
-
-def agree(ours, theirs):
-    """Compare two jobs: random bits are equal, and what is rounded differs where arithmetic does."""
-    for (name, x), (_, y), form in zip(plain(ours), plain(theirs), ours.storage.formats, strict=True):
-        if x is None:
-            continue
-        apart = (x.double() - y.double()).abs()
-        if form is None:
-            assert apart.max() <= 4e-6 * y.double().abs().max(), name
-        elif x.dtype in (I8, torch.uint8):
-            assert apart.max() <= 1, name
-        else:
-            assert (apart > 0).double().mean() <= 0.01, name
-            room = (2.0**-16 if form.beside is not None and form.beside.dtype == I8 else 0) + 2e-6
-            a, b = (full(job) if name == "p" else x.double() for job in (ours, theirs))
-            assert form.beside is None or (a - b).abs().max() <= room * b.abs().max(), name
-
-
-def plain(job):
-    return zip(("p", *job.state._fields), (job.p, *job.state), strict=True)
-
-
-def full(job):
-    form = job.storage.formats[0]
-    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).read().double()
-
-
-def held(make, steps=2, **given):
-    """Step jobs that `make` returns by both engines, and compare them after each step."""
-    ours, theirs = make(), make()
-    assert not any(map(declined, ours))
-    kernels, rule = ENGINE.prepare(ours), RULE.prepare(theirs)
-    for t in range(1, steps + 1):
-        grads, nows = [gradient_of(job, t) for job in ours], [now_of(job, t, t) for job in ours]
-        kernels.step(grads, nows, **given)
-        rule.step(grads, nows)
-        for one, other in zip(ours, theirs, strict=True):
-            agree(one, other)
-            for (_, x), (_, y) in zip(arrays_of(one), arrays_of(other), strict=True):
-                y.copy_(x)
-    return ours
 
 
 def jobs_of(case, form, shapes=SHAPES):

@@ -1,0 +1,18 @@
+"""The process in which kernels are compiled and executed: Triton decides when it is imported whether it interprets."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def prepare() -> None:
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # tensors are in the machine's memory, whatever else there is
+
+
+def call(name: str, *args: Any) -> Any:
+    """Call a function of `steps`, which compiles what it launches."""
+    from gpu.executed import steps
+
+    return getattr(steps, name)(*args)
