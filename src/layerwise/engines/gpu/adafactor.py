@@ -8,21 +8,19 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.drive import Others
-from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
+from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import planes, statistics
-from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kernels.formats import BITS, FIRST_LAYER, PLANES
-from layerwise.engines.gpu.layout import Group
+from layerwise.engines.gpu.kernels.formats import BITS
+from layerwise.engines.gpu.layout import OF_TORCH, Group
 from layerwise.engines.gpu.passes import Passes, Total
-from layerwise.engines.gpu.planes import Tiling
 from layerwise.engines.gpu.requests import Statistics
+from layerwise.engines.gpu.stored import is_factored
 from layerwise.engines.programs import STATISTICS
 from layerwise.engines.structures import Program
 
 WARPS = 8  # for kernels that hold a tile
 OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
-OF_MOMENTUM = 2  # the bit of the second state
 
 
 class WithPlanes(Passes):
@@ -37,12 +35,10 @@ class WithPlanes(Passes):
         self.factored = Factored(tables, arrays)
         starts = self.factored.starts
         self.tiled = self.spans_of([*self.factored.by_job], starts, self.factored.tiled)
-        self.flat = [group for group in tables.layers.groups if group.kind.traits.flat]
-        tell_planes(tables, self.factored)
         self._statistics: Statistics | None = None
 
     def is_apart(self, job: int) -> bool:
-        return bool(getattr(self.tables.jobs[job].h, "factored", False))
+        return is_factored(self.tables.jobs[job])
 
     # ---- rounds
 
@@ -50,38 +46,37 @@ class WithPlanes(Passes):
         super().measure(call, number)
         tiled = self.factored.tiled
         if number == 0:
-            for group, tiling in self.factored.groups:
-                scales = _of_update(group.kind.traits.program) > 0
-                self._each_tile(
-                    call, planes.measure, group, tiling, tiled, SCALES=scales, FORMATS=group.kind.formats & OF_WEIGHTS
-                )
+            for group in self.factored.groups:
+                scales, formats = _of_update(group.kind.program) > 0, group.kind.formats & OF_WEIGHTS
+                self._each_tile(call, planes.measure, group, tiled, SCALES=scales, FORMATS=formats)
             self._add_statistics()
         if number == 1:
             self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
-            for group, tiling in self.factored.groups:
-                self._each_tile(call, planes.squares, group, tiling, tiled, CLAMP=group.kind.traits.clamps, FORMATS=0)
+            for group in self.factored.groups:
+                self._each_tile(call, planes.squares, group, tiled, CLAMPS=group.kind.clamps, FORMATS=0)
 
     def _add_statistics(self) -> None:
         factored = self.factored
         self._fold(factored.of_sums)
         for programs in factored.of_rows:
-            self.tables.kernels[statistics.total, len(programs.pairs)](
-                factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
-            )
+            self.tables.kernels.launch(
+                statistics.total, len(programs.pairs), factored.sides, programs.pairs, num_warps=WARPS,
+                MATRICES=programs.shape[0], ENTRIES=programs.shape[1],
+            )  # fmt: skip
         self._fold(factored.of_totals)
 
     def _fold(self, folds: Sequence[Fold]) -> None:
         for (pairs, (depth, length)), dtype in folds:
-            self.tables.kernels[statistics.fold, len(pairs)](
-                self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
-            )
+            of = {"DTYPE": OF_TORCH[dtype], "DEPTH": depth, "LENGTH": length}
+            self.tables.kernels.launch(statistics.fold, len(pairs), self.factored.piles, pairs, **of)
 
     def _renew(self, call: Call, **flags: bool) -> None:
         factored = self.factored
         for programs in factored.of_all:
-            self.tables.kernels[statistics.renew, len(programs.pairs)](
-                factored.sides, programs.pairs, self.tables.coefficients, self.tables.width, call.skip,
-                SKIPS=call.skips, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
+            self.tables.kernels.launch(
+                statistics.renew, len(programs.pairs), factored.sides, programs.pairs, self.tables.step_params,
+                call.skip, self.tables.width, num_warps=WARPS, SKIPS=call.skips, MATRICES=programs.shape[0],
+                ENTRIES=programs.shape[1], **flags,
             )  # fmt: skip
 
     def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
@@ -114,40 +109,22 @@ class WithPlanes(Passes):
 
     def apply(self, call: Call) -> None:
         super().apply(call)
-        for group, tiling in self.factored.groups:
-            functions = group.kind.traits.functions
-            if not group.kind.traits.flat:
-                self._each_tile(
-                    call, planes.apply, group, tiling, self.tables.answers, VALUES=functions.values,
-                    APPLY=functions.apply, MOMENTUM=len(group.kind.traits.program.states) > 1,
-                    CLAMP=group.kind.traits.clamps, FORMATS=group.kind.formats,
-                )  # fmt: skip
-        for group in self.flat:
-            self.apply_each(call, group, FACTORED=True, CLAMP=group.kind.traits.clamps, WRITES=OF_MOMENTUM)
+        for group in self.factored.groups:
+            kind = group.kind
+            self._each_tile(
+                call, planes.apply, group, self.tables.answers, APPLY=kind.functions.apply, CLAMPS=kind.clamps
+            )
         if self._statistics is not None and call.others is not None:
             self._statistics.put_back()  # over the factors, which are no longer needed
             self._renew(call, STORE=True, MAKE_FACTORS=False)
 
-    def _each_tile(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
+    def _each_tile(self, call: Call, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
         """Launch a kernel on all tiles of a group."""
-        tables, factored = self.tables, self.factored
-        matrices, rows, columns = tiling.tile
-        tables.kernels[kernel, group.size](
-            tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
-            group.chunks, tables.clips, *args, call.skip, tables.width, **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
-            DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
+        tables, of = self.tables, {**group.constants, **constants}
+        tables.kernels.launch(
+            kernel, group.size, tables.step_params, tables.pointers, self.factored.planes, group.chunks, tables.clips,
+            *args, call.skip, tables.width, num_warps=WARPS, READY=call.ready, SKIPS=call.skips, **of,
         )  # fmt: skip
-
-
-def tell_planes(tables: Tables, factored: Factored) -> None:
-    """Write the places of the planes of jobs that are applied element by element."""
-    size, first = factored.planes.element_size() * at.PLANE.value, factored.planes.data_ptr()
-    for j, laid in factored.by_job.items():
-        if tables.storage is not None:
-            tables.storage[j, PLANES.value] = first
-            tables.storage[j, FIRST_LAYER.value] = tables.layers.of(j).start
-        first += laid.layers * size
 
 
 def _of_update(program: Program) -> int:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 import torch
-import triton.language as tl
 from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest, dims_of, once_of
@@ -17,37 +15,13 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
-from layerwise.engines.gpu.layout import Group, Kind, Layers
-from layerwise.engines.gpu.program import STATES
+from layerwise.engines.gpu.layout import Group, Layers, Sizes
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
 from layerwise.engines.programs import program_for
 from layerwise.rules.asks import ModelSum, Squares
 
-OF_TORCH = {
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-}
-STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
-STATE_DTYPES = tuple(f"STATE{i}" for i in range(STATES))
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of the pieces that programs take."""
-
-    chunk: int = 8192  # elements that one program takes
-    block: int = 1024  # elements that it holds at a time
-    lanes: int = 256  # sums that are added at a time
-    wide: tuple[int, int, int] = (1, 32, 128)  # matrices, rows and columns that a program holds at a time,
-    narrow: tuple[int, int, int] = (64, 4, 4)  # of small matrices,
-    single: tuple[int, int, int] = (4096, 1, 1)  # and of those of one number
-    tiles: int = 8  # such tiles that it takes, one below the other
-    entries: int = 1024  # row or column statistics that one program takes
-    strips: int = 32  # strips' sums that are added at a time
 
 
 class Shared:
@@ -79,7 +53,7 @@ class Tables:
     ) -> None:
         device = step_params.device
         self.jobs, self.layers, self.sizes = jobs, layers, sizes
-        self.step_params, self.coefficients, self.width = step_params.table, step_params.coefficients, step_params.width
+        self.step_params, self.width = step_params.table, step_params.width
         self.shared = Shared(layers.n, device) if shared is None else shared
         self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
         self.pointers = torch.from_numpy(_pointers(jobs, states, self.storage)).to(device)
@@ -132,20 +106,13 @@ class Call:
         # The constants of kernels that depend on the step, and not on layers.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
-    def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
-        """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
+    def each(self, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
+        """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
-        for group in groups:
-            tables.kernels[kernel, group.size](
-                tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
-                tables.clips, *args, self.skip, tables.width, **self.dtypes(group.kind),
-                READY=self.ready, SKIPS=self.skips, FORMATS=group.kind.formats, ALIGNED=group.kind.aligned,
-                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
-            )  # fmt: skip
-
-    def dtypes(self, kind: Kind) -> dict[str, Any]:
-        named = zip(("PARAM", "GRAD", *STATE_DTYPES, "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
-        return {name: STORED[dtype] for name, dtype in named}
+        tables.kernels.launch(
+            kernel, group.size, tables.step_params, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+            *args, self.skip, tables.width, READY=self.ready, SKIPS=self.skips, **group.constants, **constants,
+        )  # fmt: skip
 
     def places(self, job: int, total: int) -> np.ndarray:
         """Return the places of a total of a job's layers among the sums."""
@@ -180,9 +147,10 @@ class Call:
         tables = self.tables
         if not tables.bounded:
             return
-        self.each(passes.square, tables.layers.groups, tables.partials)
-        add_up = tables.kernels[parts.add_up, tables.layers.n]
-        add_up(tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        for group in tables.layers.groups:
+            self.each(passes.square, group, tables.partials)
+        add_up = parts.add_up, tables.layers.n, tables.layers.table, tables.partials, tables.sums
+        tables.kernels.launch(*add_up, LANES=tables.sizes.lanes)
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:

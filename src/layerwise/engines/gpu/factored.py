@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Sizes, Tables
+from layerwise.engines.gpu.call import Tables
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
-from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, full_shape, numbered
-from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of, traits_of
-from layerwise.engines.gpu.stored import formats_of
+from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, Sizes, full_shape, numbered
+from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of
+from layerwise.engines.gpu.stored import is_factored, kind_of
 
 FOLDED = 64  # sums whose strips one program adds up
 
@@ -93,7 +93,7 @@ class Factored:
         device = layers.table.device
         self._sizes, self._device = sizes, device
         room = Room()
-        of = [j for j, job in enumerate(jobs) if getattr(job.h, "factored", False)]
+        of = [j for j, job in enumerate(jobs) if is_factored(job)]
         self.by_job = {j: lay(jobs[j], arrays[j], layers.count(j), sizes, room) for j in of}
         self.store = tables.shared.room(room.taken // 8)
         planes, sides = self._planes(layers), self._sides(jobs)
@@ -119,21 +119,18 @@ class Factored:
         rows[:, at.FACTORS :] += self.store.data_ptr()
         return rows
 
-    def _groups(
-        self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray
-    ) -> Iterator[tuple[Group, Tiling]]:
+    def _groups(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray) -> Iterator[Group]:
         """Yield the layers of each kind that have the same tiles."""
         kinds: dict[int, tuple[Kind, Tiling]] = {}
         for j, laid in self.by_job.items():
-            dtypes = tuple(a.dtype for a in arrays[j])
-            kind = Kind(dtypes, laid.tiling.vector > 1, traits_of(jobs[j]), formats_of(jobs[j]))
-            kinds[j] = kind, laid.tiling
+            kinds[j] = kind_of(jobs[j], arrays[j]), laid.tiling
         for kind, tiling in dict.fromkeys(kinds.values()):
             own = np.array([j for j in kinds if kinds[j] == (kind, tiling)])
             rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB], own))
             pairs = numbered(rows, planes[rows, at.TILES], self._device)
             if len(pairs):
-                yield Group(kind, own, pairs, len(pairs)), tiling
+                tile = dict(zip(("MATRICES", "ROWS", "COLUMNS", "VECTOR"), (*tiling.tile, tiling.vector), strict=True))
+                yield Group(kind, own, pairs, len(pairs), {**kind.constants(), **tile, "DEPTH": self._sizes.tiles})
 
     def _programs(self, sides: np.ndarray, rows: bool) -> Iterator[Programs]:
         """Yield the programs that take the statistics of all sides, or those of R."""

@@ -46,7 +46,7 @@ class Passes:
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.jobs = [j for j in range(len(tables.jobs)) if not self.is_apart(j)]
         self.rounds = max((len(tables.programs[j].rounds) for j in self.jobs), default=0)
-        self.groups = [group for group in tables.layers.groups if not group.kind.traits.factored]
+        self.groups = [group for group in tables.layers.groups if not group.kind.factored]
         self.spans = self.spans_of(self.jobs, tables.layers.starts, tables.partials)
         self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
 
@@ -86,15 +86,14 @@ class Passes:
     def measure(self, call: Call, number: int) -> None:
         tables = self.tables
         for group in self.groups:
-            program, functions, late = group.kind.traits.program, group.kind.traits.functions, is_late(group, call)
+            program, functions, late = group.kind.program, group.kind.functions, is_late(group, call)
             if number >= len(program.rounds):
                 continue
             kinds, last = program.rounds[number], number + 1 == len(program.rounds)
             keeps = program.keeps_by(number) and (late or number == program.keeps)
             call.each(
-                passes.measure, [group], tables.answers, tables.partials, tables.partials.shape[1],
-                VALUES=functions.values, KEEP=functions.keep, TERMS=functions.terms[number],
-                STATES=len(program.states), SUMS=len(kinds),
+                passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
+                KEEP=functions.keep, TERMS=functions.terms[number], SUMS=len(kinds),
                 PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
                 WRITES=program.keep_writes if keeps and not late else 0,
                 LAST=keeps and not late and last and not program.rereads,
@@ -118,11 +117,12 @@ class Passes:
         self, call: Call, spans: Spans, first: int, totals: int, add: bool, ask: bool, number: int = 0
     ) -> None:
         tables, program, functions = self.tables, spans.program, spans.functions
-        tables.kernels[passes.answer, len(spans.table)](
-            tables.coefficients, tables.layers.table, spans.table, spans.partials, spans.partials.shape[1], tables.sums,
-            tables.answers, tables.layers.n, tables.width, call.skip, FIRST_TOTAL=first, TOTALS=totals, ADD=add,
-            ANSWER=functions.answers[number], REMEMBER=functions.remember, STATES=len(program.layer_states),
-            ASKED=ask, LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+        tables.kernels.launch(
+            passes.answer, len(spans.table), tables.step_params, tables.layers.table, spans.table, spans.partials,
+            spans.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
+            FIRST_TOTAL=first, TOTALS=totals, ADD=add, ANSWER=functions.answers[number], REMEMBER=functions.remember,
+            STATES=len(program.layer_states), ASKED=ask, LAST=ask and totals == len(program.totals),
+            SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
     def totals(self, number: int) -> list[Total]:
@@ -155,23 +155,17 @@ class Passes:
 
     def apply(self, call: Call) -> None:
         for group in self.groups:
-            program = group.kind.traits.program
+            program, functions = group.kind.program, group.kind.functions
             keeps = program.keeps is not None and is_late(group, call)
-            writes = program.apply_writes | (program.keep_writes if keeps else 0)
-            self.apply_each(call, group, FACTORED=False, CLAMP=False, KEEPS=keeps, WRITES=writes)
-
-    def apply_each(self, call: Call, group: Group, *, KEEPS: bool = False, **flags: Any) -> None:
-        """Launch `apply` on the elements of a group, in the order of memory."""
-        program, functions = group.kind.traits.program, group.kind.traits.functions
-        call.each(
-            passes.apply, [group], self.tables.answers, VALUES=functions.values, KEEP=functions.keep,
-            TERMS=functions.terms[-1] if program.rounds else None, APPLY=functions.apply, STATES=len(program.states),
-            MEASURED=bool(program.rounds), KEEPS=KEEPS, **flags,
-        )  # fmt: skip
+            call.each(
+                passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
+                TERMS=functions.terms[-1] if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
+                WRITES=program.apply_writes | (program.keep_writes if keeps else 0),
+            )  # fmt: skip
 
 
 def is_late(group: Group, call: Call) -> bool:
     """Return True if nothing is stored before `apply`: other ranks may refuse, or kept state would be rounded."""
-    kept, states = group.kind.traits.program.keep_writes, group.kind.dtypes[2:]
+    kept, states = group.kind.program.keep_writes, group.kind.dtypes[2:]
     rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
     return rounded or call.others is not None

@@ -1,9 +1,8 @@
 """The tables that kernels read: the names of their columns.
 
 `step_params` are the step parameters, a row for each job, of int64: the addresses of the gradient and of the step's
-count, if that is on the device, then the coefficients, and the step where numbers are rounded at random.
-`coefficients` are the same rows from the first coefficient on, of float64: the gradient's, then those that the rule
-computes of settings and `now`.
+count, if that is on the device, and the step where numbers are rounded at random. Behind them are the coefficients, of
+float64: the gradient's, then those that the rule computes of settings and `now`.
 `layers` are int64, a row for each layer. A layer is what has norms of its own: a tensor, or a block of it, which is a
 stretch of its memory.
 `pointers` are the addresses of a job's arrays: int64, a row for each job: P, S0 to S3, and STORAGE, where its row of
@@ -37,7 +36,7 @@ def columns(n: int, first: Any = 0) -> Iterator[Any]:
 
 
 # step_params
-GRADIENT, COUNTER, NUMBERS = columns(3)
+GRADIENT, COUNTER, STEP, NUMBERS = columns(4)
 
 # coefficients: of gradients, and then a rule's own
 G_SCALE, SIGN, GRAD_LOW, GRAD_HIGH, OWN_BOUND, MODEL_BOUND, OWN = columns(7)
