@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from layerwise.drive import Others
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import planes, statistics
 from layerwise.engines.gpu.kernels.formats import BITS
 from layerwise.engines.gpu.layout import OF_TORCH, Group
 from layerwise.engines.gpu.passes import Passes, Total
-from layerwise.engines.gpu.requests import Statistics
 from layerwise.engines.gpu.stored import is_factored
-from layerwise.engines.programs import STATISTICS
+from layerwise.engines.programs import MEASURED, STATISTICS, requests_of
 from layerwise.engines.structures import Program
 
 WARPS = 8  # for kernels that hold a tile
@@ -100,9 +101,9 @@ class WithPlanes(Passes):
             super().complete(call, number, others)
             return
         self._statistics = found = self._statistics or Statistics(call, self.factored)
-        requests, places = self.asked(call, number)
-        sums = self.tables.sums.view(-1), places
-        call.exchange(others, [*found.requests, *requests], found.gathered(), sums)
+        (requests, places), sums = self.asked(call, number), self.tables.sums.view(-1)
+        totals = others.add_up([*found.requests, *requests], torch.cat([found.gathered(), sums[places]]))
+        found.totals, sums[places] = totals.split([len(totals) - len(places), len(places)])
         found.put_back()
 
     # ---- the end
@@ -125,6 +126,40 @@ class WithPlanes(Passes):
             kernel, group.size, tables.step_params, tables.pointers, self.factored.planes, group.chunks, tables.clips,
             *args, call.skip, tables.width, num_warps=WARPS, READY=call.ready, SKIPS=call.skips, **of,
         )  # fmt: skip
+
+
+class Statistics:
+    """The statistics whose sums other ranks complete, in the order of the tensor: row and column sums, of G and R."""
+
+    def __init__(self, call: Call, factored: Factored) -> None:
+        self.requests: list[TensorRequest] = []
+        self.totals, found = torch.zeros(0), []
+        for j, laid in factored.by_job.items():
+            of_both = laid.totals.places(laid.layers).reshape(laid.layers, 2, laid.plane.matrices)
+            own = [*((sums.dtype, sums.places(laid.layers)) for sums in laid.sums)]
+            own += [(laid.totals.dtype, of_both[:, i].ravel()) for i in (0, 1)]
+            means = requests_of(call.tables.jobs[j])[MEASURED][:STATISTICS]
+            self.requests += [call.tensor_request(j, one, len(at)) for one, (_, at) in zip(means, own, strict=True)]
+            found += own
+        kinds = np.concatenate([np.full(len(places), dtype.itemsize) for dtype, places in found])
+        places, self._length = np.concatenate([places for _, places in found]), len(kinds)
+        self._stores = [
+            (factored.store.view(dtype), *(torch.from_numpy(x).to(factored.store.device) for x in (of, places[of])))
+            for dtype in (torch.float32, torch.float64)
+            for of in (np.flatnonzero(kinds == dtype.itemsize),)
+        ]
+
+    def gathered(self) -> Tensor:
+        """Return the partial sums."""
+        found = self._stores[0][0].new_zeros(self._length, dtype=torch.float64)
+        for store, of, places in self._stores:
+            found[of] = store[places].double()
+        return found
+
+    def put_back(self) -> None:
+        """Write the totals to the places of the statistics."""
+        for store, of, places in self._stores:
+            store[places] = self.totals[of].to(store.dtype)
 
 
 def _of_update(program: Program) -> int:

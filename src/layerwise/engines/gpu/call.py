@@ -127,13 +127,6 @@ class Call:
     def each_layer(self, job: int, request: Any) -> TensorRequest:
         return self.tensor_request(job, request, self.tables.layers.count(job))
 
-    def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
-        """Let other ranks add to the sums at these places, which are in the order of the requests."""
-        totals = others.add_up(requests, torch.cat([sums[places] for sums, places in partial_sums]))
-        each = totals.split([len(places) for _, places in partial_sums])
-        for (sums, places), completed in zip(partial_sums, each, strict=True):
-            sums[places] = completed
-
     def _exchange_all(self, others: Others, request: Any, sums: Tensor) -> None:
         """Let other ranks add to these sums, each row of which is one request for all jobs."""
         made, key = self.tables.requests, (type(request), len(sums))

@@ -13,7 +13,6 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Tables
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
 from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, Sizes, full_shape, numbered
 from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of
 from layerwise.engines.gpu.stored import is_factored, kind_of
@@ -33,6 +32,11 @@ class Stretch(NamedTuple):
 
     def of(self, layer: Any) -> Any:
         return self.first + layer * self.length * self.dtype.itemsize
+
+    def places(self, layers: int) -> np.ndarray:
+        """Return the places of all sums, in numbers of their dtype."""
+        found: np.ndarray = np.arange(layers * self.length) + self.first // self.dtype.itemsize
+        return found
 
     def strips_of(self, layer: Any) -> Any:
         return self.strips_first + layer * self.strips * self.length * self.strips_dtype.itemsize
@@ -110,7 +114,7 @@ class Factored:
         tables = [_plane_rows(j, laid, layers) for j, laid in self.by_job.items()]
         rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
         rows[:, at.TILES_FIRST] = np.cumsum(rows[:, at.TILES]) - rows[:, at.TILES]
-        rows[:, at.ROW_SUMS :] += self.store.data_ptr()
+        rows[:, at.ROW_STRIPS :] += self.store.data_ptr()
         return rows
 
     def _sides(self, jobs: Sequence[Job]) -> np.ndarray:
@@ -192,10 +196,8 @@ def _plane_rows(j: int, laid: FactoredJob, layers: Layers) -> np.ndarray:
         at.MATRICES: laid.plane.matrices,
         at.ROWS: laid.plane.rows,
         at.COLUMNS: laid.plane.columns,
-        at.ROW_SUMS: rows.strips_of(n),
-        at.COLUMN_SUMS: columns.strips_of(n),
-        at.ROW_FACTORS: rows.strips_of(n),
-        at.COLUMN_FACTORS: columns.strips_of(n),
+        at.ROW_STRIPS: rows.strips_of(n),
+        at.COLUMN_STRIPS: columns.strips_of(n),
     }
     return _rows(laid.layers, at.PLANE, values)
 
@@ -206,14 +208,15 @@ def _side_rows(j: int, job: Job, laid: FactoredJob, which: int) -> np.ndarray:
     counts = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
     stored = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col)[which]
     sums, totals, entries = laid.sums[which], laid.totals, plane[1 + which]
-    dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)
     values = {
         at.SIDE_JOB: j,
         at.OF_ROWS: which == 0,
         at.SIDE_MATRICES: plane.matrices,
         at.SIDE_ENTRIES: entries,
-        at.WIDE: sum(bit.value for bit, dtype in dtypes if dtype is torch.float64),
         at.STORED_AS: CODES[stored.dtype],
+        at.FACTORS_AS: CODES[sums.strips_dtype],
+        at.SUMS_AS: CODES[sums.dtype],
+        at.TOTALS_AS: CODES[totals.dtype],
         at.SUMMED: counts[1 - which],
         at.FULL_ROWS: counts[0],
         at.FULL_COLUMNS: counts[1],

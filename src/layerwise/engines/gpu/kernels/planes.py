@@ -86,7 +86,7 @@ def rows_of(r, sizes):
 
 @triton.jit
 def factors_of(plane, m, i, n, mask, WHICH: tl.constexpr, C: tl.constexpr):
-    """Load the factors of rows, or of columns, of these matrices."""
+    """Load the factors of rows, or of columns, of these matrices, which stand where their strips were."""
     at = tl.load(plane + WHICH).to(tl.pointer_type(C.COMPUTE))
     return tl.load(at + m.to(tl.int64)[:, None] * n + i[None, :], mask, other=1.0)
 
@@ -111,9 +111,9 @@ def measure(step_params, pointers, planes, tiles, clips, tiled, skip, width, C: 
     params, pointers, _, wanted = job_of(step_params, pointers, plane, clips, width, C)
     p_at = operand(params, pointers, plane, m, c, sizes, col.P, 0, C.PARAM, C)
     g_at = corner(plane, tl.load(params + col.GRADIENT), m, c, sizes, C.GRAD, C)
-    strip = tl.load(plane + col.ROW_SUMS).to(tl.pointer_type(C.COMPUTE))
+    strip = tl.load(plane + col.ROW_STRIPS).to(tl.pointer_type(C.COMPUTE))
     of_rows = strip + (over * matrices.to(tl.int64) + m) * rows
-    strip = tl.load(plane + col.COLUMN_SUMS).to(tl.pointer_type(C.COMPUTE))
+    strip = tl.load(plane + col.COLUMN_STRIPS).to(tl.pointer_type(C.COMPUTE))
     of_columns = strip + (under * matrices.to(tl.int64) + m) * columns
     in_m, in_c, goes_on = m < matrices, c < columns, parts.goes(skip, C)
     pp = tl.zeros((C.MATRICES, C.ROWS, C.COLUMNS), tl.float64)
@@ -144,7 +144,7 @@ def squares(step_params, pointers, planes, tiles, clips, tiled, skip, width, C: 
     least = tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
     g_at = corner(plane, tl.load(params + col.GRADIENT), m, c, sizes, C.GRAD, C)
     in_m, in_c, goes_on = m < matrices, c < columns, parts.goes(skip, C)
-    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], col.COLUMN_FACTORS, C)[:, None, :]
+    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], col.COLUMN_STRIPS, C)[:, None, :]
     uu = tl.zeros((C.MATRICES, C.ROWS, C.COLUMNS), tl.float64)
     first = under * C.ROWS * C.DEPTH
     for i in range(first, tl.minimum(first + C.ROWS * C.DEPTH, rows), C.ROWS):
@@ -152,7 +152,7 @@ def squares(step_params, pointers, planes, tiles, clips, tiled, skip, width, C: 
         in_rows = in_m[:, None] & (r < rows)[None, :]
         mask = in_rows[:, :, None] & in_c[None, None, :] & goes_on
         g = parts.ready(parts.read(g_at + rows_of(r, sizes), mask, C.COMPUTE, False), wanted, C.READY)
-        row = factors_of(plane, m, r, rows, in_rows, col.ROW_FACTORS, C)[:, :, None]
+        row = factors_of(plane, m, r, rows, in_rows, col.ROW_STRIPS, C)[:, :, None]
         uu += parts.summed(parts.update(g, row, column, least, C), mask, False, False)
     tl.store(tiled + tl.load(plane + col.TILES_FIRST) + number, tl.sum(uu))
 
@@ -172,7 +172,7 @@ def apply(step_params, pointers, planes, tiles, clips, answers, skip, width, C: 
     if C.STATES > 1:
         e_at = operand(params, pointers, plane, m, c, sizes, col.S1, 2, C.STATE_DTYPES[1], C)
     in_m, in_c = m < matrices, c < columns
-    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], col.COLUMN_FACTORS, C)[:, None, :]
+    column = factors_of(plane, m, c, columns, in_m[:, None] & in_c[None, :], col.COLUMN_STRIPS, C)[:, None, :]
     first = under * C.ROWS * C.DEPTH
     if parts.goes(skip, C):
         for i in range(first, tl.minimum(first + C.ROWS * C.DEPTH, rows), C.ROWS):
@@ -181,7 +181,7 @@ def apply(step_params, pointers, planes, tiles, clips, answers, skip, width, C: 
             mask = in_rows[:, :, None] & in_c[None, None, :]
             tile = tile_at(m, r, c, sizes, mask, C)
             g = parts.ready(parts.read(g_at + rows_of(r, sizes), mask, C.COMPUTE, False, True), wanted, C.READY)
-            row = factors_of(plane, m, r, rows, in_rows, col.ROW_FACTORS, C)[:, :, None]
+            row = factors_of(plane, m, r, rows, in_rows, col.ROW_STRIPS, C)[:, :, None]
             u = parts.update(g, row, column, least, C)
             p = formats.recall(p_at, tile, 0, False, True, 0.0, C)
             # Something stands in the place of V, of which nothing is made here.

@@ -11,10 +11,8 @@ import triton.language as tl
 
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels import tables as col
-from layerwise.engines.gpu.kernels.tables import VARYING, number
+from layerwise.engines.gpu.kernels.tables import VARYING
 from layerwise.engines.gpu.printed.adafactor import LEAST, averaged, averaged_mean
-
-WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS = number(1), number(2), number(4)  # bits of WIDE: which are in float64
 
 
 @triton.jit
@@ -30,21 +28,6 @@ def fold(piles, programs, C: tl.constexpr):
         mask = (strip < strips)[:, None] & (i < n)[None, :]
         total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], mask, other=0.0).to(tl.float64)
     tl.store(tl.load(pile + col.PILE_SUM).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
-
-
-@triton.jit
-def recall(address, wide, at, mask, OTHER: tl.constexpr):
-    """Load what `note` stored, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (wide == 0), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (wide != 0), other=OTHER)
-    return tl.where(wide != 0, double, single.to(tl.float64))
-
-
-@triton.jit
-def note(address, wide, at, x, mask):
-    single = tl.where(wide != 0, 0.0, x).to(tl.float32)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (wide == 0))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (wide != 0))
 
 
 @triton.jit
@@ -64,13 +47,13 @@ def side_of(sides, programs, C: tl.constexpr):
 def total(sides, programs, C: tl.constexpr):
     """Compute, for each matrix, the sums of its row sums and of the old R."""
     side, strip, m, in_m, mask, at = side_of(sides, programs, C)
-    wide = tl.load(side + col.WIDE)
-    G_rows = recall(tl.load(side + col.SUMS), wide & WIDE_SUMS, at, mask, 0.0)
+    G_rows = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 0.0)
     R = parts.fetch(tl.load(side + col.STORED), tl.load(side + col.STORED_AS), at, mask, 0.0)
-    to, matrices = tl.load(side + col.TOTAL_STRIPS), tl.load(side + col.SIDE_MATRICES)
+    to, kind = tl.load(side + col.TOTAL_STRIPS), tl.load(side + col.TOTALS_AS)
+    matrices = tl.load(side + col.SIDE_MATRICES)
     first = 2 * strip * matrices + m
-    note(to, wide & WIDE_TOTALS, first, tl.sum(G_rows, 1), in_m)
-    note(to, wide & WIDE_TOTALS, first + matrices, tl.sum(R, 1), in_m)
+    parts.put(to, kind, first, tl.sum(G_rows, 1), in_m)
+    parts.put(to, kind, first + matrices, tl.sum(R, 1), in_m)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -78,8 +61,7 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
     side, _, m, in_m, mask, at = side_of(sides, programs, C)
     own = parts.coefficients_of(step_params + tl.load(side + col.SIDE_JOB) * width) + col.OWN
-    wide = tl.load(side + col.WIDE)
-    sums = recall(tl.load(side + col.SUMS), wide & WIDE_SUMS, at, mask, 1.0)
+    sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0)
     mean = sums / tl.load(side + col.SUMMED).to(tl.float64)
     address, kind = tl.load(side + col.STORED), tl.load(side + col.STORED_AS)
     x = averaged(own, parts.fetch(address, kind, at, mask, 1.0), mean)
@@ -87,12 +69,12 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + col.FULL_ROWS).to(tl.float64), tl.load(side + col.FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + col.OF_ROWS) != 0
-        totals, known, of_totals = tl.load(side + col.TOTALS), in_m & of_rows, wide & WIDE_TOTALS
-        G_mean = recall(totals, of_totals, m, known, 1.0) / (rows * columns)
-        R_mean = recall(totals, of_totals, m + tl.load(side + col.SIDE_MATRICES), known, 1.0) / rows
+        totals, totals_as, known = tl.load(side + col.TOTALS), tl.load(side + col.TOTALS_AS), in_m & of_rows
+        G_mean = parts.fetch(totals, totals_as, m, known, 1.0) / (rows * columns)
+        R_mean = parts.fetch(totals, totals_as, m + tl.load(side + col.SIDE_MATRICES), known, 1.0) / rows
         R_mean, clamps = averaged_mean(own, R_mean, G_mean), tl.load(own + LEAST) > 0
         root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        note(tl.load(side + col.FACTORS), wide & WIDE_FACTORS, at, factor, mask)
+        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.FACTORS_AS), at, factor, mask)
     if C.STORE:
         parts.put(address, kind, at, x, mask & parts.goes(skip, C))
