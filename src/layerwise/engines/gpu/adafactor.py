@@ -15,9 +15,8 @@ from layerwise.engines.gpu.factored import Factored, Fold
 from layerwise.engines.gpu.kernels import planes, statistics
 from layerwise.engines.gpu.kernels.formats import BITS
 from layerwise.engines.gpu.layout import OF_TORCH, Group
-from layerwise.engines.gpu.passes import Passes, Total
-from layerwise.engines.gpu.stored import is_factored
-from layerwise.engines.programs import MEASURED, STATISTICS, requests_of
+from layerwise.engines.gpu.passes import Passes
+from layerwise.engines.programs import MEASURED, STATISTICS, requests_of, tensor_request
 from layerwise.engines.structures import Program
 
 WARPS = 8  # for kernels that hold a tile
@@ -37,9 +36,6 @@ class WithPlanes(Passes):
         starts = self.factored.starts
         self.tiled = self.spans_of([*self.factored.by_job], starts, self.factored.tiled)
         self._statistics: Statistics | None = None
-
-    def is_apart(self, job: int) -> bool:
-        return is_factored(self.tables.jobs[job])
 
     # ---- rounds
 
@@ -89,13 +85,6 @@ class WithPlanes(Passes):
             if number == 1:
                 self.launch_answer(call, spans, of_update, of_update + 1, add, ask)
 
-    def totals(self, number: int) -> list[Total]:
-        found = super().totals(number)
-        for j in self.factored.by_job:
-            first, requests = _of_update(self.tables.programs[j]) * number, self.requests(j, number)
-            found += [Total(j, n, one) for n, one in enumerate(requests[0 if number else STATISTICS :], first)]
-        return found
-
     def complete(self, call: Call, number: int, others: Others) -> None:
         if number:
             super().complete(call, number, others)
@@ -139,7 +128,9 @@ class Statistics:
             own = [*((sums.dtype, sums.places(laid.layers)) for sums in laid.sums)]
             own += [(laid.totals.dtype, of_both[:, i].ravel()) for i in (0, 1)]
             means = requests_of(call.tables.jobs[j])[MEASURED][:STATISTICS]
-            self.requests += [call.tensor_request(j, one, len(at)) for one, (_, at) in zip(means, own, strict=True)]
+            self.requests += [
+                tensor_request(j, call.tables.jobs[j], one, len(at)) for one, (_, at) in zip(means, own, strict=True)
+            ]
             found += own
         kinds = np.concatenate([np.full(len(places), dtype.itemsize) for dtype, places in found])
         places, self._length = np.concatenate([places for _, places in found]), len(kinds)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Others, TensorRequest, dims_of, once_of
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
@@ -18,7 +18,7 @@ from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Layers, Sizes
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
-from layerwise.engines.programs import program_for
+from layerwise.engines.programs import program_for, tensor_request
 from layerwise.rules.asks import ModelSum, Squares
 
 States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
@@ -119,13 +119,8 @@ class Call:
         own = self.tables.layers.of(job)
         return total * self.tables.layers.n + np.arange(own.start, own.stop)
 
-    def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
-        of = self.tables.jobs[job]
-        dims = dims_of(request, of.p.ndim, of.block_dims)
-        return TensorRequest(job, type(request), dims, length, once=once_of(request))
-
     def each_layer(self, job: int, request: Any) -> TensorRequest:
-        return self.tensor_request(job, request, self.tables.layers.count(job))
+        return tensor_request(job, self.tables.jobs[job], request, self.tables.layers.count(job))
 
     def _exchange_all(self, others: Others, request: Any, sums: Tensor) -> None:
         """Let other ranks add to these sums, each row of which is one request for all jobs."""
@@ -160,7 +155,7 @@ class Call:
             return squares.sum()
         tables, request, made = self.tables, ModelSum(None), self.tables.requests
         if ModelSum not in made:
-            made[ModelSum] = [self.tensor_request(j, request, 1) for j in range(len(tables.jobs))]
+            made[ModelSum] = [tensor_request(j, job, request, 1) for j, job in enumerate(tables.jobs)]
         sums = torch.segment_reduce(squares, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
         total: Tensor = self.others.add_up(made[ModelSum], sums)[0]
         return total
