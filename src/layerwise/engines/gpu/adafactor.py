@@ -11,15 +11,14 @@ from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.factored import Factored, Fold
+from layerwise.engines.gpu.factored import Factored, Programs
 from layerwise.engines.gpu.kernels import planes, statistics
 from layerwise.engines.gpu.kernels.formats import BITS
-from layerwise.engines.gpu.layout import OF_TORCH, Group
+from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.passes import Passes
 from layerwise.engines.programs import MEASURED, STATISTICS, requests_of, tensor_request
 from layerwise.engines.structures import Program
 
-WARPS = 8  # for kernels that hold a tile
 OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
 
 
@@ -54,27 +53,17 @@ class WithPlanes(Passes):
 
     def _add_statistics(self) -> None:
         factored = self.factored
-        self._fold(factored.of_sums)
-        for programs in factored.of_rows:
-            self.tables.kernels.launch(
-                statistics.total, len(programs.pairs), factored.sides, programs.pairs, num_warps=WARPS,
-                MATRICES=programs.shape[0], ENTRIES=programs.shape[1],
-            )  # fmt: skip
-        self._fold(factored.of_totals)
-
-    def _fold(self, folds: Sequence[Fold]) -> None:
-        for (pairs, (depth, length)), dtype in folds:
-            of = {"DTYPE": OF_TORCH[dtype], "DEPTH": depth, "LENGTH": length}
-            self.tables.kernels.launch(statistics.fold, len(pairs), self.factored.piles, pairs, **of)
+        self._each(statistics.fold, factored.of_sums, factored.piles)
+        self._each(statistics.total, factored.of_rows, factored.sides)
+        self._each(statistics.fold, factored.of_totals, factored.piles)
 
     def _renew(self, call: Call, **flags: bool) -> None:
-        factored = self.factored
-        for programs in factored.of_all:
-            self.tables.kernels.launch(
-                statistics.renew, len(programs.pairs), factored.sides, programs.pairs, self.tables.step_params,
-                call.skip, self.tables.width, num_warps=WARPS, SKIPS=call.skips, MATRICES=programs.shape[0],
-                ENTRIES=programs.shape[1], **flags,
-            )  # fmt: skip
+        args = self.tables.step_params, call.skip, self.tables.width
+        self._each(statistics.renew, self.factored.of_all, self.factored.sides, *args, SKIPS=call.skips, **flags)
+
+    def _each(self, kernel: Any, launches: Sequence[Programs], table: Tensor, *args: Any, **constants: Any) -> None:
+        for pairs, of in launches:
+            self.tables.kernels.launch(kernel, len(pairs), table, pairs, *args, **of, **constants)
 
     def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
         super().answer(call, number, add, ask)
@@ -113,7 +102,7 @@ class WithPlanes(Passes):
         tables, of = self.tables, {**group.constants, **constants}
         tables.kernels.launch(
             kernel, group.size, tables.step_params, tables.pointers, self.factored.planes, group.chunks, tables.clips,
-            *args, call.skip, tables.width, num_warps=WARPS, READY=call.ready, SKIPS=call.skips, **of,
+            *args, call.skip, tables.width, READY=call.ready, SKIPS=call.skips, **of,
         )  # fmt: skip
 
 

@@ -16,12 +16,11 @@ from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import Group, Layers, Sizes
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
 from layerwise.engines.programs import program_for, tensor_request
 from layerwise.rules.asks import ModelSum, Squares
-
-States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
 
 
 class Shared:
@@ -43,20 +42,14 @@ class Tables:
     """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        states: States,
-        layers: Layers,
-        step_params: StepParams,
-        sizes: Sizes,
-        shared: Shared | None = None,
+        self, jobs: Sequence[Job], layers: Layers, step_params: StepParams, sizes: Sizes, shared: Shared
     ) -> None:
         device = step_params.device
         self.jobs, self.layers, self.sizes = jobs, layers, sizes
         self.step_params, self.width = step_params.table, step_params.width
-        self.shared = Shared(layers.n, device) if shared is None else shared
+        self.shared = shared
         self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
-        self.pointers = torch.from_numpy(_pointers(jobs, states, self.storage)).to(device)
+        self.pointers = torch.from_numpy(_pointers(jobs, self.storage)).to(device)
         self.programs = [program_for(job) for job in jobs]
         sums = [len(program.totals) for program in self.programs]
         real: Any = {"dtype": torch.float64, "device": device}
@@ -86,12 +79,12 @@ def _divisors(squares: Tensor, bounds: Tensor) -> Tensor:
     return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # where inf/inf would be nan
 
 
-def _pointers(jobs: Sequence[Job], states: States, storage: Tensor | None) -> np.ndarray:
+def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
-    for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
-        rows[j, at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
-        rows[j, at.P] = job.p.data_ptr()
-        rows[j, at.S0.value : at.S0.value + len(own)] = [(job.p if x is None else x).data_ptr() for x in own]
+    for j, (row, job) in enumerate(zip(rows, jobs, strict=True)):
+        states = [job.p if x is None else x for x in states_of(job)]
+        row[at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
+        row[at.P], row[at.S0.value : at.S0.value + len(states)] = job.p.data_ptr(), [x.data_ptr() for x in states]
     return rows
 
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.call import Tables
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, Sizes, full_shape, numbered
+from layerwise.engines.gpu.layout import CODES, OF_TORCH, Group, Kind, Layers, Sizes, full_shape, numbered
 from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of
 from layerwise.engines.gpu.stored import is_factored, kind_of
 
 FOLDED = 64  # sums whose strips one program adds up
+WARPS = 8  # of kernels that hold a tile
 
 
 class Stretch(NamedTuple):
@@ -76,17 +77,10 @@ class FactoredJob(NamedTuple):
 
 
 class Programs(NamedTuple):
-    """The programs of a launch: the row of a table and the part of it that each takes, and the size of a part."""
+    """The programs of a launch: the row of a table and its part that each takes, and what they are compiled for."""
 
     pairs: Tensor
-    shape: tuple[int, int]
-
-
-class Fold(NamedTuple):
-    """The programs of a launch of `fold`, which adds up strips of one dtype."""
-
-    programs: Programs
-    dtype: torch.dtype
+    constants: dict[str, Any]
 
 
 class Factored:
@@ -133,8 +127,11 @@ class Factored:
             rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB], own))
             pairs = numbered(rows, planes[rows, at.TILES], self._device)
             if len(pairs):
-                tile = dict(zip(("MATRICES", "ROWS", "COLUMNS", "VECTOR"), (*tiling.tile, tiling.vector), strict=True))
-                yield Group(kind, own, pairs, len(pairs), {**kind.constants(), **tile, "DEPTH": self._sizes.tiles})
+                constants = kind.constants() | {"DEPTH": self._sizes.tiles, "num_warps": WARPS}
+                constants |= dict(
+                    zip(("MATRICES", "ROWS", "COLUMNS", "VECTOR"), (*tiling.tile, tiling.vector), strict=True)
+                )
+                yield Group(kind, own, pairs, len(pairs), constants)
 
     def _programs(self, sides: np.ndarray, rows: bool) -> Iterator[Programs]:
         """Yield the programs that take the statistics of all sides, or those of R."""
@@ -145,15 +142,16 @@ class Factored:
             lengths = sides[own, at.SIDE_MATRICES], sides[own, at.SIDE_ENTRIES]
             parts = -(-lengths[0] // matrices) * np.maximum(1, -(-lengths[1] // statistics))
             if parts.sum():
-                yield Programs(numbered(own, parts, self._device), (matrices, statistics))
+                of = {"MATRICES": matrices, "ENTRIES": statistics, "num_warps": WARPS}
+                yield Programs(numbered(own, parts, self._device), of)
 
     def _share(self, side: np.ndarray) -> tuple[int, ...]:
         return share_of(self.by_job[int(side[at.SIDE_JOB])].plane, int(side[at.SIDE_ENTRIES]), self._sizes)
 
-    def _piles(self) -> tuple[Tensor, list[Fold], list[Fold]]:
+    def _piles(self) -> tuple[Tensor, list[Programs], list[Programs]]:
         """Return the table of sums with several strips, and the launches that add up sums, and those for totals."""
         piles: list[tuple[int, ...]] = []
-        folds: tuple[list[Fold], list[Fold]] = [], []
+        folds: tuple[list[Programs], list[Programs]] = [], []
         for which, launches in enumerate(folds):
             for dtype in (torch.float32, torch.float64):
                 start = len(piles)
@@ -164,7 +162,8 @@ class Factored:
                 parts = np.array([-(-pile[at.PILE_LENGTH] // FOLDED) for pile in piles[start:]], np.int64)
                 pairs = numbered(np.arange(start, len(piles)), parts, self._device)
                 if len(pairs):
-                    launches.append(Fold(Programs(pairs, (self._sizes.strips, FOLDED)), dtype))
+                    of = {"DTYPE": OF_TORCH[dtype], "DEPTH": self._sizes.strips, "LENGTH": FOLDED}
+                    launches.append(Programs(pairs, of))
         table = torch.tensor(piles or [(0,) * at.PILE.value], dtype=torch.int64, device=self._device)
         return table, *folds
 

@@ -177,17 +177,9 @@ class Group(NamedTuple):
 class Layers:
     """The layers of all jobs, cut into chunks."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        kinds: Sequence[Kind],
-        walked: Sequence[tuple[int, int]],
-        sizes: Sizes,
-        device: torch.device,
-    ) -> None:
-        """Lay out the layers; `walked` has the number of layers of each job, and of the elements that kernels walk in
-        each.
-        """
+    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], walked: Sequence[tuple[int, int]], sizes: Sizes):
+        """Lay out the layers; `walked` are the number of each job's, and of the elements that kernels walk in each."""
+        device = jobs[0].p.device
         numbers, lengths = np.array(walked, np.int64).T
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         rows = np.zeros((self.n, at.LAYER.value), np.int64)

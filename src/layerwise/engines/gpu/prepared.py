@@ -156,9 +156,9 @@ class PreparedOnGpu:
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
         kinds = [kind_of(job, own) for own, job in zip(arrays, jobs, strict=True)]
-        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes, self._device)
+        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes)
         self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, self._states, layers, self._step_params, self._sizes, self._shared)
+        tables = Tables(jobs, layers, self._step_params, self._sizes, self._shared)
         self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
         kind = WithPlanes if any(kind.factored for kind in kinds) else Passes
         return LaidOut(tables, kind(tables, arrays), copied, stream_of(self._device))
