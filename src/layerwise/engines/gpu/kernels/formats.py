@@ -163,12 +163,14 @@ def keep(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constex
 def rounded(x, drawn, BF16: tl.constexpr, FORM: tl.constexpr):
     """Return weights as they are stored, and what is left of them, which only split ones keep."""
     KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
+    rest = x
     if (SPLIT16 | SPLIT8) & FORM == 0:
         x = printed.round_bf16(x, drawn) if BF16 else printed.round_f16(x, drawn)
-        return x, x
-    if RANDOM & FORM:
-        return printed.split_bf16_drawn(x, drawn, KEPT) if BF16 else printed.split_f16_drawn(x, drawn, KEPT)
-    return printed.split_bf16(x, KEPT) if BF16 else printed.split_f16(x, KEPT)
+    elif RANDOM & FORM:
+        x, rest = printed.split_bf16_drawn(x, drawn, KEPT) if BF16 else printed.split_f16_drawn(x, drawn, KEPT)
+    else:
+        x, rest = printed.split_bf16(x, KEPT) if BF16 else printed.split_f16(x, KEPT)
+    return x, rest
 
 
 # ---- random bits

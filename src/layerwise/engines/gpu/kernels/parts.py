@@ -65,25 +65,28 @@ def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
 
 
 @triton.jit
-def fetch(address, kind, at, mask, OTHER: tl.constexpr):
-    """Load numbers of any dtype, in float64."""
+def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = True):
+    """Load numbers of any dtype, of 16 bits only with HALVES, in float64."""
     single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == col.FLOAT32), other=OTHER)
     double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == col.FLOAT64), other=OTHER)
-    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == col.BFLOAT16), other=OTHER)
-    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == col.FLOAT16), other=OTHER)
-    low = tl.where(kind == col.BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
-    return tl.where(kind == col.FLOAT64, double, tl.where(kind == col.FLOAT32, single, low).to(tl.float64))
+    if HALVES:
+        brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == col.BFLOAT16), other=OTHER)
+        half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == col.FLOAT16), other=OTHER)
+        low = tl.where(kind == col.BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
+        single = tl.where(kind == col.FLOAT32, single, low)
+    return tl.where(kind == col.FLOAT64, double, single.to(tl.float64))
 
 
 @triton.jit
-def put(address, kind, at, x, mask):
+def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
     """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
     single = tl.where(kind == col.FLOAT64, 0.0, x).to(tl.float32)
-    half = tl.where(kind == col.FLOAT16, single, 0.0).to(tl.float16)
     tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == col.FLOAT32))
     tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == col.FLOAT64))
-    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == col.BFLOAT16))
-    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == col.FLOAT16))
+    if HALVES:
+        half = tl.where(kind == col.FLOAT16, single, 0.0).to(tl.float16)
+        tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == col.BFLOAT16))
+        tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == col.FLOAT16))
 
 
 @triton.jit

@@ -47,13 +47,13 @@ def side_of(sides, programs, C: tl.constexpr):
 def total(sides, programs, C: tl.constexpr):
     """Compute, for each matrix, the sums of its row sums and of the old R."""
     side, strip, m, in_m, mask, at = side_of(sides, programs, C)
-    G_rows = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 0.0)
+    G_rows = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 0.0, False)
     R = parts.fetch(tl.load(side + col.STORED), tl.load(side + col.STORED_AS), at, mask, 0.0)
     to, kind = tl.load(side + col.TOTAL_STRIPS), tl.load(side + col.TOTALS_AS)
     matrices = tl.load(side + col.SIDE_MATRICES)
     first = 2 * strip * matrices + m
-    parts.put(to, kind, first, tl.sum(G_rows, 1), in_m)
-    parts.put(to, kind, first + matrices, tl.sum(R, 1), in_m)
+    parts.put(to, kind, first, tl.sum(G_rows, 1), in_m, False)
+    parts.put(to, kind, first + matrices, tl.sum(R, 1), in_m, False)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -61,7 +61,7 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
     side, _, m, in_m, mask, at = side_of(sides, programs, C)
     own = parts.coefficients_of(step_params + tl.load(side + col.SIDE_JOB) * width) + col.OWN
-    sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0)
+    sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0, False)
     mean = sums / tl.load(side + col.SUMMED).to(tl.float64)
     address, kind = tl.load(side + col.STORED), tl.load(side + col.STORED_AS)
     x = averaged(own, parts.fetch(address, kind, at, mask, 1.0), mean)
@@ -70,11 +70,11 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
         rows, columns = tl.load(side + col.FULL_ROWS).to(tl.float64), tl.load(side + col.FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + col.OF_ROWS) != 0
         totals, totals_as, known = tl.load(side + col.TOTALS), tl.load(side + col.TOTALS_AS), in_m & of_rows
-        G_mean = parts.fetch(totals, totals_as, m, known, 1.0) / (rows * columns)
-        R_mean = parts.fetch(totals, totals_as, m + tl.load(side + col.SIDE_MATRICES), known, 1.0) / rows
+        G_mean = parts.fetch(totals, totals_as, m, known, 1.0, False) / (rows * columns)
+        R_mean = parts.fetch(totals, totals_as, m + tl.load(side + col.SIDE_MATRICES), known, 1.0, False) / rows
         R_mean, clamps = averaged_mean(own, R_mean, G_mean), tl.load(own + LEAST) > 0
         root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.FACTORS_AS), at, factor, mask)
+        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.FACTORS_AS), at, factor, mask, False)
     if C.STORE:
         parts.put(address, kind, at, x, mask & parts.goes(skip, C))
