@@ -84,7 +84,7 @@ def main(target: GPUTarget, extent: str) -> Iterator[dict[str, Any]]:
 
     def noted(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(self, *args, grid=grid, warmup=extent != "few", **kwargs)
-        flags = {key: str(x) for key, x in kwargs.items() if key.isupper()}
+        flags = {key: str(x) for key, x in args[-1].given.items()}
         found[kernel.hash] = (f"{self.__module__.rsplit('.')[-1]}.{self.__name__}", flags, kernel)
         searched.append(kernel)
         return kernel

@@ -12,9 +12,9 @@ from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL, given
 
-from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts as parts_of_kernels
+from layerwise.engines.gpu.layout import Sizes
 from layerwise.engines.gpu.planes import tiling_of
 from layerwise.engines.gpu.proof import Alone
 

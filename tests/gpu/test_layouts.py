@@ -113,7 +113,7 @@ def test_memory_is_kept_for_every_stream_that_uses_it(case, monkeypatch):
     kept = {place for where, place in recorded if where == "b"}
     own = {x.data_ptr() for job in jobs for x in (*stored(job), job.g)} | {rate.data_ptr()}
     assert kept >= {x.data_ptr() for x in reached_from(ready)} - own - {0}
-    assert [place for _, place in recorded].count(ready._laid.tables.coefficients.data_ptr()) == 1
+    assert [place for _, place in recorded].count(ready._laid.tables.step_params.data_ptr()) == 1
 
 
 def reached_from(thing):

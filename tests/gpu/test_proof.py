@@ -49,9 +49,9 @@ def name_of(kernel):
     return f"{kernel.fn.__module__.rpartition('.')[2]}.{kernel.fn.__name__}"
 
 
-def is_of(front, kwargs):
+def is_of(front, constants):
     """Whether a kernel is launched with the printed functions of an optimizer."""
-    modules = [x.fn.__module__ for x in kwargs.values() if hasattr(x, "fn")]
+    modules = [x.fn.__module__ for x in constants.given.values() if hasattr(x, "fn")]
     return any(name.endswith(f"printed.{front.__name__.lower()}") for name in modules)
 
 
@@ -74,7 +74,7 @@ def broken(monkeypatch):
     def breaks(name, instead=lambda *_: None, of=None):
         def run(self, *args, **kwargs):
             with np.errstate(all="ignore"):  # what is made of numbers that are not there
-                is_broken = name_of(self) == name and (of is None or is_of(of, kwargs))
+                is_broken = name_of(self) == name and (of is None or is_of(of, args[-1]))
                 return instead(self, args, kwargs) if is_broken else RUN(self, *args, **kwargs)
 
         monkeypatch.setattr(KIND, "run", run)
@@ -113,8 +113,8 @@ def test_kernels_that_are_right_pass_unnoticed(front, options, proof_of):
     finally:
         torch.set_default_dtype(torch.float32)
     alike(params, theirs)
-    assert proof_of._passed
-    assert not proof_of._failed
+    assert proof_of.known
+    assert not any(proof_of.known.values())
 
 
 @pytest.mark.thinned(2)
@@ -136,17 +136,19 @@ def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of,
 
 def test_numbers_of_an_earlier_step_do_not_stand_in_for_a_kernels(proof_of, broken, monkeypatch):
     """Memory may come as an earlier proof left it, with what the kernel had to write."""
-    left, judge, empty = {}, proof.Trial.step, torch.empty
+    left, compared, empty = {}, proof.compared, torch.empty
 
-    def keeping(self, t):
-        found = judge(self, t)
-        left[tuple(self._kernels._shared._room.shape)] = self._kernels._shared._room.clone()
+    def keeping(rule, prepare, *rest):
+        made = []
+        found = compared(rule, lambda jobs: made.append(prepare(jobs)) or made[0], *rest)
+        room = made[0]._shared._room
+        left[tuple(room.shape)] = room.clone()
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(proof.Trial, "step", keeping)
+        patched.setattr(proof, "compared", keeping)
         stepped(Adafactor, 1)
-    proof_of._passed.clear()
+    proof_of.known.clear()
     monkeypatch.setattr(torch, "empty", lambda *size, **like: left[size] if size in left else empty(*size, **like))
     broken("statistics.total")
     with pytest.warns(RuntimeWarning, match="Adafactor.*fail their proof"):
@@ -210,7 +212,7 @@ def test_memory_that_runs_out_says_nothing_about_kernels(proof_of, broken):
     broken("passes.apply", fails)
     with pytest.raises(torch.cuda.OutOfMemoryError):
         stepped(Lamb)
-    assert not proof_of._failed
+    assert not proof_of.known
 
 
 @pytest.mark.thinned(2)
@@ -254,7 +256,7 @@ def test_the_environment_skips_it(proof_of, broken, monkeypatch):
 def test_each_device_owes_its_own(monkeypatch):
     tried, own = [], Proof(RULE)
     monkeypatch.setattr(
-        proof, "compared", lambda rule, kernels, kind, call: tried.append(kind.jobs[0][0].p.device.type) or ""
+        proof, "compared", lambda rule, prepare, some, call: tried.append(some[0][0].p.device.type) or ""
     )
     case = case_of("Lamb")
     job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
@@ -306,14 +308,11 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
     own, launched, inside = Proof(RULE), (set(), set()), []
 
     def noted(self, *args, **kwargs):
-        flags = tuple((key, str(x)) for key, x in sorted(kwargs.items()) if key.isupper())
+        flags = tuple((key, str(x)) for key, x in sorted(args[-1].given.items()))
         launched[not inside].add((name_of(self), flags))
 
-    for verdict in ("step", "skipped"):  # which would be on kernels that have not run
-        judge = getattr(proof.Trial, verdict)
-        monkeypatch.setattr(proof.Trial, verdict, lambda self, *args, judge=judge: (judge(self, *args), "")[1])
     compared = proof.compared
-    monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear())[1])
+    monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear(), "")[3])
     monkeypatch.setattr(KIND, "run", noted)
     monkeypatch.setattr(proof, "LONGEST", 80)  # as many times what a program takes as with usual sizes
     engine = GpuEngine(None, SMALL, own)

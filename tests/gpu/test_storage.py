@@ -51,9 +51,11 @@ def test_steps_of_each_form_are_the_rules(form):
 
 @pytest.mark.parametrize("factored", ["last", False])
 def test_steps_of_adafactor_are_the_rules_whatever_is_factored(factored):
-    shapes = [(2, 128), (3, 70), (2, 3, 3, 5)]  # of tiles with whole groups, and others
+    shapes = [(2, 128), (3, 70), (2, 3, 3, 5)]
     made = [(shape, form) for form in (SPLIT24, DRAWN) for shape in shapes]
-    held(lambda: [stored_job(ADAFACTOR, *each, factored=factored) for each in made])
+    cut = made[1:3] if factored else []  # groups of 8 bits, by tiles
+    held(lambda: [stored_job(ADAFACTOR, *each, factored=factored) for each in made if each not in cut])
+    assert all("end within groups" in declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
 
 
 def test_several_forms_share_a_step_and_a_bound_on_the_norm_of_all_gradients():
@@ -101,7 +103,7 @@ def test_steps_of_blocks_are_the_rules(shape):
 
 @pytest.mark.parametrize(("case", "form"), [(LAMB, DRAWN), (LAMB, SPLIT24), (ADAFACTOR, SPLIT24)])
 def test_other_ranks_without_parts_change_nothing(case, form):
-    held(lambda: [stored_job(case, (3, 70), form)], others=Alone())
+    held(lambda: [stored_job(case, (3, 70 if case is LAMB else 64), form)], others=Alone())
 
 
 @pytest.mark.parametrize(("case", "form"), [(LAMB, DRAWN), (LAMB, SPLIT), (ADAFACTOR, SPLIT)])
@@ -143,9 +145,9 @@ def test_a_step_number_on_the_device_draws_the_same_bits(case, form, start, told
 
 def test_a_plain_step_has_no_formats(monkeypatch):
     """Not even beside tensors that have: its kernels are those for plain tensors."""
-    launched, launch = [], Kernels._launch
+    launched, launch = [], Kernels.launch
     monkeypatch.setattr(
-        Kernels, "_launch", lambda self, *a, **flags: (launched.append(flags), launch(self, *a, **flags))
+        Kernels, "launch", lambda self, *a, **flags: (launched.append(flags), launch(self, *a, **flags))
     )
     drawn = stored_job(LAMB, (5, 64), DRAWN)
     job = drawn._replace(storage=None)

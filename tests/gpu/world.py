@@ -13,8 +13,8 @@ from engines.worlds import LAYOUTS, Stepping, World, as_torch, make_job, mapped,
 
 from layerwise import engines
 from layerwise.engines.distributor import prepare
-from layerwise.engines.gpu.call import Sizes
 from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu.layout import Sizes
 from layerwise.engines.rule import RuleEngine
 from layerwise.torch.step._namespace import Tensors
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.drive import TensorRequest, dims_of, once_of
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
@@ -88,6 +89,12 @@ def requests_of(job: Any) -> list[tuple[Any, ...]]:
         means = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols)
         rounds = [(*means, *others), (update,)]
     return norms + rounds
+
+
+def tensor_request(i: int, job: Any, request: Any, length: int) -> TensorRequest:
+    """Return the request of the job with this number as other ranks are told it."""
+    dims = dims_of(request, len(job.p.shape), job.block_dims)
+    return TensorRequest(i, type(request), dims, length, once=once_of(request))
 
 
 def _key(job: Any, printed: Printed) -> tuple[Any, ...]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from layerwise.drive import Others, TensorRequest, dims_of, once_of
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
-from layerwise.engines.programs import requests_of
+from layerwise.engines.programs import requests_of, tensor_request
 from layerwise.rules.asks import Now
 
 
@@ -46,6 +46,4 @@ class Rounds:
 
     def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
         job = self._jobs[i]
-        request = requests_of(job)[stage][which]
-        dims = dims_of(request, len(job.p.shape), job.block_dims)
-        return TensorRequest(i, type(request), dims, length, once=once_of(request))
+        return tensor_request(i, job, requests_of(job)[stage][which], length)

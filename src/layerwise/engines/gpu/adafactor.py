@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from layerwise.drive import Others
-from layerwise.engines.gpu.call import OF_TORCH, Call, Tables
-from layerwise.engines.gpu.factored import Factored, Fold
+from layerwise.drive import Others, TensorRequest
+from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines.gpu.factored import Factored, Programs
 from layerwise.engines.gpu.kernels import planes, statistics
-from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kernels.formats import BITS, FIRST_LAYER, PLANES
+from layerwise.engines.gpu.kernels.formats import BITS
 from layerwise.engines.gpu.layout import Group
-from layerwise.engines.gpu.passes import Passes, Total
-from layerwise.engines.gpu.planes import Tiling
-from layerwise.engines.gpu.requests import Statistics
-from layerwise.engines.programs import STATISTICS
+from layerwise.engines.gpu.passes import Passes
+from layerwise.engines.programs import MEASURED, STATISTICS, requests_of, tensor_request
 from layerwise.engines.structures import Program
 
-WARPS = 8  # for kernels that hold a tile
 OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
-OF_MOMENTUM = 2  # the bit of the second state
 
 
 class WithPlanes(Passes):
@@ -37,12 +34,7 @@ class WithPlanes(Passes):
         self.factored = Factored(tables, arrays)
         starts = self.factored.starts
         self.tiled = self.spans_of([*self.factored.by_job], starts, self.factored.tiled)
-        self.flat = [group for group in tables.layers.groups if group.kind.traits.flat]
-        tell_planes(tables, self.factored)
         self._statistics: Statistics | None = None
-
-    def is_apart(self, job: int) -> bool:
-        return bool(getattr(self.tables.jobs[job].h, "factored", False))
 
     # ---- rounds
 
@@ -50,39 +42,28 @@ class WithPlanes(Passes):
         super().measure(call, number)
         tiled = self.factored.tiled
         if number == 0:
-            for group, tiling in self.factored.groups:
-                scales = _of_update(group.kind.traits.program) > 0
-                self._each_tile(
-                    call, planes.measure, group, tiling, tiled, SCALES=scales, FORMATS=group.kind.formats & OF_WEIGHTS
-                )
+            for group in self.factored.groups:
+                scales, formats = _of_update(group.kind.program) > 0, group.kind.formats & OF_WEIGHTS
+                self._each_tile(call, planes.measure, group, tiled, SCALES=scales, FORMATS=formats)
             self._add_statistics()
         if number == 1:
             self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
-            for group, tiling in self.factored.groups:
-                self._each_tile(call, planes.squares, group, tiling, tiled, CLAMP=group.kind.traits.clamps, FORMATS=0)
+            for group in self.factored.groups:
+                self._each_tile(call, planes.squares, group, tiled, CLAMPS=group.kind.clamps, FORMATS=0)
 
     def _add_statistics(self) -> None:
         factored = self.factored
-        self._fold(factored.of_sums)
-        for programs in factored.of_rows:
-            self.tables.kernels[statistics.total, len(programs.pairs)](
-                factored.sides, programs.pairs, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS
-            )
-        self._fold(factored.of_totals)
-
-    def _fold(self, folds: Sequence[Fold]) -> None:
-        for (pairs, (depth, length)), dtype in folds:
-            self.tables.kernels[statistics.fold, len(pairs)](
-                self.factored.piles, pairs, DTYPE=OF_TORCH[dtype], DEPTH=depth, LENGTH=length
-            )
+        self._each(statistics.fold, factored.of_sums, factored.piles)
+        self._each(statistics.total, factored.of_rows, factored.sides)
+        self._each(statistics.fold, factored.of_totals, factored.piles)
 
     def _renew(self, call: Call, **flags: bool) -> None:
-        factored = self.factored
-        for programs in factored.of_all:
-            self.tables.kernels[statistics.renew, len(programs.pairs)](
-                factored.sides, programs.pairs, self.tables.coefficients, self.tables.width, call.skip,
-                SKIPS=call.skips, BM=programs.shape[0], BE=programs.shape[1], num_warps=WARPS, **flags,
-            )  # fmt: skip
+        args = self.tables.step_params, call.skip, self.tables.width
+        self._each(statistics.renew, self.factored.of_all, self.factored.sides, *args, SKIPS=call.skips, **flags)
+
+    def _each(self, kernel: Any, launches: Sequence[Programs], table: Tensor, *args: Any, **constants: Any) -> None:
+        for pairs, of in launches:
+            self.tables.kernels.launch(kernel, len(pairs), table, pairs, *args, **of, **constants)
 
     def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
         super().answer(call, number, add, ask)
@@ -93,61 +74,72 @@ class WithPlanes(Passes):
             if number == 1:
                 self.launch_answer(call, spans, of_update, of_update + 1, add, ask)
 
-    def totals(self, number: int) -> list[Total]:
-        found = super().totals(number)
-        for j in self.factored.by_job:
-            first, requests = _of_update(self.tables.programs[j]) * number, self.requests(j, number)
-            found += [Total(j, n, one) for n, one in enumerate(requests[0 if number else STATISTICS :], first)]
-        return found
-
     def complete(self, call: Call, number: int, others: Others) -> None:
         if number:
             super().complete(call, number, others)
             return
         self._statistics = found = self._statistics or Statistics(call, self.factored)
-        requests, places = self.asked(call, number)
-        sums = self.tables.sums.view(-1), places
-        call.exchange(others, [*found.requests, *requests], found.gathered(), sums)
+        (requests, places), sums = self.asked(call, number), self.tables.sums.view(-1)
+        totals = others.add_up([*found.requests, *requests], torch.cat([found.gathered(), sums[places]]))
+        found.totals, sums[places] = totals.split([len(totals) - len(places), len(places)])
         found.put_back()
 
     # ---- the end
 
     def apply(self, call: Call) -> None:
         super().apply(call)
-        for group, tiling in self.factored.groups:
-            functions = group.kind.traits.functions
-            if not group.kind.traits.flat:
-                self._each_tile(
-                    call, planes.apply, group, tiling, self.tables.answers, VALUES=functions.values,
-                    APPLY=functions.apply, MOMENTUM=len(group.kind.traits.program.states) > 1,
-                    CLAMP=group.kind.traits.clamps, FORMATS=group.kind.formats,
-                )  # fmt: skip
-        for group in self.flat:
-            self.apply_each(call, group, FACTORED=True, CLAMP=group.kind.traits.clamps, WRITES=OF_MOMENTUM)
+        for group in self.factored.groups:
+            kind = group.kind
+            self._each_tile(
+                call, planes.apply, group, self.tables.answers, APPLY=kind.functions.apply, CLAMPS=kind.clamps
+            )
         if self._statistics is not None and call.others is not None:
             self._statistics.put_back()  # over the factors, which are no longer needed
             self._renew(call, STORE=True, MAKE_FACTORS=False)
 
-    def _each_tile(self, call: Call, kernel: Any, group: Group, tiling: Tiling, *args: Any, **flags: Any) -> None:
+    def _each_tile(self, call: Call, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
         """Launch a kernel on all tiles of a group."""
-        tables, factored = self.tables, self.factored
-        matrices, rows, columns = tiling.tile
-        tables.kernels[kernel, group.size](
-            tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, factored.planes,
-            group.chunks, tables.clips, *args, call.skip, tables.width, **call.dtypes(group.kind), READY=call.ready,
-            SKIPS=call.skips, VECTOR=tiling.vector, BM=matrices, BR=rows, BC=columns,
-            DEPTH=tables.sizes.tiles, num_warps=WARPS, **flags,
+        tables, of = self.tables, {**group.constants, **constants}
+        tables.kernels.launch(
+            kernel, group.size, tables.step_params, tables.pointers, self.factored.planes, group.chunks, tables.clips,
+            *args, call.skip, tables.width, READY=call.ready, SKIPS=call.skips, **of,
         )  # fmt: skip
 
 
-def tell_planes(tables: Tables, factored: Factored) -> None:
-    """Write the places of the planes of jobs that are applied element by element."""
-    size, first = factored.planes.element_size() * at.PLANE.value, factored.planes.data_ptr()
-    for j, laid in factored.by_job.items():
-        if tables.storage is not None:
-            tables.storage[j, PLANES.value] = first
-            tables.storage[j, FIRST_LAYER.value] = tables.layers.of(j).start
-        first += laid.layers * size
+class Statistics:
+    """The statistics whose sums other ranks complete, in the order of the tensor: row and column sums, of G and R."""
+
+    def __init__(self, call: Call, factored: Factored) -> None:
+        self.requests: list[TensorRequest] = []
+        self.totals, found = torch.zeros(0), []
+        for j, laid in factored.by_job.items():
+            of_both = laid.totals.places(laid.layers).reshape(laid.layers, 2, laid.plane.matrices)
+            own = [*((sums.dtype, sums.places(laid.layers)) for sums in laid.sums)]
+            own += [(laid.totals.dtype, of_both[:, i].ravel()) for i in (0, 1)]
+            means = requests_of(call.tables.jobs[j])[MEASURED][:STATISTICS]
+            self.requests += [
+                tensor_request(j, call.tables.jobs[j], one, len(at)) for one, (_, at) in zip(means, own, strict=True)
+            ]
+            found += own
+        kinds = np.concatenate([np.full(len(places), dtype.itemsize) for dtype, places in found])
+        places, self._length = np.concatenate([places for _, places in found]), len(kinds)
+        self._stores = [
+            (factored.store.view(dtype), *(torch.from_numpy(x).to(factored.store.device) for x in (of, places[of])))
+            for dtype in (torch.float32, torch.float64)
+            for of in (np.flatnonzero(kinds == dtype.itemsize),)
+        ]
+
+    def gathered(self) -> Tensor:
+        """Return the partial sums."""
+        found = self._stores[0][0].new_zeros(self._length, dtype=torch.float64)
+        for store, of, places in self._stores:
+            found[of] = store[places].double()
+        return found
+
+    def put_back(self) -> None:
+        """Write the totals to the places of the statistics."""
+        for store, of, places in self._stores:
+            store[places] = self.totals[of].to(store.dtype)
 
 
 def _of_update(program: Program) -> int:

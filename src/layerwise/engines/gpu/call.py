@@ -3,51 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any
 
 import numpy as np
 import torch
-import triton.language as tl
 from torch import Tensor
 
-from layerwise.drive import Others, TensorRequest, dims_of, once_of
+from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import parts, passes
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.launch import Kernels
-from layerwise.engines.gpu.layout import Group, Kind, Layers
-from layerwise.engines.gpu.program import STATES
+from layerwise.engines.gpu.layout import Group, Layers, Sizes
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
-from layerwise.engines.programs import program_for
+from layerwise.engines.programs import program_for, tensor_request
 from layerwise.rules.asks import ModelSum, Squares
-
-OF_TORCH = {
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.bfloat16: tl.bfloat16,
-    torch.float16: tl.float16,
-}
-STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
-STATE_DTYPES = tuple(f"STATE{i}" for i in range(STATES))
-States = Sequence[Sequence[Tensor | None]]  # those of p's shape, of each job
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of the pieces that programs take."""
-
-    chunk: int = 8192  # elements that one program takes
-    block: int = 1024  # elements that it holds at a time
-    lanes: int = 256  # sums that are added at a time
-    wide: tuple[int, int, int] = (1, 32, 128)  # matrices, rows and columns that a program holds at a time,
-    narrow: tuple[int, int, int] = (64, 4, 4)  # of small matrices,
-    single: tuple[int, int, int] = (4096, 1, 1)  # and of those of one number
-    tiles: int = 8  # such tiles that it takes, one below the other
-    entries: int = 1024  # row or column statistics that one program takes
-    strips: int = 32  # strips' sums that are added at a time
 
 
 class Shared:
@@ -69,20 +42,14 @@ class Tables:
     """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
 
     def __init__(
-        self,
-        jobs: Sequence[Job],
-        states: States,
-        layers: Layers,
-        step_params: StepParams,
-        sizes: Sizes,
-        shared: Shared | None = None,
+        self, jobs: Sequence[Job], layers: Layers, step_params: StepParams, sizes: Sizes, shared: Shared
     ) -> None:
         device = step_params.device
         self.jobs, self.layers, self.sizes = jobs, layers, sizes
-        self.step_params, self.coefficients, self.width = step_params.table, step_params.coefficients, step_params.width
-        self.shared = Shared(layers.n, device) if shared is None else shared
+        self.step_params, self.width = step_params.table, step_params.width
+        self.shared = shared
         self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
-        self.pointers = torch.from_numpy(_pointers(jobs, states, self.storage)).to(device)
+        self.pointers = torch.from_numpy(_pointers(jobs, self.storage)).to(device)
         self.programs = [program_for(job) for job in jobs]
         sums = [len(program.totals) for program in self.programs]
         real: Any = {"dtype": torch.float64, "device": device}
@@ -112,12 +79,12 @@ def _divisors(squares: Tensor, bounds: Tensor) -> Tensor:
     return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # where inf/inf would be nan
 
 
-def _pointers(jobs: Sequence[Job], states: States, storage: Tensor | None) -> np.ndarray:
+def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
-    for j, (job, own) in enumerate(zip(jobs, states, strict=True)):
-        rows[j, at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
-        rows[j, at.P] = job.p.data_ptr()
-        rows[j, at.S0.value : at.S0.value + len(own)] = [(job.p if x is None else x).data_ptr() for x in own]
+    for j, (row, job) in enumerate(zip(rows, jobs, strict=True)):
+        states = [job.p if x is None else x for x in states_of(job)]
+        row[at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
+        row[at.P], row[at.S0.value : at.S0.value + len(states)] = job.p.data_ptr(), [x.data_ptr() for x in states]
     return rows
 
 
@@ -132,40 +99,21 @@ class Call:
         # The constants of kernels that depend on the step, and not on layers.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
-    def each(self, kernel: Any, groups: Sequence[Group], *args: Any, **flags: Any) -> None:
-        """Launch a kernel on all chunks of these groups. `args` come between the arguments that all kernels take."""
+    def each(self, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
+        """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
-        for group in groups:
-            tables.kernels[kernel, group.size](
-                tables.step_params, tables.coefficients, tables.pointers, tables.layers.table, group.chunks,
-                tables.clips, *args, self.skip, tables.width, **self.dtypes(group.kind),
-                READY=self.ready, SKIPS=self.skips, FORMATS=group.kind.formats, ALIGNED=group.kind.aligned,
-                CHUNK=tables.sizes.chunk, BLOCK=tables.sizes.block, **flags,
-            )  # fmt: skip
-
-    def dtypes(self, kind: Kind) -> dict[str, Any]:
-        named = zip(("PARAM", "GRAD", *STATE_DTYPES, "COMPUTE"), (*kind.dtypes, kind.compute), strict=True)
-        return {name: STORED[dtype] for name, dtype in named}
+        tables.kernels.launch(
+            kernel, group.size, tables.step_params, tables.pointers, tables.layers.table, group.chunks, tables.clips,
+            *args, self.skip, tables.width, READY=self.ready, SKIPS=self.skips, **group.constants, **constants,
+        )  # fmt: skip
 
     def places(self, job: int, total: int) -> np.ndarray:
         """Return the places of a total of a job's layers among the sums."""
         own = self.tables.layers.of(job)
         return total * self.tables.layers.n + np.arange(own.start, own.stop)
 
-    def tensor_request(self, job: int, request: Any, length: int) -> TensorRequest:
-        of = self.tables.jobs[job]
-        dims = dims_of(request, of.p.ndim, of.block_dims)
-        return TensorRequest(job, type(request), dims, length, once=once_of(request))
-
     def each_layer(self, job: int, request: Any) -> TensorRequest:
-        return self.tensor_request(job, request, self.tables.layers.count(job))
-
-    def exchange(self, others: Others, requests: Sequence[TensorRequest], *partial_sums: tuple[Tensor, Tensor]) -> None:
-        """Let other ranks add to the sums at these places, which are in the order of the requests."""
-        totals = others.add_up(requests, torch.cat([sums[places] for sums, places in partial_sums]))
-        each = totals.split([len(places) for _, places in partial_sums])
-        for (sums, places), completed in zip(partial_sums, each, strict=True):
-            sums[places] = completed
+        return tensor_request(job, self.tables.jobs[job], request, self.tables.layers.count(job))
 
     def _exchange_all(self, others: Others, request: Any, sums: Tensor) -> None:
         """Let other ranks add to these sums, each row of which is one request for all jobs."""
@@ -180,9 +128,10 @@ class Call:
         tables = self.tables
         if not tables.bounded:
             return
-        self.each(passes.square, tables.layers.groups, tables.partials)
-        add_up = tables.kernels[parts.add_up, tables.layers.n]
-        add_up(tables.layers.table, tables.partials, tables.sums, LANES=tables.sizes.lanes)
+        for group in tables.layers.groups:
+            self.each(passes.square, group, tables.partials)
+        add_up = parts.add_up, tables.layers.n, tables.layers.table, tables.partials, tables.sums
+        tables.kernels.launch(*add_up, LANES=tables.sizes.lanes)
         squares, clips = tables.sums[0].clone(), torch.ones_like(tables.clips)
         if tables.own is not None:
             if self.others is not None:
@@ -199,7 +148,7 @@ class Call:
             return squares.sum()
         tables, request, made = self.tables, ModelSum(None), self.tables.requests
         if ModelSum not in made:
-            made[ModelSum] = [self.tensor_request(j, request, 1) for j in range(len(tables.jobs))]
+            made[ModelSum] = [tensor_request(j, job, request, 1) for j, job in enumerate(tables.jobs)]
         sums = torch.segment_reduce(squares, "sum", lengths=tables.layers.lengths, unsafe=True, initial=0)
         total: Tensor = self.others.add_up(made[ModelSum], sums)[0]
         return total

@@ -9,9 +9,8 @@ import torch
 import triton
 
 from layerwise.engines import Engine, Given, Job, Prepared
-from layerwise.engines.gpu.call import OF_TORCH, Sizes
 from layerwise.engines.gpu.kernels import parts
-from layerwise.engines.gpu.layout import misplaced
+from layerwise.engines.gpu.layout import OF_TORCH, Sizes, misplaced
 from layerwise.engines.gpu.planes import not_planes
 from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of

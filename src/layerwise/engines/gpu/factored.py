@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Sizes, Tables
+from layerwise.engines.gpu.call import Tables
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kernels.statistics import WIDE_FACTORS, WIDE_SUMS, WIDE_TOTALS
-from layerwise.engines.gpu.layout import CODES, Group, Kind, Layers, full_shape, numbered
-from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of, traits_of
-from layerwise.engines.gpu.stored import formats_of
+from layerwise.engines.gpu.layout import CODES, OF_TORCH, Group, Kind, Layers, Sizes, full_shape, numbered
+from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of
+from layerwise.engines.gpu.stored import is_factored, kind_of
 
 FOLDED = 64  # sums whose strips one program adds up
+WARPS = 8  # of kernels that hold a tile
 
 
 class Stretch(NamedTuple):
@@ -33,6 +33,11 @@ class Stretch(NamedTuple):
 
     def of(self, layer: Any) -> Any:
         return self.first + layer * self.length * self.dtype.itemsize
+
+    def places(self, layers: int) -> np.ndarray:
+        """Return the places of all sums, in numbers of their dtype."""
+        found: np.ndarray = np.arange(layers * self.length) + self.first // self.dtype.itemsize
+        return found
 
     def strips_of(self, layer: Any) -> Any:
         return self.strips_first + layer * self.strips * self.length * self.strips_dtype.itemsize
@@ -72,17 +77,10 @@ class FactoredJob(NamedTuple):
 
 
 class Programs(NamedTuple):
-    """The programs of a launch: the row of a table and the part of it that each takes, and the size of a part."""
+    """The programs of a launch: the row of a table and its part that each takes, and what they are compiled for."""
 
     pairs: Tensor
-    shape: tuple[int, int]
-
-
-class Fold(NamedTuple):
-    """The programs of a launch of `fold`, which adds up strips of one dtype."""
-
-    programs: Programs
-    dtype: torch.dtype
+    constants: dict[str, Any]
 
 
 class Factored:
@@ -93,7 +91,7 @@ class Factored:
         device = layers.table.device
         self._sizes, self._device = sizes, device
         room = Room()
-        of = [j for j, job in enumerate(jobs) if getattr(job.h, "factored", False)]
+        of = [j for j, job in enumerate(jobs) if is_factored(job)]
         self.by_job = {j: lay(jobs[j], arrays[j], layers.count(j), sizes, room) for j in of}
         self.store = tables.shared.room(room.taken // 8)
         planes, sides = self._planes(layers), self._sides(jobs)
@@ -110,7 +108,7 @@ class Factored:
         tables = [_plane_rows(j, laid, layers) for j, laid in self.by_job.items()]
         rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
         rows[:, at.TILES_FIRST] = np.cumsum(rows[:, at.TILES]) - rows[:, at.TILES]
-        rows[:, at.ROW_SUMS :] += self.store.data_ptr()
+        rows[:, at.ROW_STRIPS :] += self.store.data_ptr()
         return rows
 
     def _sides(self, jobs: Sequence[Job]) -> np.ndarray:
@@ -119,21 +117,21 @@ class Factored:
         rows[:, at.FACTORS :] += self.store.data_ptr()
         return rows
 
-    def _groups(
-        self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray
-    ) -> Iterator[tuple[Group, Tiling]]:
+    def _groups(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray) -> Iterator[Group]:
         """Yield the layers of each kind that have the same tiles."""
         kinds: dict[int, tuple[Kind, Tiling]] = {}
         for j, laid in self.by_job.items():
-            dtypes = tuple(a.dtype for a in arrays[j])
-            kind = Kind(dtypes, laid.tiling.vector > 1, traits_of(jobs[j]), formats_of(jobs[j]))
-            kinds[j] = kind, laid.tiling
+            kinds[j] = kind_of(jobs[j], arrays[j]), laid.tiling
         for kind, tiling in dict.fromkeys(kinds.values()):
             own = np.array([j for j in kinds if kinds[j] == (kind, tiling)])
             rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB], own))
             pairs = numbered(rows, planes[rows, at.TILES], self._device)
             if len(pairs):
-                yield Group(kind, own, pairs, len(pairs)), tiling
+                constants = kind.constants() | {"DEPTH": self._sizes.tiles, "num_warps": WARPS}
+                constants |= dict(
+                    zip(("MATRICES", "ROWS", "COLUMNS", "VECTOR"), (*tiling.tile, tiling.vector), strict=True)
+                )
+                yield Group(kind, own, pairs, len(pairs), constants)
 
     def _programs(self, sides: np.ndarray, rows: bool) -> Iterator[Programs]:
         """Yield the programs that take the statistics of all sides, or those of R."""
@@ -144,15 +142,16 @@ class Factored:
             lengths = sides[own, at.SIDE_MATRICES], sides[own, at.SIDE_ENTRIES]
             parts = -(-lengths[0] // matrices) * np.maximum(1, -(-lengths[1] // statistics))
             if parts.sum():
-                yield Programs(numbered(own, parts, self._device), (matrices, statistics))
+                of = {"MATRICES": matrices, "ENTRIES": statistics, "num_warps": WARPS}
+                yield Programs(numbered(own, parts, self._device), of)
 
     def _share(self, side: np.ndarray) -> tuple[int, ...]:
         return share_of(self.by_job[int(side[at.SIDE_JOB])].plane, int(side[at.SIDE_ENTRIES]), self._sizes)
 
-    def _piles(self) -> tuple[Tensor, list[Fold], list[Fold]]:
+    def _piles(self) -> tuple[Tensor, list[Programs], list[Programs]]:
         """Return the table of sums with several strips, and the launches that add up sums, and those for totals."""
         piles: list[tuple[int, ...]] = []
-        folds: tuple[list[Fold], list[Fold]] = [], []
+        folds: tuple[list[Programs], list[Programs]] = [], []
         for which, launches in enumerate(folds):
             for dtype in (torch.float32, torch.float64):
                 start = len(piles)
@@ -163,7 +162,8 @@ class Factored:
                 parts = np.array([-(-pile[at.PILE_LENGTH] // FOLDED) for pile in piles[start:]], np.int64)
                 pairs = numbered(np.arange(start, len(piles)), parts, self._device)
                 if len(pairs):
-                    launches.append(Fold(Programs(pairs, (self._sizes.strips, FOLDED)), dtype))
+                    of = {"DTYPE": OF_TORCH[dtype], "DEPTH": self._sizes.strips, "LENGTH": FOLDED}
+                    launches.append(Programs(pairs, of))
         table = torch.tensor(piles or [(0,) * at.PILE.value], dtype=torch.int64, device=self._device)
         return table, *folds
 
@@ -195,10 +195,8 @@ def _plane_rows(j: int, laid: FactoredJob, layers: Layers) -> np.ndarray:
         at.MATRICES: laid.plane.matrices,
         at.ROWS: laid.plane.rows,
         at.COLUMNS: laid.plane.columns,
-        at.ROW_SUMS: rows.strips_of(n),
-        at.COLUMN_SUMS: columns.strips_of(n),
-        at.ROW_FACTORS: rows.strips_of(n),
-        at.COLUMN_FACTORS: columns.strips_of(n),
+        at.ROW_STRIPS: rows.strips_of(n),
+        at.COLUMN_STRIPS: columns.strips_of(n),
     }
     return _rows(laid.layers, at.PLANE, values)
 
@@ -209,14 +207,15 @@ def _side_rows(j: int, job: Job, laid: FactoredJob, which: int) -> np.ndarray:
     counts = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
     stored = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col)[which]
     sums, totals, entries = laid.sums[which], laid.totals, plane[1 + which]
-    dtypes = (WIDE_FACTORS, sums.strips_dtype), (WIDE_SUMS, sums.dtype), (WIDE_TOTALS, totals.dtype)
     values = {
         at.SIDE_JOB: j,
         at.OF_ROWS: which == 0,
         at.SIDE_MATRICES: plane.matrices,
         at.SIDE_ENTRIES: entries,
-        at.WIDE: sum(bit.value for bit, dtype in dtypes if dtype is torch.float64),
         at.STORED_AS: CODES[stored.dtype],
+        at.FACTORS_AS: CODES[sums.strips_dtype],
+        at.SUMS_AS: CODES[sums.dtype],
+        at.TOTALS_AS: CODES[totals.dtype],
         at.SUMMED: counts[1 - which],
         at.FULL_ROWS: counts[0],
         at.FULL_COLUMNS: counts[1],

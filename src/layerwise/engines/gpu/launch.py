@@ -2,40 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from functools import partial
+from collections.abc import Hashable
+from functools import cached_property
+from hashlib import sha256
 from typing import Any
 
 import triton
+import triton.language as tl
 from torch import Tensor
 from triton.compiler import CompiledKernel
 
+from layerwise.engines.gpu.kernels import formats, tables
+
 RUN = triton.JITFunction.run
+# Triton does not see for itself which of these a kernel was compiled with.
+COLUMNS = [(name, x.value) for of in (tables, formats) for name, x in vars(of).items() if isinstance(x, tl.constexpr)]
+
+
+class Constants:
+    """What a kernel is compiled for: dtypes, functions, numbers, which it reads as attributes.
+
+    Triton knows equal ones by their `cache_key`, also on disk, and by their text.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        self.given = given
+        for name, x in given.items():
+            setattr(self, name, tl.constexpr(x) if type(x) is int else x)
+
+    @cached_property
+    def cache_key(self) -> str:
+        known = [(name, getattr(x, "cache_key", x)) for name, x in self.given.items()]
+        return sha256(f"{known} {COLUMNS}".encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return self.cache_key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Constants) and self.cache_key == other.cache_key
+
+    def __hash__(self) -> int:
+        return hash(self.cache_key)
 
 
 class Kernels:
     """Kernels with their compiled versions for some constants and alignments.
 
-    `kernels[kernel, programs](…)` launches like `kernel[(programs,)](…)`. That returns its compiled kernel, and
+    `launch(kernel, programs, …)` is like `kernel[(programs,)](…)`. That returns its compiled kernel, and
     `compiled[grid](…)` launches it again, with all arguments in the order of the signature, as in Triton's tutorials.
-    Arguments of one kernel always have the same dtypes.
+    Arguments of one kernel always have the same dtypes; the last one is the record of its constants.
     """
 
     def __init__(self) -> None:
-        self._compiled: dict[Hashable, tuple[Any, tuple[Any, ...]]] = {}
+        self._compiled: dict[Hashable, tuple[Any, Constants]] = {}
 
-    def __getitem__(self, launch: tuple[Any, int]) -> Callable[..., None]:
-        return partial(self._launch, *launch)
-
-    def _launch(self, kernel: Any, programs: int, *args: Any, **options: Any) -> None:
-        """Launch so many programs; `args` are the arguments but for the kernel's constants."""
+    def launch(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
+        """Launch so many programs."""
         alignment = [x.data_ptr() % 16 == 0 for x in args if isinstance(x, Tensor)]
-        key = id(kernel), *options.values(), *alignment
+        key = id(kernel), *constants.values(), *alignment
         known = self._compiled.get(key)
         if known is not None and triton.JITFunction.run is RUN:  # else somebody looks at all launches
-            compiled, constants = known
-            compiled[programs, 1, 1](*args, *constants)
+            compiled, of = known
+            compiled[programs, 1, 1](*args, of)
             return
-        compiled = kernel[(programs,)](*args, **options)
+        of = Constants(**constants)
+        compiled = kernel[(programs,)](*args, of, num_warps=num_warps)
         if isinstance(compiled, CompiledKernel):
-            self._compiled[key] = compiled, tuple(options[name] for name in kernel.arg_names[len(args) :])
+            self._compiled[key] = compiled, of

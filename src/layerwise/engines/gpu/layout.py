@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import triton.language as tl
 from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.program import layer_states_of
+from layerwise.engines.gpu.program import Functions, layer_states_of
+from layerwise.engines.structures import Program
 
-CODES = {
-    torch.float32: at.FLOAT32.value,
-    torch.float64: at.FLOAT64.value,
-    torch.bfloat16: at.BFLOAT16.value,
-    torch.float16: at.FLOAT16.value,
+OF_TORCH = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.bfloat16: tl.bfloat16,
+    torch.float16: tl.float16,
 }
+CODES = {dtype: i for i, dtype in enumerate(OF_TORCH)}  # in tables, in the order of FLOAT32 and so on
+STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 
 
 def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
@@ -87,17 +91,48 @@ def in_place_of(g: Tensor, p: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """The sizes of the pieces that programs take."""
+
+    chunk: int = 8192  # elements that one program takes
+    block: int = 1024  # elements that it holds at a time
+    lanes: int = 256  # sums that are added at a time
+    wide: tuple[int, int, int] = (1, 32, 128)  # matrices, rows and columns that a program holds at a time,
+    narrow: tuple[int, int, int] = (64, 4, 4)  # of small matrices,
+    single: tuple[int, int, int] = (4096, 1, 1)  # and of those of one number
+    tiles: int = 8  # such tiles that it takes, one below the other
+    entries: int = 1024  # row or column statistics that one program takes
+    strips: int = 32  # strips' sums that are added at a time
+
+
+@dataclass(frozen=True)
 class Kind:
-    """The constants that the kernels of some layers are compiled for."""
+    """What the kernels of some layers are compiled for."""
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     aligned: bool
-    traits: Any = ()  # what else the rule's kernels are compiled for
-    formats: int = 0  # of what is stored
+    program: Program
+    functions: Functions
+    formats: int  # of what is stored
+    factored: bool
+    clamps: bool  # of a factored second moment
 
     @property
     def compute(self) -> torch.dtype:
         return torch.float64 if self.dtypes[0] is torch.float64 else torch.float32
+
+    def constants(self) -> dict[str, Any]:
+        """Return the same by the names that kernels have for it."""
+        param, grad, *states = (STORED[dtype] for dtype in self.dtypes)
+        return {
+            "PARAM": param,
+            "GRAD": grad,
+            "STATE_DTYPES": tuple(states),
+            "STATES": len(states),
+            "COMPUTE": OF_TORCH[self.compute],
+            "FORMATS": self.formats,
+            "VALUES": self.functions.values,
+        }
 
 
 def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
@@ -136,39 +171,32 @@ class Group(NamedTuple):
     jobs: np.ndarray
     chunks: Tensor  # on the device: the layer of each, and its number there
     size: int
+    constants: Mapping[str, Any]  # of kernels
 
 
 class Layers:
     """The layers of all jobs, cut into chunks."""
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        kinds: Sequence[Kind],
-        walked: Sequence[tuple[int, int]],
-        chunk: int,
-        device: torch.device,
-    ) -> None:
-        """Lay out the layers; `walked` has the number of layers of each job, and of the elements that kernels walk in
-        each.
-        """
-        numbers, sizes = np.array(walked, np.int64).T
+    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], walked: Sequence[tuple[int, int]], sizes: Sizes):
+        """Lay out the layers; `walked` are the number of each job's, and of the elements that kernels walk in each."""
+        device = jobs[0].p.device
+        numbers, lengths = np.array(walked, np.int64).T
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         rows = np.zeros((self.n, at.LAYER.value), np.int64)
         of = np.repeat(np.arange(len(jobs)), numbers)
-        rows[:, at.JOB], rows[:, at.COUNT] = of, sizes[of]
-        rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * sizes[of]
+        rows[:, at.JOB], rows[:, at.COUNT] = of, lengths[of]
+        rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * lengths[of]
         rows[:, at.ENTRIES] = np.array([entries(job) for job in jobs])[of]
         for j, job in enumerate(jobs):
             _note_layer_states(rows[self.of(j)], job)
-        rows[:, at.CHUNKS] = chunks = np.maximum(1, -(-sizes // chunk))[of]
+        rows[:, at.CHUNKS] = chunks = np.maximum(1, -(-lengths // sizes.chunk))[of]
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
         self.starts = rows[:, [at.FIRST.value, at.CHUNKS.value]]  # of the partial sums of each layer, and their number
         self.job_of = torch.from_numpy(of).to(device)
         self.lengths = torch.from_numpy(numbers).to(device)  # how many layers each job has
         self.table = torch.from_numpy(rows).to(device)
-        self.groups = list(self._groups(kinds, chunks, device))
+        self.groups = list(self._groups(kinds, chunks, sizes, device))
 
     @property
     def n(self) -> int:
@@ -180,13 +208,14 @@ class Layers:
     def count(self, job: int) -> int:
         return int(self.firsts[job + 1] - self.firsts[job])
 
-    def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, device: torch.device) -> Iterator[Group]:
+    def _groups(self, kinds: Sequence[Kind], chunks: np.ndarray, sizes: Sizes, device: torch.device) -> Iterator[Group]:
         for kind in dict.fromkeys(kinds):
             jobs = np.array([j for j, other in enumerate(kinds) if other == kind])
             layers = np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
             pairs = numbered(layers, chunks[layers], device)
             if len(pairs):
-                yield Group(kind, jobs, pairs, len(pairs))
+                constants = {**kind.constants(), "ALIGNED": kind.aligned, "CHUNK": sizes.chunk, "BLOCK": sizes.block}
+                yield Group(kind, jobs, pairs, len(pairs), constants)
 
 
 def numbered(rows: np.ndarray, parts: np.ndarray, device: torch.device) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels import passes
 from layerwise.engines.gpu.layout import Group
 from layerwise.engines.gpu.program import Functions, functions_for
-from layerwise.engines.programs import MEASURED, requests_of
+from layerwise.engines.gpu.stored import is_factored
+from layerwise.engines.programs import MEASURED, STATISTICS, requests_of
 from layerwise.engines.structures import Program
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
@@ -29,14 +30,6 @@ class Spans(NamedTuple):
     partials: Tensor
 
 
-class Total(NamedTuple):
-    """One of the totals of a job."""
-
-    job: int
-    number: int
-    request: Any
-
-
 class Passes:
     """The launches of a step, made for one set of tables."""
 
@@ -44,15 +37,11 @@ class Passes:
         """Make the launches; `arrays` are the operands of each job."""
         self.tables = tables
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
-        self.jobs = [j for j in range(len(tables.jobs)) if not self.is_apart(j)]
+        self.jobs = [j for j in range(len(tables.jobs)) if not is_factored(tables.jobs[j])]
         self.rounds = max((len(tables.programs[j].rounds) for j in self.jobs), default=0)
-        self.groups = [group for group in tables.layers.groups if not group.kind.traits.factored]
+        self.groups = [group for group in tables.layers.groups if not group.kind.factored]
         self.spans = self.spans_of(self.jobs, tables.layers.starts, tables.partials)
         self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
-
-    def is_apart(self, job: int) -> bool:
-        """Return True if other kernels measure and apply this job."""
-        return False
 
     def spans_of(self, jobs: Sequence[int], starts: np.ndarray, partials: Tensor) -> list[Spans]:
         """Return the layers of each program; `starts` are the first partial sum of each layer and their number."""
@@ -62,9 +51,8 @@ class Passes:
             layers = np.concatenate([np.arange(*tables.layers.firsts[j : j + 2]) for j in own])
             if len(layers):
                 rows = torch.from_numpy(np.stack([layers, *starts[layers].T], -1))
-                found.append(
-                    Spans(program, functions_for(tables.jobs[own[0]]), rows.to(tables.step_params.device), partials)
-                )
+                functions, rows = functions_for(tables.jobs[own[0]]), rows.to(tables.step_params.device)
+                found.append(Spans(program, functions, rows, partials))
         return found
 
     def step(self, call: Call) -> None:
@@ -72,10 +60,8 @@ class Passes:
         for number in range(self.rounds):
             self.measure(call, number)
             self._answer(call, number)
-        if (
-            call.others is not None and not self.rounds and not self.tables.bounded
-        ):  # all meet, even if nothing is asked
-            call.others.add_up([], self.tables.sums.new_zeros(0))
+        if call.others is not None and not self.rounds and not self.tables.bounded:
+            call.others.add_up([], self.tables.sums.new_zeros(0))  # all meet, even if nothing is asked
         for spans in self.spans:
             if not spans.program.rounds:
                 self.launch_answer(call, spans, 0, 0, add=False, ask=True)
@@ -86,15 +72,14 @@ class Passes:
     def measure(self, call: Call, number: int) -> None:
         tables = self.tables
         for group in self.groups:
-            program, functions, late = group.kind.traits.program, group.kind.traits.functions, is_late(group, call)
+            program, functions, late = group.kind.program, group.kind.functions, is_late(group, call)
             if number >= len(program.rounds):
                 continue
             kinds, last = program.rounds[number], number + 1 == len(program.rounds)
             keeps = program.keeps_by(number) and (late or number == program.keeps)
             call.each(
-                passes.measure, [group], tables.answers, tables.partials, tables.partials.shape[1],
-                VALUES=functions.values, KEEP=functions.keep, TERMS=functions.terms[number],
-                STATES=len(program.states), SUMS=len(kinds),
+                passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
+                KEEP=functions.keep, TERMS=functions.terms[number], SUMS=len(kinds),
                 PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
                 WRITES=program.keep_writes if keeps and not late else 0,
                 LAST=keeps and not late and last and not program.rereads,
@@ -118,36 +103,30 @@ class Passes:
         self, call: Call, spans: Spans, first: int, totals: int, add: bool, ask: bool, number: int = 0
     ) -> None:
         tables, program, functions = self.tables, spans.program, spans.functions
-        tables.kernels[passes.answer, len(spans.table)](
-            tables.coefficients, tables.layers.table, spans.table, spans.partials, spans.partials.shape[1], tables.sums,
-            tables.answers, tables.layers.n, tables.width, call.skip, FIRST_TOTAL=first, TOTALS=totals, ADD=add,
-            ANSWER=functions.answers[number], REMEMBER=functions.remember, STATES=len(program.layer_states),
-            ASKED=ask, LAST=ask and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+        tables.kernels.launch(
+            passes.answer, len(spans.table), tables.step_params, tables.layers.table, spans.table, spans.partials,
+            spans.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
+            FIRST_TOTAL=first, TOTALS=totals, ADD=add, ANSWER=functions.answers[number], REMEMBER=functions.remember,
+            STATES=len(program.layer_states), ASKED=ask, LAST=ask and totals == len(program.totals),
+            SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
-
-    def totals(self, number: int) -> list[Total]:
-        """Return the sums of a round, which all ranks see alike."""
-        firsts = {j: self.tables.programs[j].first(number) for j in self.jobs}
-        return [
-            Total(j, n, one) for j, first in firsts.items() for n, one in enumerate(self.requests(j, number), first)
-        ]
-
-    def requests(self, job: int, number: int) -> tuple[Any, ...]:
-        """Return what a job requests in a round."""
-        rounds = requests_of(self.tables.jobs[job])[MEASURED:]
-        return rounds[number] if number < len(rounds) else ()
 
     def complete(self, call: Call, number: int, others: Others) -> None:
         """Let other ranks add to the sums of a round."""
-        requests, places = self.asked(call, number)
-        call.exchange(others, requests, (self.tables.sums.view(-1), places))
+        (requests, places), sums = self.asked(call, number), self.tables.sums.view(-1)
+        sums[places] = others.add_up(requests, sums[places])
 
     def asked(self, call: Call, number: int) -> tuple[list[TensorRequest], Tensor]:
-        """Return the requests of a round, and the places of their sums."""
+        """Return the requests of a round but for statistics, and the places of their sums; all ranks see the same."""
         if number not in self._asked:
-            totals = self.totals(number)
-            requests = [call.each_layer(one.job, one.request) for one in totals]
-            places = [np.zeros(0, np.int64), *(call.places(one.job, one.number) for one in totals)]
+            requests, places = [], [np.zeros(0, np.int64)]
+            for j, job in enumerate(self.tables.jobs):
+                each = enumerate(requests_of(job)[MEASURED:])
+                rounds = [one[STATISTICS * (i == 0 and is_factored(job)) :] for i, one in each]
+                first = sum(map(len, rounds[:number]))
+                for n, request in enumerate(rounds[number] if number < len(rounds) else (), first):
+                    requests.append(call.each_layer(j, request))
+                    places.append(call.places(j, n))
             self._asked[number] = requests, torch.from_numpy(np.concatenate(places)).to(self.tables.sums.device)
         return self._asked[number]
 
@@ -155,23 +134,17 @@ class Passes:
 
     def apply(self, call: Call) -> None:
         for group in self.groups:
-            program = group.kind.traits.program
+            program, functions = group.kind.program, group.kind.functions
             keeps = program.keeps is not None and is_late(group, call)
-            writes = program.apply_writes | (program.keep_writes if keeps else 0)
-            self.apply_each(call, group, FACTORED=False, CLAMP=False, KEEPS=keeps, WRITES=writes)
-
-    def apply_each(self, call: Call, group: Group, *, KEEPS: bool = False, **flags: Any) -> None:
-        """Launch `apply` on the elements of a group, in the order of memory."""
-        program, functions = group.kind.traits.program, group.kind.traits.functions
-        call.each(
-            passes.apply, [group], self.tables.answers, VALUES=functions.values, KEEP=functions.keep,
-            TERMS=functions.terms[-1] if program.rounds else None, APPLY=functions.apply, STATES=len(program.states),
-            MEASURED=bool(program.rounds), KEEPS=KEEPS, **flags,
-        )  # fmt: skip
+            call.each(
+                passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
+                TERMS=functions.terms[-1] if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
+                WRITES=program.apply_writes | (program.keep_writes if keeps else 0),
+            )  # fmt: skip
 
 
 def is_late(group: Group, call: Call) -> bool:
     """Return True if nothing is stored before `apply`: other ranks may refuse, or kept state would be rounded."""
-    kept, states = group.kind.traits.program.keep_writes, group.kind.dtypes[2:]
+    kept, states = group.kind.program.keep_writes, group.kind.dtypes[2:]
     rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
     return rounded or call.others is not None

@@ -9,12 +9,8 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Sizes
-from layerwise.engines.gpu.layout import aligned, but, counts, in_order
-from layerwise.engines.gpu.program import Functions, functions_for
+from layerwise.engines.gpu.layout import Sizes, aligned, but, counts, in_order
 from layerwise.engines.gpu.stored import is_grouped, remainders, rows_of
-from layerwise.engines.programs import program_for
-from layerwise.engines.structures import Program
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -23,23 +19,8 @@ MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 T = TypeVar("T", bound=tuple[int, ...])
 
 
-class Traits(NamedTuple):
-    """The constants of a job's kernels, besides dtypes and layout."""
-
-    program: Program
-    functions: Functions
-    factored: bool
-    clamps: bool  # of a factored second moment
-    flat: bool  # applied element by element, because tiles would cut groups of the momentum
-
-
-def traits_of(job: Job) -> Traits:
-    factored = bool(getattr(job.h, "factored", False))
-    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
-    return Traits(program_for(job), functions_for(job), factored, clamps, factored and _cuts_groups(job))
-
-
-def _cuts_groups(job: Job) -> bool:
+def cuts_groups(job: Job) -> bool:
+    """Return True if tiles would cut groups of the momentum."""
     plane = plane_of(job)
     return is_grouped(job) and (rows_of(job)[1] if plane.rows == plane.columns == 1 else plane.columns) % GROUP != 0
 
@@ -66,6 +47,8 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
+    if cuts_groups(job):
+        return f"rows of {shape} end within groups of {GROUP} elements, of which tiles are made"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane_of(job)) > MOST else ""
 
 
@@ -92,7 +75,7 @@ def tiling_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Tiling:
     arrays = [*arrays, *remainders(job)]
     plane, n = plane_of(job), 16 // min(a.element_size() for a in arrays)
     single, even = plane.rows == plane.columns == 1, _across(plane) % n == 0
-    tiles = (sizes.wide,) if is_grouped(job) and not _cuts_groups(job) else (sizes.wide, sizes.narrow)
+    tiles = (sizes.wide,) if is_grouped(job) else (sizes.wide, sizes.narrow)
     tile = sizes.single if single else fitting(plane, *tiles)
     return Tiling(tile, n if even and counts(job)[1] and aligned(job, arrays) else 1)
 

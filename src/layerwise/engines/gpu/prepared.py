@@ -17,10 +17,9 @@ from layerwise.drive import Others
 from layerwise.engines import LAYOUTS, Counter, Engine, Job, Stats
 from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
-from layerwise.engines.gpu.call import Call, Shared, Sizes, Tables
-from layerwise.engines.gpu.layout import Layers, in_place_of, lies_like, operands
+from layerwise.engines.gpu.call import Call, Shared, Tables
+from layerwise.engines.gpu.layout import Layers, Sizes, in_place_of, lies_like, operands
 from layerwise.engines.gpu.passes import Passes
-from layerwise.engines.gpu.planes import traits_of
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.stats import Measured, Named
@@ -156,12 +155,12 @@ class PreparedOnGpu:
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        kinds = [kind_of(job, own, traits_of(job)) for own, job in zip(arrays, jobs, strict=True)]
-        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes.chunk, self._device)
+        kinds = [kind_of(job, own) for own, job in zip(arrays, jobs, strict=True)]
+        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes)
         self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, self._states, layers, self._step_params, self._sizes, self._shared)
+        tables = Tables(jobs, layers, self._step_params, self._sizes, self._shared)
         self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
-        kind = WithPlanes if any(traits_of(job).factored for job in jobs) else Passes
+        kind = WithPlanes if any(kind.factored for kind in kinds) else Passes
         return LaidOut(tables, kind(tables, arrays), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:

@@ -11,8 +11,6 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.programs import program_for
 
-STATES = 4  # of the tensor's shape, for which kernels have operands; other state is a number of each layer
-
 
 @dataclass(frozen=True, eq=False)
 class Functions:
@@ -35,9 +33,8 @@ def functions_for(job: Job) -> Functions:
 
 
 def states_of(job: Job) -> list[Tensor | None]:
-    """Return the states of the tensor's shape that the program names, and None for all other operands of kernels."""
-    found = [getattr(job.state, name) for name in program_for(job).states]
-    return found + [None] * (STATES - len(found))
+    """Return the states of the tensor's shape that the program names; a factored one is None."""
+    return [getattr(job.state, name) for name in program_for(job).states]
 
 
 def layer_states_of(job: Job) -> list[Tensor]:

@@ -41,11 +41,10 @@ class StepParams:
         known: dict[Any, Any] = {}
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
         self._h_ids = list(map(id, self._hs))
-        self._drawing = [j for j, job in enumerate(jobs) if draws(job)]  # whose last number is the step
+        self._drawing = [j for j, job in enumerate(jobs) if draws(job)]  # which need the step
         own = max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
-        self.width = at.NUMBERS.value + own + bool(self._drawing)
+        self.width = at.NUMBERS.value + own
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
-        self.coefficients = self.table.view(torch.float64)[:, at.NUMBERS.value :]
         self.scaled = False  # whether gradients have a scale
         self._written = np.zeros((len(jobs), self.width), np.int64)
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
@@ -104,7 +103,7 @@ class StepParams:
         self._written[:, at.COUNTER.value] = 0
         self._written[unknown, at.COUNTER.value] = [_address(nows[j].t) for j in unknown]
         for j in self._drawing:
-            self._written[j, -1] = nows[j].t if is_number(nows[j].t) else 0
+            self._written[j, at.STEP] = nows[j].t if is_number(nows[j].t) else 0
         self._on_device = self._alike(unknown, nows)
         self._computed = [self._values(one) for one in self._on_device]
         for one, of_both in zip(self._on_device, self._computed, strict=True):
@@ -157,13 +156,14 @@ class StepParams:
 
     def _put(self, alike: Alike, found: Sequence[Any]) -> None:
         """Write the device's results to the table."""
-        arrays = {i: x for i, x in enumerate(found) if not is_number(x)}
+        arrays = {i: x for i, x in enumerate(found, at.NUMBERS.value) if not is_number(x)}
         if arrays:
             each = [x.to(torch.float64).expand(len(alike.jobs)) for x in arrays.values()]
-            self.coefficients.index_put_(self._places_of(alike.jobs, tuple(arrays)), torch.stack(each, 1))
+            places = self._places_of(alike.jobs, tuple(arrays))
+            self.table.view(torch.float64).index_put_(places, torch.stack(each, 1))
         if self._drawing and not is_number(alike.nows[0].t):
             steps = self._together([now.t for now in alike.nows]).to(torch.int64).reshape(-1, 1)
-            places = self._places_of(alike.jobs, (self.width - 1,))
+            places = self._places_of(alike.jobs, (at.STEP.value,))
             self.table.index_put_(places, steps.expand(len(alike.jobs), 1))
 
     def _places_of(self, jobs: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:

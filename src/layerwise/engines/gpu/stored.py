@@ -13,7 +13,7 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
 from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
-from layerwise.engines.gpu.program import states_of
+from layerwise.engines.gpu.program import functions_for, states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format, Storage
 from layerwise.storage.groups import EIGHT, GROUP
@@ -62,15 +62,21 @@ def formats_of(job: Job) -> int:
     """Return the forms of a job's operands for the kernels: 0 if all are plain."""
     found = at.PADS.value if _pads(job) else 0
     for one in arrays_of(job):
-        walks = at.WALKS.value if one.form & at.RANDOM.value and not _in_a_row(_walk(job)) else 0
-        found |= (one.form | walks) << one.number * at.BITS
+        walked = at.WALKS.value if one.form & at.RANDOM.value and walks(job) else 0
+        found |= (one.form | walked) << one.number * at.BITS
     return int(found)
 
 
-def kind_of(job: Job, arrays: Sequence[Tensor], traits: Any = ()) -> Kind:
-    """Return the constants of a job's kernels; `arrays` are its operands."""
-    together = aligned(job, [*arrays, *remainders(job)]) and not _pads(job)
-    return Kind(tuple(a.dtype for a in arrays), together, traits, formats_of(job))
+def kind_of(job: Job, arrays: Sequence[Tensor]) -> Kind:
+    """Return what a job's kernels are compiled for; `arrays` are its operands."""
+    together, factored = aligned(job, [*arrays, *remainders(job)]) and not _pads(job), is_factored(job)
+    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
+    dtypes = tuple(a.dtype for a in arrays)
+    return Kind(dtypes, together, program_for(job), functions_for(job), formats_of(job), factored, clamps)
+
+
+def is_factored(job: Job) -> bool:
+    return bool(getattr(job.h, "factored", False))
 
 
 def draws(job: Job) -> bool:
@@ -170,8 +176,10 @@ def _walk(job: Job) -> list[tuple[int, int]] | None:
     return found if len(found) <= WALKED else None
 
 
-def _in_a_row(walk: Sequence[tuple[int, int]] | None) -> bool:
-    return walk is not None and (not walk or (len(walk) == 1 and walk[0][1] == 1))
+def walks(job: Job) -> bool:
+    """Return True unless elements follow one another in the whole tensor as they do in memory."""
+    walk = _walk(job)
+    return walk is None or (bool(walk) and (len(walk) > 1 or walk[0][1] != 1))
 
 
 # ---- the table

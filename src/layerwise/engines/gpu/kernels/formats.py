@@ -8,32 +8,15 @@ of this step, and the place of its first element in the whole tensor.
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.parts import element, read, write
-from layerwise.engines.gpu.kernels.tables import OPERANDS, STORAGE, columns
-from layerwise.engines.gpu.printed.storage import (
-    at_step,
-    drawn_signed,
-    drawn_unsigned,
-    fraction,
-    join_bf16,
-    join_f16,
-    random,
-    round_bf16,
-    round_f16,
-    split_bf16,
-    split_bf16_drawn,
-    split_f16,
-    split_f16_drawn,
-    turn,
-)
+from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import tables as col
+from layerwise.engines.gpu.printed import storage as printed
 from layerwise.storage import groups
 
-number: Any = tl.constexpr
+number, columns = col.number, col.columns
 
 # forms: rounded at random, with a remainder of 16 or of 8 bits, codes of 8 bits; and whether elements do not follow one
 # another in the whole tensor as they do in memory. They stand on the left of operators, because in Triton's interpreter
@@ -43,10 +26,9 @@ BITS = 5  # of each form
 PADS = number(1 << 25)  # of a job: its rows end within groups
 
 # what a job has besides arrays: what is beside its weights and its states, their keys, how long a row is, without and
-# with what its last group lacks, where its planes are and the first of its layers, and its place in the whole tensor
-BESIDE, _keys = (number(n) for n in (0, 5))
-KEYS, ROW, PADDED, PLANES, FIRST_LAYER, OFFSET = _keys, *columns(5, 10)
-INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(6, 15)
+# with what its last group lacks, and its place in the whole tensor
+BESIDE, KEYS = number(0), number(5)
+ROW, PADDED, OFFSET, INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(9, 10)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
 LOWEST = number(groups.LOWEST)
@@ -56,20 +38,21 @@ ROUNDER = number(1.5 * 2.0**23)  # added to a smaller number and taken away, it 
 
 
 @triton.jit
-def storage_of(pointers, job, FORMATS: tl.constexpr):
-    if FORMATS:
-        pointers = tl.load(pointers + job * OPERANDS + STORAGE).to(tl.pointer_type(tl.int64))
+def storage_of(pointers, C: tl.constexpr):
+    """Return a job's row of what formats need; `pointers` are the job's."""
+    if C.FORMATS:
+        pointers = tl.load(pointers + col.STORAGE).to(tl.pointer_type(tl.int64))
     return pointers
 
 
 @triton.jit
-def rows_at(storage, begin, FORMATS: tl.constexpr):
+def rows_at(storage, begin, C: tl.constexpr):
     """Return the first element of a chunk's first row, its column there, and how long rows are, where they are padded.
 
     There `begin`, and what chunks and groups are counted in, is of rows that end with whole groups.
     """
     column, length, padded = 0, 0, 0
-    if PADS & FORMATS:
+    if PADS & C.FORMATS:
         length, padded = tl.load(storage + ROW), tl.load(storage + PADDED)
         row = begin // padded
         begin, column = row * length, (begin - row * padded).to(tl.int32)
@@ -78,15 +61,15 @@ def rows_at(storage, begin, FORMATS: tl.constexpr):
 
 
 @triton.jit
-def block_of(rows, i, n, FORMATS: tl.constexpr, BLOCK: tl.constexpr):
+def block_of(rows, i, n, C: tl.constexpr):
     """Return the elements and groups of a block, counted from the chunk's first, and the mask of the existing ones."""
-    e = i + tl.arange(0, BLOCK)
+    e = i + tl.arange(0, C.BLOCK)
     mask = e < n
     j, there = e, mask
-    if FORMATS:
-        j = i // GROUP + tl.arange(0, BLOCK // GROUP)
+    if C.FORMATS:
+        j = i // GROUP + tl.arange(0, C.BLOCK // GROUP)
         there = j * GROUP < n
-    if PADS & FORMATS:
+    if PADS & C.FORMATS:
         _, column, length, padded = rows
         row = (column + e) // padded
         column = column + e - row * padded
@@ -95,15 +78,15 @@ def block_of(rows, i, n, FORMATS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def keyed(storage, step_params, job, width, WHICH: tl.constexpr, TURNS: tl.constexpr):
-    """Return the keys of this step, which is the last of a job's step parameters, and what is added to random bits."""
-    key, step = tl.load(storage + KEYS + WHICH), tl.load(step_params + job * width + width - 1)
-    turned = turn(low(step))
+def keyed(storage, params, WHICH: tl.constexpr, TURNS: tl.constexpr):
+    """Return the keys of this step, and what is added to random bits."""
+    key, step = tl.load(storage + KEYS + WHICH), tl.load(params + col.STEP)
+    turned = printed.turn(low(step))
     if TURNS:
         step = step * 0
     else:
         turned = turned * 0
-    k0, k1 = at_step(low(key), low(key >> 32), low(step), low(step >> 32))
+    k0, k1 = printed.at_step(low(key), low(key >> 32), low(step), low(step >> 32))
     return k0, k1, turned
 
 
@@ -115,21 +98,18 @@ def walk_of(storage):
 
 
 @triton.jit
-def stored(
-    at, storage, step_params, job, width, begin, group, WHICH: tl.constexpr, FORMATS: tl.constexpr,
-    ALIGNED: tl.constexpr,
-):  # fmt: skip
+def stored(at, storage, params, begin, group, WHICH: tl.constexpr, ALIGNED: tl.constexpr, C: tl.constexpr):
     """Return an array from the element `begin` on, whose group is `group`; `at` is the place of its numbers."""
-    FORM: tl.constexpr = FORMATS >> 5 * WHICH & 31
+    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
     beside, keys, walk = at, (), ()
     if CODES & FORM:
         beside = tl.load(storage + BESIDE + WHICH).to(tl.pointer_type(tl.float32)) + group
     if SPLIT16 & FORM:
-        beside = element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, ALIGNED)
+        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, ALIGNED)
     if SPLIT8 & FORM:
-        beside = element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, ALIGNED)
+        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, ALIGNED)
     if RANDOM & FORM:
-        keys = keyed(storage, step_params, job, width, WHICH, CODES & FORM != 0)
+        keys = keyed(storage, params, WHICH, CODES & FORM != 0)
         if WALKS & FORM:
             walk = walk_of(storage)
         else:
@@ -142,57 +122,55 @@ def stored(
 
 @triton.jit
 def recall(
-    at, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, COMPUTE: tl.constexpr, FULL: tl.constexpr,
-    LAST: tl.constexpr, OTHER: tl.constexpr,
-):  # fmt: skip
+    at, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, OTHER: tl.constexpr, C: tl.constexpr
+):
     """Load numbers in some form, and OTHER beyond the end."""
-    FORM: tl.constexpr = FORMATS >> 5 * WHICH & 31
+    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
     e, j, mask, there = block
-    x = read(at[0] + e, mask, tl.float32 if FORM else COMPUTE, FULL, LAST, OTHER)
+    x = parts.read(at[0] + e, mask, tl.float32 if FORM else C.COMPUTE, FULL, LAST, OTHER)
     if CODES & FORM:
-        scale = read(at[1] + j, there, tl.float32, FULL, LAST)
+        scale = parts.read(at[1] + j, there, tl.float32, FULL, LAST)
         x = decode(x, scale, at[0].dtype.scalar.element_ty == tl.int8)
         x = x if FULL else tl.where(mask, x, OTHER)
     if (SPLIT16 | SPLIT8) & FORM:
         KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
-        rest = read(at[1] + e, mask, tl.int32, FULL, LAST, 0)
-        x = join_bf16(x, rest, KEPT) if at[0].dtype.scalar.element_ty == tl.bfloat16 else join_f16(x, rest, KEPT)
-    return x.to(COMPUTE)
+        rest = parts.read(at[1] + e, mask, tl.int32, FULL, LAST, 0)
+        BF16: tl.constexpr = at[0].dtype.scalar.element_ty == tl.bfloat16
+        x = printed.join_bf16(x, rest, KEPT) if BF16 else printed.join_f16(x, rest, KEPT)
+    return x.to(C.COMPUTE)
 
 
 @triton.jit
-def keep(at, x, block, WHICH: tl.constexpr, FORMATS: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr):
+def keep(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, C: tl.constexpr):
     """Store numbers in some form."""
-    FORM: tl.constexpr = FORMATS >> 5 * WHICH & 31
+    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
     e, j, mask, there = block
-    if FORM == 0:
-        write(at[0] + e, x, mask, FULL, LAST)
-    elif CODES & FORM:
+    if FORM:
         drawn = mask
         if RANDOM & FORM:
             drawn = drawn_bits(at, e, FORM)
-        codes, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
-        write(at[0] + e, codes, mask, FULL, LAST)
-        write(at[1] + j, scale, there, FULL, LAST)
-    else:
-        keep_weights(at, x.to(tl.float32), e, mask, FORM, FULL, LAST)
+        if CODES & FORM:
+            x, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
+            parts.write(at[1] + j, scale, there, FULL, LAST)
+        else:
+            x, rest = rounded(x.to(tl.float32), drawn, at[0].dtype.scalar.element_ty == tl.bfloat16, FORM)
+            if (SPLIT16 | SPLIT8) & FORM:
+                parts.write(at[1] + e, rest, mask, FULL, LAST)
+    parts.write(at[0] + e, x, mask, FULL, LAST)
 
 
 @triton.jit
-def keep_weights(at, x, e, mask, FORM: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr):
-    BF16: tl.constexpr = at[0].dtype.scalar.element_ty == tl.bfloat16
+def rounded(x, drawn, BF16: tl.constexpr, FORM: tl.constexpr):
+    """Return weights as they are stored, and what is left of them, which only split ones keep."""
     KEPT: tl.constexpr = 16 if SPLIT16 & FORM else 8
-    if (SPLIT16 | SPLIT8) & FORM:
-        if RANDOM & FORM:
-            drawn = drawn_bits(at, e, FORM)
-            x, rest = split_bf16_drawn(x, drawn, KEPT) if BF16 else split_f16_drawn(x, drawn, KEPT)
-        else:
-            x, rest = split_bf16(x, KEPT) if BF16 else split_f16(x, KEPT)
-        write(at[1] + e, rest, mask, FULL, LAST)
+    rest = x
+    if (SPLIT16 | SPLIT8) & FORM == 0:
+        x = printed.round_bf16(x, drawn) if BF16 else printed.round_f16(x, drawn)
+    elif RANDOM & FORM:
+        x, rest = printed.split_bf16_drawn(x, drawn, KEPT) if BF16 else printed.split_f16_drawn(x, drawn, KEPT)
     else:
-        drawn = drawn_bits(at, e, FORM)
-        x = round_bf16(x, drawn) if BF16 else round_f16(x, drawn)
-    write(at[0] + e, x, mask, FULL, LAST)
+        x, rest = printed.split_bf16(x, KEPT) if BF16 else printed.split_f16(x, KEPT)
+    return x, rest
 
 
 # ---- random bits
@@ -209,7 +187,7 @@ def drawn_bits(at, e, FORM: tl.constexpr):
     """Return the random bits of these elements of an array."""
     _, _, keys, begin, walk = at
     i = index_of(begin + e, walk, FORM)
-    return random(keys[0], keys[1], low(i), low(i >> 32)) + keys[2]
+    return printed.random(keys[0], keys[1], low(i), low(i >> 32)) + keys[2]
 
 
 @triton.jit
@@ -252,8 +230,8 @@ def encode(x, mask, drawn, SIGNS: tl.constexpr, DRAWN: tl.constexpr, FULL: tl.co
     # The choice stands between product and sum, which would otherwise be made together and rounded once.
     code = tl.where(code > top[:, None], top[:, None], code)
     if DRAWN:
-        share = fraction(tl.reshape(drawn, (mask.numel // GROUP, GROUP)))
-        codes = drawn_signed(code, share) if SIGNS else drawn_unsigned(code, share)
+        share = printed.fraction(tl.reshape(drawn, (mask.numel // GROUP, GROUP)))
+        codes = printed.drawn_signed(code, share) if SIGNS else printed.drawn_unsigned(code, share)
     else:
         codes = code + ROUNDER - ROUNDER
     if not SIGNS:

@@ -5,52 +5,37 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels.tables import (
-    BASE,
-    BFLOAT16,
-    CHUNKS,
-    COUNT,
-    COUNTER,
-    FIRST,
-    FLOAT16,
-    FLOAT32,
-    FLOAT64,
-    G_SCALE,
-    GRAD_HIGH,
-    GRAD_LOW,
-    GRADIENT,
-    JOB,
-    LAYER,
-    OPERANDS,
-    PROGRAM,
-    PROGRAM_PART,
-    PROGRAM_ROW,
-    SIGN,
-    VARYING,
-)
+from layerwise.engines.gpu.kernels import tables as col
+from layerwise.engines.gpu.kernels.tables import VARYING
 
 # ---- tables
 
 
 @triton.jit
-def chunk_of(layers, chunks, c, CHUNK: tl.constexpr):
+def chunk_of(layers, chunks, c, C: tl.constexpr):
     """Return chunk c's layer, its job, its first element in the tensor, its length, and the place of its sums."""
-    layer = tl.load(chunks + PROGRAM * c + PROGRAM_ROW)
-    row, part = layers + layer.to(tl.int64) * LAYER, tl.load(chunks + PROGRAM * c + PROGRAM_PART)
-    start = part.to(tl.int64) * CHUNK
-    n = tl.minimum(tl.load(row + COUNT) - start, CHUNK).to(tl.int32)
-    return layer, tl.load(row + JOB), tl.load(row + BASE) + start, n, tl.load(row + FIRST) + part
+    layer, part = part_of(chunks, c)
+    row, start = layers + layer.to(tl.int64) * col.LAYER, part.to(tl.int64) * C.CHUNK
+    n = tl.minimum(tl.load(row + col.COUNT) - start, C.CHUNK).to(tl.int32)
+    return layer, tl.load(row + col.JOB), tl.load(row + col.BASE) + start, n, tl.load(row + col.FIRST) + part
 
 
 @triton.jit
-def array(pointers, job, begin, WHICH: tl.constexpr, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the address of the element `begin` in this operand."""
-    return element(tl.load(pointers + job * OPERANDS + WHICH), begin, DTYPE, ALIGNED)
+def part_of(programs, c):
+    """Return the row of another table, and the part of it, that program c takes."""
+    return tl.load(programs + col.PROGRAM * c + col.PROGRAM_ROW), tl.load(programs + col.PROGRAM * c + col.PROGRAM_PART)
 
 
 @triton.jit
-def gradient(step_params, job, width, begin, DTYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    return element(tl.load(step_params + job * width + GRADIENT), begin, DTYPE, ALIGNED)
+def coefficients_of(params):
+    """Return where a job's coefficients begin, in the row of its step parameters."""
+    return (params + col.NUMBERS).to(tl.pointer_type(tl.float64), bitcast=True)
+
+
+@triton.jit
+def gradient(params, begin, C: tl.constexpr):
+    """Return the address of the element `begin` of a job's gradient."""
+    return element(tl.load(params + col.GRADIENT), begin, C.GRAD, C.ALIGNED)
 
 
 @triton.jit
@@ -80,39 +65,42 @@ def write(at, x, mask, FULL: tl.constexpr, LAST: tl.constexpr = False):
 
 
 @triton.jit
-def fetch(address, kind, at, mask, OTHER: tl.constexpr):
-    """Load numbers of any dtype, in float64."""
-    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == FLOAT32), other=OTHER)
-    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == FLOAT64), other=OTHER)
-    brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == BFLOAT16), other=OTHER)
-    half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == FLOAT16), other=OTHER)
-    low = tl.where(kind == BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
-    return tl.where(kind == FLOAT64, double, tl.where(kind == FLOAT32, single, low).to(tl.float64))
+def fetch(address, kind, at, mask, OTHER: tl.constexpr, HALVES: tl.constexpr = True):
+    """Load numbers of any dtype, of 16 bits only with HALVES, in float64."""
+    single = tl.load(address.to(tl.pointer_type(tl.float32)) + at, mask & (kind == col.FLOAT32), other=OTHER)
+    double = tl.load(address.to(tl.pointer_type(tl.float64)) + at, mask & (kind == col.FLOAT64), other=OTHER)
+    if HALVES:
+        brain = tl.load(address.to(tl.pointer_type(tl.bfloat16)) + at, mask & (kind == col.BFLOAT16), other=OTHER)
+        half = tl.load(address.to(tl.pointer_type(tl.float16)) + at, mask & (kind == col.FLOAT16), other=OTHER)
+        low = tl.where(kind == col.BFLOAT16, brain.to(tl.float32), half.to(tl.float32))
+        single = tl.where(kind == col.FLOAT32, single, low)
+    return tl.where(kind == col.FLOAT64, double, single.to(tl.float64))
 
 
 @triton.jit
-def put(address, kind, at, x, mask):
+def put(address, kind, at, x, mask, HALVES: tl.constexpr = True):
     """Store numbers in the given dtype. They are converted to no other, so that none overflows on the way."""
-    single = tl.where(kind == FLOAT64, 0.0, x).to(tl.float32)
-    half = tl.where(kind == FLOAT16, single, 0.0).to(tl.float16)
-    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == FLOAT32))
-    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == FLOAT64))
-    tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == BFLOAT16))
-    tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == FLOAT16))
+    single = tl.where(kind == col.FLOAT64, 0.0, x).to(tl.float32)
+    tl.store(address.to(tl.pointer_type(tl.float32)) + at, single, mask & (kind == col.FLOAT32))
+    tl.store(address.to(tl.pointer_type(tl.float64)) + at, x, mask & (kind == col.FLOAT64))
+    if HALVES:
+        half = tl.where(kind == col.FLOAT16, single, 0.0).to(tl.float16)
+        tl.store(address.to(tl.pointer_type(tl.bfloat16)) + at, single.to(tl.bfloat16), mask & (kind == col.BFLOAT16))
+        tl.store(address.to(tl.pointer_type(tl.float16)) + at, half, mask & (kind == col.FLOAT16))
 
 
 @triton.jit
-def goes(skip, SKIPS: tl.constexpr):
+def goes(skip, C: tl.constexpr):
     """Return True if the step is taken, which only the device may know."""
-    if SKIPS:
+    if C.SKIPS:
         return tl.load(skip) == 0
     return True
 
 
 @triton.jit
-def count(step_params, width, job, begin):
+def count(params, begin):
     """Count the step of this job if its count lives on the device; the program at the tensor's beginning does it."""
-    address = tl.load(step_params + job * width + COUNTER)
+    address = tl.load(params + col.COUNTER)
     counts = (address != 0) & (begin == 0)
     counter = address.to(tl.pointer_type(tl.int64))
     tl.store(counter, tl.load(counter, counts, other=0) + 1, counts)
@@ -138,11 +126,11 @@ def unless_off(a, x):
 
 
 @triton.jit
-def wants(row, divisor, COMPUTE: tl.constexpr):
+def wants(k, divisor, C: tl.constexpr):
     """Load the numbers that scale, clip and divide the gradients of a job with these coefficients."""
-    scale, sign = tl.load(row + G_SCALE), tl.load(row + SIGN)
-    low, high = tl.load(row + GRAD_LOW), tl.load(row + GRAD_HIGH)
-    return scale.to(COMPUTE), sign.to(COMPUTE), low.to(COMPUTE), high.to(COMPUTE), divisor.to(COMPUTE)
+    scale, sign = tl.load(k + col.G_SCALE).to(C.COMPUTE), tl.load(k + col.SIGN).to(C.COMPUTE)
+    low, high = tl.load(k + col.GRAD_LOW).to(C.COMPUTE), tl.load(k + col.GRAD_HIGH).to(C.COMPUTE)
+    return scale, sign, low, high, divisor.to(C.COMPUTE)
 
 
 @triton.jit
@@ -197,9 +185,9 @@ def expm1(x):
 
 
 @triton.jit
-def update(g, row, column, least, CLAMP: tl.constexpr):
+def update(g, row, column, least, C: tl.constexpr):
     """Return Adafactor's u, from the factors of a matrix for rows and for columns."""
-    if CLAMP:
+    if C.CLAMPS:
         return g / at_least(row * column, least)
     return g * row * column
 
@@ -217,25 +205,21 @@ def summed(x, mask, PLAIN: tl.constexpr, FULL: tl.constexpr):
 
 
 @triton.jit
-def sum_of_layer(row, partials, LANES: tl.constexpr):
-    """Add up the partial sums of a layer's chunks."""
-    return sum_of(partials + tl.load(row + FIRST), tl.load(row + CHUNKS).to(tl.int32), LANES)
-
-
-@triton.jit
-def sum_of(partials, n, LANES: tl.constexpr):
+def sum_of(partials, n, C: tl.constexpr):
     """Add up n numbers, always in the same order."""
-    lanes = tl.arange(0, LANES)
-    total = tl.zeros((LANES,), tl.float64)
+    lanes = tl.arange(0, C.LANES)
+    total = tl.zeros((C.LANES,), tl.float64)
     i = 0
     while i < n:
         total += tl.load(partials + i + lanes, i + lanes < n, other=0.0)
-        i += LANES
+        i += C.LANES
     return tl.sum(total, 0)
 
 
 @triton.jit(do_not_specialize=VARYING)
-def add_up(layers, partials, sums, LANES: tl.constexpr):
+def add_up(layers, partials, sums, C: tl.constexpr):
     """Add up the partial sums of each layer."""
     layer = tl.program_id(0)
-    tl.store(sums + layer, sum_of_layer(layers + layer.to(tl.int64) * LAYER, partials, LANES))
+    row = layers + layer.to(tl.int64) * col.LAYER
+    total = sum_of(partials + tl.load(row + col.FIRST), tl.load(row + col.CHUNKS).to(tl.int32), C)
+    tl.store(sums + layer, total)

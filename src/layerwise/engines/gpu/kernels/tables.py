@@ -1,9 +1,8 @@
 """The tables that kernels read: the names of their columns.
 
 `step_params` are the step parameters, a row for each job, of int64: the addresses of the gradient and of the step's
-count, if that is on the device, then the coefficients, and the step where numbers are rounded at random.
-`coefficients` are the same rows from the first coefficient on, of float64: the gradient's, then those that the rule
-computes of settings and `now`.
+count, if that is on the device, and the step where numbers are rounded at random. Behind them are the coefficients, of
+float64: the gradient's, then those that the rule computes of settings and `now`.
 `layers` are int64, a row for each layer. A layer is what has norms of its own: a tensor, or a block of it, which is a
 stretch of its memory.
 `pointers` are the addresses of a job's arrays: int64, a row for each job: P, S0 to S3, and STORAGE, where its row of
@@ -37,7 +36,7 @@ def columns(n: int, first: Any = 0) -> Iterator[Any]:
 
 
 # step_params
-GRADIENT, COUNTER, NUMBERS = columns(3)
+GRADIENT, COUNTER, STEP, NUMBERS = columns(4)
 
 # coefficients: of gradients, and then a rule's own
 G_SCALE, SIGN, GRAD_LOW, GRAD_HIGH, OWN_BOUND, MODEL_BOUND, OWN = columns(7)
@@ -61,16 +60,14 @@ SPAN_LAYER, SPAN_FIRST, SPAN_COUNT, SPAN = columns(4)
 # programs of a launch: the row of another table, and the part of it that the program takes
 PROGRAM_ROW, PROGRAM_PART, PROGRAM = columns(3)
 
-# planes: TILES_FIRST is the place of the first tile's sums; then addresses
+# planes: TILES_FIRST is the place of the first tile's sums; the last ones are addresses, of strips and then of factors
 PLANE_LAYER, PLANE_JOB, PLANE_BASE, TILES_FIRST, TILES, MATRICES, ROWS, COLUMNS, _addresses = columns(9)
-ROW_SUMS, COLUMN_SUMS, ROW_FACTORS, COLUMN_FACTORS, PLANE = columns(5, _addresses)
+ROW_STRIPS, COLUMN_STRIPS, PLANE = columns(3, _addresses)
 
-# sides: addresses come last; SUMMED is how many entries each mean is over; FULL_ROWS and FULL_COLUMNS are of the
+# sides: dtypes, then addresses; SUMMED is how many entries each mean is over; FULL_ROWS and FULL_COLUMNS are of the
 # unsharded matrix
-SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, WIDE, STORED_AS, SUMMED, FULL_ROWS, FULL_COLUMNS, _addresses = columns(
-    10
-)
-STORED, FACTORS, SUMS, TOTALS, TOTAL_STRIPS, SIDE = columns(6, _addresses)
+SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, SUMMED, FULL_ROWS, FULL_COLUMNS, _dtypes = columns(8)
+STORED_AS, FACTORS_AS, SUMS_AS, TOTALS_AS, STORED, FACTORS, SUMS, TOTALS, TOTAL_STRIPS, SIDE = columns(10, _dtypes)
 
 # piles: where the strips begin, how many there are, where their sum goes, and how long each is
 STRIPS_FIRST, STRIPS, PILE_SUM, PILE_LENGTH, PILE = columns(5)
