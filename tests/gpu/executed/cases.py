@@ -93,8 +93,8 @@ ERRORS = {
     ),
     "a wrong program": Error(
         "passes.measure",
-        "tl.program_id(0), CHUNK",
-        "tl.program_id(0) // 2, CHUNK",
+        "tl.program_id(0), C)",
+        "tl.program_id(0) // 2, C)",
         ("program", "Lamb", "float32"),
         "race",
     ),
