@@ -54,7 +54,10 @@ def find(interpret: bool) -> Place:
     if interpret:
         return Place(torch.device("cpu"), _interpreted(), interpreted=True)
     if not torch.cuda.is_available():
-        raise NoDeviceError("this needs a GPU that PyTorch can use; --interpret tries the script without one.")
+        raise NoDeviceError(
+            "this needs a GPU that PyTorch can use, where it checks, profiles and times the kernels; "
+            "--interpret tries the script without one."
+        )
     return Place(torch.device("cuda", torch.cuda.current_device()), "gpu")
 
 

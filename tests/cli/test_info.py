@@ -87,6 +87,8 @@ def test_only_what_is_installed_and_can_be_there_is_shown(monkeypatch):
     said = "\n".join(info.lines(info.facts()))
     assert "numpy 1.2" in said
     assert not any(absent in said for absent in ("triton", "optax", "gpu", "not installed"))
+    asked = "\n".join(info.lines({**info.facts(), "devices": {}}))
+    assert "  gpu       no GPU here; on one, --devices compares" in asked
     monkeypatch.setattr(info, "has_gpu", lambda: True)
     assert "  gpu       " in "\n".join(info.lines(info.facts()))
     monkeypatch.setattr(info, "version_of", lambda name: None if name == "torch" else "1.2")

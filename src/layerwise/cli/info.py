@@ -29,6 +29,7 @@ PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlep
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
+WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
 NOT_INSTALLED = "not installed"
 BY_REFERENCE = "by plain operations of its array library"
 # Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
@@ -76,7 +77,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
         yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"
     yield from _compiled_lines(engines["compiled"], machine["available"])
-    if engines["gpu"]["concerns"]:
+    if engines["gpu"]["concerns"] or "devices" in found:
         yield from _gpu_lines(engines["gpu"])
     yield f"  reference {engines['reference']['takes']}"
 
@@ -93,6 +94,9 @@ def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
 
 
 def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
+    if not found["concerns"]:
+        yield f"  gpu       {WOULD}"
+        return
     yield f"  gpu       {found.get('takes') or 'not available: ' + found['why']}"
     if found["available"]:
         yield f"            {found['proof']}{_set_by(PROOF_VARIABLE)}"
