@@ -66,6 +66,11 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     return value if value.ndim == 0 else value.reshape(())
 
 
+def at_hand(value: Any) -> Any:
+    """Return a number for a tensor of one, for which the host then waits."""
+    return value.item() if isinstance(value, Tensor) else value
+
+
 def _planned(group: Mapping[str, Any]) -> list[Any]:
     return [x for key, x in group.items() if key not in NOT_PLANNED]
 
