@@ -6,7 +6,12 @@ The calls are those of torchao 0.18.0 (`optim/cpu_offload.py`), megatron-core 0.
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,3 +158,22 @@ def test_zero_3_puts_one_partition_after_the_other_into_a_group():
                 p.copy_(partition.view(p.shape))
 
     assert same(trained(LikeZero3), trained(lambda own: Lamb(own, lr=0.01)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_itself_steps_with_our_lamb_and_names(stage):
+    pytest.importorskip("deepspeed")
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    tests = Path(__file__).parents[1]
+    path = os.pathsep.join([str(tests), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, "-m", "offload.with_deepspeed", str(stage), str(port)],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "['0.bias', '0.weight', '1.bias', '1.weight']"

@@ -59,7 +59,7 @@ class Run:
 
     def overlap(self, **options: Any) -> Run:
         if self.on_device:
-            lw.overlap(self.opt, self.model.layers, memory=RING, **options)
+            self.hooks = lw.overlap(self.opt, self.model.layers, memory=RING, **options)
         return self
 
     def numbers(self) -> list[Tensor]:

@@ -79,7 +79,7 @@ class Planner:
         return work, plans
 
     def _checked(self, p: Tensor, stepped: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p, g, due.group["differentiable"])
+        check_step(name, p if g.device == p.device else stepped, g, due.group["differentiable"])
         self._ranks.check_own(name, p)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:

@@ -115,7 +115,7 @@ class Stepper:
         counts = any(now.asks_of_model for now in settings)
         dues, idle = [], 0
         for number, (group, now) in enumerate(zip(groups, settings, strict=True)):
-            params, grads = with_gradients(group["params"])
+            params, grads = with_gradients(group["params"], None if self.host is None else self.host.gradient_of)
             idle += len(group["params"]) - len(params)
             if params:
                 dues.append(self.due_of(number, group, now, params, grads, counts))

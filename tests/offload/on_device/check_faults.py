@@ -237,6 +237,19 @@ def test_overlap_can_be_taken_back(late):
     assert same(a, b)
 
 
+def test_overlap_is_not_taken_back_while_the_host_has_gradients(late):
+    a, b = both(LAMB)
+    hooks = lw.overlap(b.opt, accumulate="host")
+    a.backward(), b.backward()
+    with pytest.raises(ContradictionError, match="zero_grad"):
+        hooks.remove()
+    a.opt.step(), b.opt.step()
+    b.opt.zero_grad(), a.opt.zero_grad()
+    hooks.remove()
+    a.step(), b.step()
+    assert same(a, b)
+
+
 def test_what_overlap_refuses(late):
     a, b = both(LAMB)
     with pytest.raises(ContradictionError, match="offload=True"):
@@ -245,6 +258,7 @@ def test_what_overlap_refuses(late):
         ({"modules": [b.model.layers]}, "modules that are called"),
         ({"every": 0}, "every"),
         ({"memory": 0}, "memory"),
+        ({"accumulate": "here"}, "accumulate"),
     ):
         with pytest.raises(HyperparameterError, match=what):
             lw.overlap(b.opt, **options)

@@ -75,13 +75,23 @@ def test_the_reference_implementation_which_computes_several_tensors_at_once(lat
     assert same(a, b)
 
 
-@pytest.mark.parametrize("overlaps", [False, True])
-@pytest.mark.parametrize("make", [LAMB, mixed], ids=["lamb", "mixed"])
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.05, "skip_nonfinite": True}], ids=["", "clipped"])
+CLIPPED = {"max_grad_norm": 0.05, "skip_nonfinite": True}
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "overlaps"),
+    [
+        (LAMB, {}, {}),
+        (mixed, {}, {"every": 2}),
+        (LAMB, {}, {"accumulate": "host"}),
+        (LAMB, CLIPPED, {"every": 2}),
+        (mixed, CLIPPED, {"accumulate": "host"}),
+    ],
+)
 def test_a_training_script_with_accumulation_schedule_skips_and_resuming(schedule, make, options, overlaps):
     def train(run):
         if overlaps:
-            run.overlap(every=2)
+            run.overlap(**overlaps)
         schedules = torch.optim.lr_scheduler.StepLR(run.opt, 2, 0.5)
         losses = []
         for i in range(6):
@@ -102,7 +112,9 @@ def test_a_training_script_with_accumulation_schedule_skips_and_resuming(schedul
                 run.opt.load_state_dict(saved[0])
                 schedules.load_state_dict(saved[1])
                 if overlaps:
-                    run.overlap(every=2)
+                    if run.on_device:
+                        run.hooks.remove()
+                    run.overlap(**overlaps)
         return [near(loss).item() for loss in losses if not near(loss).isnan()]
 
     a, b = both(make, **options)
@@ -238,6 +250,22 @@ def test_modules_wait_for_their_own_weights_only(late):
     assert near(last).isnan().all()
     b.model.layers[2].state_dict()
     assert not near(last).isnan().any()
+
+
+def test_gradients_that_are_added_up_on_the_host_leave_the_device(schedule):
+    a, b = both(LAMB, torch.bfloat16, max_grad_norm=0.1)
+    lw.overlap(b.opt, b.model.layers, accumulate="host", memory=1000)
+    for run in (a, b):
+        for passes in (1, 3, 2):
+            for _ in range(passes):
+                run.backward()
+            if run is b:
+                assert all(p.grad is None for p in run.model.parameters())
+            run.opt.step()
+            run.opt.step()  # with the same gradients once more
+            run.opt.zero_grad()
+            run.opt.step()  # with none
+    assert same(a, b)
 
 
 @pytest.mark.parametrize("option", ["capturable", "differentiable"])

@@ -14,6 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.engines.places import objects_of
 from layerwise.torch.offload._copies import Arrival, Copies, Pairs, copies_of
 from layerwise.torch.offload._ring import HOST, SLOTS, Ring
+from layerwise.torch.offload._sums import Sums
 from layerwise.torch.offload._twins import Twins
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._tensors import written
@@ -35,6 +36,8 @@ class Host:
         """The number of backward passes whose gradients make one step."""
         self.by_module: set[int] = set()
         """The ids of the parameters for which modules wait, by `follow`."""
+        self.sums: Sums | None = None
+        """The gradients, if they are added up here and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
         self._twins = Twins()
         self._copies: dict[torch.device, Copies] = {}
@@ -86,6 +89,9 @@ class Host:
 
     def arrived(self, p: Tensor) -> None:
         """Begin to copy a gradient that is complete, if the next step is to be like the last one, and there is room."""
+        if self.sums is not None and p.grad is not None and p.device != HOST:
+            self.sums.add(p, self._out)
+            return
         self._passes[id(p)] += 1
         i, g = self._number.get(id(p)), p.grad
         if self._passes[id(p)] % self.every == 0 and self._ring is not None and i is not None and g is not None:
@@ -94,10 +100,20 @@ class Host:
                 self._ring.send({i: g}, [i], self._out)
 
     def forget_early(self) -> None:
-        """Forget gradients that were copied early: they are gone."""
+        """Forget gradients that were copied early, or added up: they are gone."""
+        if self.sums is not None:
+            self.sums.forget()
         self._passes.clear()
         if self._ring is not None:
             self._ring.clear()
+
+    def sum_here(self, most: int) -> None:
+        """Add up gradients here from now on."""
+        self.sums = Sums(most, lambda g: self._pinned([g]))
+
+    def gradient_of(self, p: Tensor) -> Tensor | None:
+        """Return the gradient of a parameter that has none on the device."""
+        return None if self.sums is None else self.sums.of(p)
 
     # ---- after it
 

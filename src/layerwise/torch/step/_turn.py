@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike, written
 
 States = Mapping[Tensor, Mapping[str, Any]]
+Elsewhere = Callable[[Tensor], Tensor | None]
 
 
 class Due(NamedTuple):
@@ -80,9 +81,11 @@ class Work(NamedTuple):
         return Work([due for due in dues if due.params], *here, grads_here)
 
 
-def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters that have gradients, and their gradients."""
+def with_gradients(params: Sequence[Tensor], elsewhere: Elsewhere | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters that have gradients, and their gradients, which may be `elsewhere`."""
     grads = [p.grad for p in params]
+    if elsewhere is not None:
+        grads = [elsewhere(p) if g is None else g for p, g in zip(params, grads, strict=True)]
     found = [g for g in grads if g is not None]
     if len(found) == len(grads):
         return list(params), found

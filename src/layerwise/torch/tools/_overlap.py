@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 from weakref import ref
 
 from torch import Tensor, nn
@@ -37,12 +37,15 @@ class Overlap:
 
     def remove(self) -> None:
         """Copy in `optimizer.step()` again; a second call changes nothing."""
+        host: Host | None = self._host()
+        if host is not None and host.sums is not None and host.sums.count:
+            raise ContradictionError("gradients were added up on the host. Call opt.zero_grad() before remove().")
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        host: Host | None = self._host()
         if host is not None:
             host.by_module.clear()
+            host.sums = None
         follow(list(RETURNING))
 
 
@@ -51,7 +54,12 @@ def _wait(module: nn.Module, *_: Any) -> None:
 
 
 def overlap(
-    optimizer: Optimizer, modules: nn.Module | Iterable[nn.Module] = (), *, every: int = 1, memory: int = RING
+    optimizer: Optimizer,
+    modules: nn.Module | Iterable[nn.Module] = (),
+    *,
+    every: int = 1,
+    accumulate: Literal["device", "host"] = "device",
+    memory: int = RING,
 ) -> Overlap:
     """Copy gradients to the host in the backward pass, and weights back while the next forward pass has begun.
 
@@ -66,7 +74,10 @@ def overlap(
         modules: Modules that wait for their own weights when their forward begins, such as the layers of the model. The
             device waits for all other weights at once. A weight of these modules may be read only in their forward,
             after it, and in state_dict(): no other module may use it first.
-        every: The number of backward passes whose gradients accumulate, on the device. They leave in the last of them.
+        every: The number of backward passes whose gradients accumulate. With "device" they leave in the last of them.
+        accumulate: Add up gradients on the "device", in `p.grad`, or on the "host": each leaves the device as it
+            arrives, `p.grad` is None, and the host has memory for all of them. Clip by `max_grad_norm` then, and begin
+            again by `optimizer.zero_grad()`.
         memory: The bytes of host memory for gradients on their way. With `max_grad_norm`, and for sharded parameters,
             all gradients are in host memory together, whatever this says.
     """
@@ -77,8 +88,11 @@ def overlap(
         raise ContradictionError("overlap() is for an optimizer with offload=True, and this one steps on the device.")
     found = _called([modules] if _is_called(modules) else modules)
     host.every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    checks.one_of("device", "host")("accumulate", accumulate, "Name where gradients are added up.")
     host.most = checks.integer(1)("memory", memory, "Pass bytes, such as 2**28.")
     host.forget()
+    if accumulate == "host":
+        host.sum_here(memory)
     return Overlap(optimizer, found)
 
 
