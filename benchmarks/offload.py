@@ -66,16 +66,18 @@ def main() -> None:
     if given.fit:
         print("\n".join(fits()))
         return
-    rows = list(timed_rows(given.shapes, given.rounds))
-    show(f"{given.shapes}; load {os.getloadavg()[0]:.1f}", rows)
-    if not given.no_write:
-        append(RESULTS / TABLE, [{**row, **provenance(), "torch": torch.__version__} for row in rows])
+    for optimizer in OPTIMIZERS:
+        rows = list(timed_rows(optimizer, given.shapes, given.rounds))
+        show(f"{optimizer}; load {os.getloadavg()[0]:.1f}", rows)
+        if not given.no_write:
+            append(RESULTS / TABLE, [{**row, **provenance(), "torch": torch.__version__} for row in rows])
 
 
-def timed_rows(shapes: str, rounds: int) -> Iterator[dict[str, Any]]:
+def timed_rows(optimizer: str, shapes: str, rounds: int) -> Iterator[dict[str, Any]]:
     torch.manual_seed(0)
-    host, steps = {}, {}
-    for name, make, dtype in implementations():
+    host: dict[str, tuple[float, int]] = {}
+    steps: dict[str, Callable[[], object]] = {}
+    for name, make, dtype in implementations(optimizer):
         params = parameters(shapes, dtype)
         try:
             opts = make(params)
@@ -85,16 +87,16 @@ def timed_rows(shapes: str, rounds: int) -> Iterator[dict[str, Any]]:
         steps[name] = lambda opts=opts: [opt.step() for opt in opts]
         steps[name]()
         size = sum(p.numel() for p in params)
-        host[name] = (sum(map(_bytes, params)) + sum(_state_bytes(opt) for opt in opts)) / size, 2 * dtype.itemsize
+        host[name] = (sum(map(_bytes, params)) + sum(map(_state_bytes, opts))) / size, 2 * dtype.itemsize
     found, threads = alternately(steps, rounds), torch.get_num_threads()
-    base = found[DEEPSPEED if DEEPSPEED in found else FUSED]
     for name, timing in found.items():
-        rate = size / timing.median / threads / 1e6
         yield {
+            "optimizer": optimizer,
+            "shapes": shapes,
             "implementation": name,
             "threads": threads,
-            **figures(timing, base),
-            "million_a_second_and_core": round(rate, 1),
+            **figures(timing, found[DEEPSPEED if DEEPSPEED in found else FUSED]),
+            "million_a_second_and_core": round(size / timing.median / threads / 1e6, 1),
             "host_bytes": round(host[name][0], 3),
             "bus_bytes": host[name][1],
         }
@@ -105,13 +107,14 @@ DEEPSPEED = "DeepSpeed, CPUAdam"
 Made = tuple[str, Callable[[list[torch.Tensor]], list[Any]], torch.dtype]
 
 
-def implementations() -> Iterator[Made]:
-    for (optimizer, name), form in FORMATS.items():
-        front, dtype = getattr(layerwise.torch, optimizer), torch.float32 if form.weights == 4 else torch.bfloat16
-        options = {"lr": 1e-3, **form.options}
-        yield f"{optimizer}, {name}", lambda params, front=front, options=options: [front(params, **options)], dtype
+def implementations(optimizer: str) -> Iterator[Made]:
+    front = getattr(layerwise.torch, optimizer)
+    for (own, name), form in FORMATS.items():
+        if own == optimizer:
+            options, dtype = {"lr": 1e-3, **form.options}, torch.float32 if form.weights == 4 else torch.bfloat16
+            yield name, lambda params, options=options: [front(params, **options)], dtype
     yield FUSED, lambda params: [torch.optim.AdamW(params, fused=True)], torch.float32
-    yield "torchao's default: the same for each tensor", _each, torch.float32
+    yield "torchao's default, AdamW for each tensor", _each, torch.float32
     yield DEEPSPEED, _deepspeed, torch.float32
 
 
