@@ -11,6 +11,7 @@ import pytest
 from torch.utils import backend_registration
 
 HERE = Path(__file__).parent
+PATHS = os.pathsep.join([str(HERE.parent), *filter(None, sys.path)])
 
 
 NEWER = pytest.mark.skipif(
@@ -26,7 +27,7 @@ def test_offloaded_steps(checks):
         [sys.executable, "-m", "pytest", *given, str(HERE / "on_device" / f"{checks}.py")],
         capture_output=True,
         text=True,
-        env=os.environ | {"PYTHONPATH": str(HERE.parent), "TRITON_INTERPRET": "0"},
+        env=os.environ | {"PYTHONPATH": PATHS, "TRITON_INTERPRET": "0"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -39,7 +40,7 @@ def test_offloaded_steps_of_sharded_parameters(tmp_path):
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"PYTHONPATH": str(HERE.parent), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+            env=os.environ | {"PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         )
         for rank in range(2)
     ]

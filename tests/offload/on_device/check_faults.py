@@ -16,6 +16,7 @@ import layerwise.torch as lw
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, StateError
 from layerwise.torch.offload import _ring
 from layerwise.torch.sharding._owner import stepper_of
+from layerwise.torch.tools import _overlap
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
 
@@ -234,6 +235,23 @@ def test_overlap_can_be_taken_back(late):
     assert not any(near(p).isnan().any() for p in b.model.parameters())
     b.opt.zero_grad()
     a.step()
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("accumulate", ["device", "host"])
+def test_gradients_that_other_processes_still_add_to_leave_in_the_step(late, accumulate):
+    a, b = both(LAMB)
+    lw.overlap(b.opt, b.model.layers, accumulate=accumulate, memory=RING)
+    a.step(), b.step()
+    StandIn.copied_bytes = 0, 0
+    with replaced(_overlap, "several_processes", lambda: True):
+        a.backward(), b.backward()
+    assert StandIn.copied_bytes == (0, 0)
+    with torch.no_grad():
+        for run in (a, b):
+            for p in run.model.parameters():
+                p.grad.mul_(0.5)
+            run.opt.step()
     assert same(a, b)
 
 

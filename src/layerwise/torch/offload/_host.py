@@ -166,7 +166,8 @@ class Host:
         for source, target in pairs:
             found.setdefault(target.device if back else source.device, []).append((source, target))
         each = [(self._of(device), some) for device, some in found.items()]
-        return [copies.back(some) if back else copies.out(some) for copies, some in each]
+        with torch.no_grad():
+            return [copies.back(some) if back else copies.out(some) for copies, some in each]
 
     def _of(self, device: torch.device) -> Copies:
         if device not in self._copies:
