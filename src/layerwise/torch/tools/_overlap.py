@@ -80,8 +80,8 @@ def overlap(
     Args:
         optimizer: An optimizer of `layerwise.torch` with `offload=True`.
         modules: Modules that wait for their own weights when their forward begins, such as the layers of the model. The
-            device waits for all other weights at once. A weight of these modules may be read only in their forward,
-            after it, and in state_dict(): no other module may use it first.
+            device waits for all other weights at once. A weight of these modules may be used only in their forward,
+            after it, and in state_dict(): nothing may read it, or write to it, between `step()` and that.
         every: The number of backward passes whose gradients accumulate. With "device" they leave in the last of them.
         accumulate: Add up gradients on the "device", in `p.grad`, or on the "host": each leaves the device as it
             arrives, `p.grad` is None, and the host has memory for all of them. Clip by `max_grad_norm` then, and begin
