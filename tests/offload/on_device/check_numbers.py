@@ -237,6 +237,22 @@ def test_all_gradients_leave_in_the_backward_pass_where_there_is_room(late):
     assert StandIn.copied_bytes[0] == sum(p.numel() * 4 for p in b.model.parameters())
 
 
+def test_gradients_leave_in_the_last_pass_of_each_step(late):
+    _, b = both(LAMB, max_grad_norm=1.0)
+    b.step()
+    lw.overlap(b.opt, every=2)
+    for _ in range(2):
+        b.backward()
+    b.opt.step()
+    StandIn.copied_bytes = 0, 0
+    b.backward()
+    b.opt.zero_grad()  # which begins to count again
+    b.backward()
+    assert StandIn.copied_bytes == (0, 0)
+    b.backward()
+    assert StandIn.copied_bytes == (sum(p.numel() * 4 for p in b.model.parameters()), 0)
+
+
 def test_modules_wait_for_their_own_weights_only(late):
     _, b = both(LAMB)
     lw.overlap(b.opt, [b.model.embed, *b.model.layers, b.model.head], memory=RING)
@@ -253,19 +269,35 @@ def test_modules_wait_for_their_own_weights_only(late):
 
 
 def test_gradients_that_are_added_up_on_the_host_leave_the_device(schedule):
-    a, b = both(LAMB, torch.bfloat16, max_grad_norm=0.1)
-    lw.overlap(b.opt, b.model.layers, accumulate="host", memory=1000)
-    for run in (a, b):
-        for passes in (1, 3, 2):
-            for _ in range(passes):
-                run.backward()
-            if run is b:
-                assert all(p.grad is None for p in run.model.parameters())
-            run.opt.step()
-            run.opt.step()  # with the same gradients once more
-            run.opt.zero_grad()
-            run.opt.step()  # with none
-    assert same(a, b)
+    pinned = []
+    for memory in (1000, 1 << 20):
+        StandIn.begin(schedule)
+        a, b = both(LAMB, torch.bfloat16, max_grad_norm=0.1)
+        lw.overlap(b.opt, b.model.layers, accumulate="host", memory=memory)
+        for run in (a, b):
+            for passes in (1, 3, 2):
+                for _ in range(passes):
+                    run.backward()
+                if run is b:
+                    assert all(p.grad is None for p in run.model.parameters())
+                run.opt.step()
+                run.opt.step()  # with the same gradients once more
+                run.opt.zero_grad()
+                run.opt.step()  # with none
+        assert same(a, b)
+        pinned.append(StandIn.pinned_bytes)
+    assert pinned[0] + 3 * 64 * 64 * 2 < pinned[1]
+
+
+def test_autograd_learns_that_weights_have_changed(late):
+    _, b = both(LAMB)
+    b.step()
+    p = b.model.head.bias
+    before, product = p._version, p * p
+    b.step()
+    assert p._version > before
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
 
 
 @pytest.mark.parametrize("option", ["capturable", "differentiable"])
