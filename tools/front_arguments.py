@@ -80,6 +80,12 @@ TORCH = (
         "None",
         "True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest available.",
     ),
+    Argument(
+        "offload",
+        "bool",
+        "False",
+        "Keep the state of parameters on an accelerator in the host's memory, and step them there.",
+    ),
 )
 # What Keras does itself, before the gradient comes to a rule or after it; the same as in its own optimizers.
 KERAS = (

@@ -25,6 +25,7 @@ TORCH: dict[str, Any] = {
     "differentiable": False,
     "capturable": False,
     "fused": None,
+    "offload": False,
 }
 # What a parameter group may say for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")

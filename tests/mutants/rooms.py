@@ -91,6 +91,7 @@ ROOMS: tuple[Room, ...] = (
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
         "sharding/test_collectives.py sharding/test_replaced.py sharding/test_on_device.py sharding",
     ),
+    _room("offload", "torch/offload/ torch/tools/_overlap.py", "offload"),
     _room(
         "tools",
         "torch/tools/ torch/step/_schedule.py contrib/",

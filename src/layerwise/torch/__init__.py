@@ -23,6 +23,7 @@ from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward
 from layerwise.torch.tools._groups import ParamGroups, param_groups
+from layerwise.torch.tools._overlap import overlap
 from layerwise.torch.tools._weights import full_precision_state_dict, load_full_precision_state_dict
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ __all__ = [
     "heatmap",
     "load_full_precision_state_dict",
     "monitor",
+    "overlap",
     "param_groups",
     "scheduler",
     "set_bucket_size",

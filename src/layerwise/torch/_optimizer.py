@@ -26,7 +26,7 @@ from layerwise.torch.sharding._flat import check_asker, flat_of, forget, tensors
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes, _schedule, _tensors
-from layerwise.torch.step._capture import check_rates_captured
+from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
@@ -57,10 +57,13 @@ class Optimizer(torch.optim.Optimizer, Like):
             ByName("blocks", given["blocks"], None, as_blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["reproducible"], given["differentiable"]),
+            checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
         self._stepper = Stepper(self, setup, as_model_group(given["model_group"]))
         setup.groups.check_given()
+        if setup.offload and setup.groups.differentiable:
+            raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
         super().__init__(params, dict(setup.groups.kinds.defaults))
         if self.model_group is None:  # else what a pattern means may be elsewhere
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
@@ -153,11 +156,13 @@ class Optimizer(torch.optim.Optimizer, Like):
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         groups, setup = stepper_of(self).groups, stepper_of(self).setup
         check_rates_captured(group)
+        if setup.offload:
+            check_offloaded(group)
         for p, name in stepper_of(self).members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)
             groups.check_fits(group, _tensors.computing(p.dtype))
-            check_device(setup.engine, name, p.device.type)
+            check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
         if isinstance(setup.blocks.given, Mapping) and "param_names" not in group:
             raise HyperparameterError(
                 sentence("blocks", "None for parameters without names", setup.blocks.given, "Pass named_parameters().")

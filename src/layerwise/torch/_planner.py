@@ -33,6 +33,7 @@ class Setup(NamedTuple):
     blocks: ByName
     skip_nonfinite: bool
     engine: str | None
+    offload: bool = False
 
 
 class Planner:
@@ -70,13 +71,15 @@ class Planner:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read."""
         work, plans = self.readable(work, always=True), list[Plan]()
         grads, names = iter(work.grads), self._members.names_of(work.dues)
+        stepped = iter(work.stepped)
         for due in work.dues:
-            plans += [self._checked(p, next(grads), due, names[len(plans) + i]) for i, p in enumerate(due.params)]
+            each = [(p, next(stepped), next(grads), due) for p in due.params]
+            plans += [self._checked(*one, names[len(plans) + i]) for i, one in enumerate(each)]
         _memory.check_apart(names, work.params, self._members.optimizer.state)
         return work, plans
 
-    def _checked(self, p: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p, g, due.group["differentiable"])
+    def _checked(self, p: Tensor, stepped: Tensor, g: Any, due: Due, name: str) -> Plan:
+        check_step(name, p if g.device == p.device else stepped, g, due.group["differentiable"])
         self._ranks.check_own(name, p)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
@@ -85,21 +88,23 @@ class Planner:
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
             plan = self.plan_for(p, due.group, due.h, name)
-        _state.check_kept(plan, p, self._members.optimizer.state.get(p, {}))
+        _state.check_kept(plan, stepped, self._members.optimizer.state.get(p, {}))
         return plan
 
     def prepare(self, work: Work, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None) -> Turn:
         """Return the turn of planned parameters, whose state is there from now on, and in the wanted form."""
         self._warn_of_layouts(work, plans)
-        states, differentiable, each = self._members.optimizer.state, self._setup.groups.differentiable, iter(plans)
+        states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
+        each = zip(plans, work.stepped, strict=True)
         for due in work.dues:
             # Counts that once had to be on the device stay there, and those beside them go there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(states, due.params)
             for p in due.params:
-                self._plans[p] = plan = next(each)
-                if p not in states and p.device.type == "cpu":  # elsewhere a step would have to wait for it
+                plan, stepped = next(each)
+                self._plans[p] = plan
+                if p not in states and stepped.device.type == "cpu":  # elsewhere a step would have to wait for it
                     self.first[p] = None
-                _state.ready(states[p], p, plan, due.want, where)
+                _state.ready(states[p], stepped, plan, due.want, where)
                 if differentiable:
                     _state.apart(states[p])
         prepared_by = partial(by_engines, engines_of(self._setup.engine, differentiable))
@@ -110,7 +115,7 @@ class Planner:
         wants = [due.want for due in work.dues for _ in due.params]
         found = {
             (plan.name, key): stored
-            for p, plan, want in zip(work.params, plans, wants, strict=True)
+            for p, plan, want in zip(work.stepped, plans, wants, strict=True)
             for key in want.state
             if plan.state_shapes[key] is not None and (stored := storing(plan, p, want).chosen(key)).by_layout
         }

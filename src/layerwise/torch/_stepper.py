@@ -19,14 +19,15 @@ from layerwise.threads import OneAtATime
 from layerwise.torch._members import Members, apart
 from layerwise.torch._planner import Planner, Setup
 from layerwise.torch._ranks import Ranks
+from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _tensors
-from layerwise.torch.step._capture import capturing, check_capture
-from layerwise.torch.step._current import Current
+from layerwise.torch.step._capture import capturing, check_capture, check_offloaded
+from layerwise.torch.step._current import Current, at_hand
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._turn import Due, Turn, Work, with_gradients
 
@@ -54,6 +55,10 @@ class Stepper:
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
         self._captured: list[Turn] = []  # what CUDA graphs replay
+        self.host = Host() if setup.offload else None
+        """The host's memory, if parameters are stepped there wherever they are."""
+        if self.host is not None:
+            self.when_zeroed.append(self.host.forget_early)
 
     def moved_to(self, optimizer: Any) -> Stepper:
         """Return the same for another object that has taken over this optimizer's attributes."""
@@ -65,6 +70,18 @@ class Stepper:
         self.groups.forget()
         self.turns.clear()
         self.planner.forget()
+        if self.host is not None:
+            self.host.forget()
+
+    def in_place_of(self, p: Tensor) -> Tensor:
+        """Return what is stepped in a parameter's place, with its numbers of now."""
+        return p if self.host is None else self.host.in_place_of(p)
+
+    def take_over(self, p: Tensor) -> None:
+        """Give a parameter the numbers that were written to what is stepped in its place."""
+        if self.host is not None:
+            self.host.send_back([p])
+            self.host.returned([p])
 
     # ---- what is due
 
@@ -79,6 +96,8 @@ class Stepper:
         return found
 
     def _check_here(self, group: Mapping[str, Any], found: Current) -> None:
+        if self.setup.offload:
+            check_offloaded(group)
         if capturing():
             check_capture(group, _schedule.moves(self.members.own(), group))
         per_tensor = group.get("max_grad_norm_per_tensor")
@@ -96,13 +115,13 @@ class Stepper:
         """Step every parameter that has a gradient."""
         groups = self.members.groups
         settings = list(map(self.groups.current, groups))
-        if capturing() or self.ranks.model_group is not None:
+        if self.setup.offload or self.ranks.model_group is not None or capturing():
             for group, now in zip(groups, settings, strict=True):
                 self._check_here(group, now)
         counts = any(now.asks_of_model for now in settings)
         dues, idle = [], 0
         for number, (group, now) in enumerate(zip(groups, settings, strict=True)):
-            params, grads = with_gradients(group["params"])
+            params, grads = with_gradients(group["params"], None if self.host is None else self.host.gradient_of)
             idle += len(group["params"]) - len(params)
             if params:
                 dues.append(self.due_of(number, group, now, params, grads, counts))
@@ -120,7 +139,8 @@ class Stepper:
     ) -> Due:
         """Return what is due of a group; its gradients may count in a norm that clips others."""
         h = self.groups.counted(now.h) if counts else now.h
-        return Due(number, group, now.rule, h, now.want, now.rates, params, grads)
+        rates = now.rates if self.host is None else (at_hand(now.rates[0]), at_hand(now.rates[1]))
+        return Due(number, group, now.rule, h, now.want, rates, params, grads)
 
     # ---- a step
 
@@ -137,14 +157,44 @@ class Stepper:
                 work = self._local(work, agreement)
             if might_skip or self.planner.resolves:
                 work = self.planner.readable(work)
-            key = pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
-            turn = self._kept_turn(key, work, not might_skip)
-            if turn is None:
-                work, plans = self.planner.planned(work)
-                if not self.ranks.are_known(work.params):  # the caller has changed a group's list
-                    self.step_due(dues, self.ranks.renewed(agreement))
-                    return
-            self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
+            if self.host is None:
+                self._step_work(work, might_skip, agreement)
+            else:
+                self._step_on_host(self.host, work, might_skip, agreement)
+
+    def _step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
+        """Step parameters that are where they are stepped, by the turn they had before or by a new one."""
+        key = pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
+        turn = self._kept_turn(key, work, not might_skip)
+        if turn is None:
+            work, plans = self.planner.planned(work)
+            if not self.ranks.are_known(work.params):  # the caller has changed a group's list
+                self.step_due(work.dues, self.ranks.renewed(agreement))
+                return
+        self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
+
+    def _step_on_host(self, host: Host, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
+        """Step parameters of a device in the host's memory: part by part, unless a part's step needs them all."""
+        work = host.stepped(work)
+        whole = agreement is not None or any(due.h.asks_of_model for due in work.dues)
+        states = self.optimizer.state
+        if not host.knows(work, whole, states):
+            work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
+            if not self.ranks.are_known(work.params):
+                self.step_due(work.dues, self.ranks.renewed(agreement))
+                return
+            host.plan(work, whole)
+        skip = self._to_skip(work) if might_skip and agreement is None else None
+        if skip is not None and bool(skip):
+            self.skipped += 1
+            return
+        try:
+            for part in host.parts(work):
+                self._step_work(part, might_skip and agreement is not None, agreement)
+                host.send_back(part.params)
+            host.keep(work, states)
+        finally:
+            host.returned(work.params)
 
     def _agreed_step(
         self,
@@ -207,7 +257,8 @@ class Stepper:
 
     def _stepped(self, turn: Turn, work: Work, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, with another turn if an engine finds that this one no longer holds."""
-        given = skip, getattr(self.optimizer, "grad_scale", None), skips
+        scale = getattr(self.optimizer, "grad_scale", None)
+        given = skip, scale if self.host is None else at_hand(scale), skips
         try:
             turn.step(work, *given)
         except Changed:

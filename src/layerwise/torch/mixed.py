@@ -50,6 +50,7 @@ class Mixed(ByGroupOptimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     @explained
@@ -72,5 +73,6 @@ class Mixed(ByGroupOptimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -106,6 +106,7 @@ class Adafactor(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = adafactor_rule, adafactor_rule.Adafactor
@@ -150,6 +151,7 @@ class Adafactor(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -189,6 +191,7 @@ class AdamMini(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = adammini_rule, adammini_rule.AdamMini
@@ -218,6 +221,7 @@ class AdamMini(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -260,6 +264,7 @@ class AdamW(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = adamw_rule, adamw_rule.AdamW
@@ -292,6 +297,7 @@ class AdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -336,6 +342,7 @@ class Came(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = came_rule, came_rule.Came
@@ -369,6 +376,7 @@ class Came(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -427,6 +435,7 @@ class Lamb(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = lamb_rule, lamb_rule.Lamb
@@ -469,6 +478,7 @@ class Lamb(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -512,6 +522,7 @@ class Lans(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = lans_rule, lans_rule.Lans
@@ -544,6 +555,7 @@ class Lans(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -597,6 +609,7 @@ class Lars(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = lars_rule, lars_rule.Lars
@@ -637,6 +650,7 @@ class Lars(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -683,6 +697,7 @@ class NovoGrad(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
@@ -718,6 +733,7 @@ class NovoGrad(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -761,6 +777,7 @@ class ScaleSGD(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
@@ -793,6 +810,7 @@ class ScaleSGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -833,6 +851,7 @@ class SGD(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = sgd_rule, sgd_rule.SGD
@@ -864,6 +883,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -906,6 +926,7 @@ class SinkGD(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
@@ -937,6 +958,7 @@ class SinkGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
 
@@ -978,6 +1000,7 @@ class StableAdamW(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
             available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
     _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
@@ -1009,5 +1032,6 @@ class StableAdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

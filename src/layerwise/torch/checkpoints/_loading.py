@@ -37,6 +37,7 @@ class Taken(NamedTuple):
 def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
     """Load a checkpoint, checked after the caller's hooks have had it, and correct what torch's loading changes."""
     taken: list[Taken] = []
+    offloads = stepper_of(optimizer).setup.offload
 
     def before(_: Any, loaded: Any) -> dict[str, Any]:
         taken.append(_checked(optimizer, loaded))
@@ -46,7 +47,9 @@ def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: 
             {"params": keys, **{key: group[key] for key in (*ALWAYS, RULE) if key in group}}
             for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)
         ]
-        return {**loaded, "state": taken[0].state, "param_groups": groups}
+        # By the names alone where torch would take everything to the device first.
+        state = {k: dict.fromkeys(one) for k, one in taken[0].state.items()} if offloads else taken[0].state
+        return {**loaded, "state": state, "param_groups": groups}
 
     def after(_: Any) -> None:
         for group, options in zip(optimizer.param_groups, taken[0].groups, strict=True):
@@ -225,7 +228,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
     params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
     for key, p in zip(chain.from_iterable(taken.keys), params, strict=True):
         for name, value in taken.state.get(key, {}).items():
-            device = optimizer.state[p][name].device
+            device = "cpu" if stepper_of(optimizer).setup.offload else optimizer.state[p][name].device
             optimizer.state[p][name] = value.detach().to(device, copy=True)
     for number, group in enumerate(optimizer.param_groups):
         want = stepper_of(optimizer).groups.wanted(group)
@@ -234,7 +237,8 @@ def _own(optimizer: Any, taken: Taken) -> None:
             if p in optimizer.state:
                 plan = stepper_of(optimizer).planner.plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
-                storing(plan, p, want).put_state_in_form(optimizer.state[p])
+                stepped = stepper_of(optimizer).in_place_of(p)
+                storing(plan, stepped, want).put_state_in_form(optimizer.state[p])
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -40,3 +40,9 @@ def check_rates_captured(group: Mapping[str, Any]) -> None:
         if device is not None:
             way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
             raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
+
+
+def check_offloaded(group: Mapping[str, Any]) -> None:
+    """Raise if a step that the host takes is to be captured."""
+    if group["capturable"]:
+        raise ContradictionError(sentence("capturable", "False when offload=True", True, "The host steps."))

@@ -67,6 +67,11 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
     return value if value.ndim == 0 else value.reshape(())
 
 
+def at_hand(value: Any) -> Any:
+    """Return a number for a tensor of one, for which the host then waits."""
+    return value.item() if isinstance(value, Tensor) else value
+
+
 def _is_fixed(x: Any) -> bool:
     """Return True if a value cannot change by itself."""
     return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(_is_fixed, x)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike, written
 
 States = Mapping[Tensor, Mapping[str, Any]]
+Elsewhere = Callable[[Tensor], Tensor | None]
 
 
 class Due(NamedTuple):
@@ -44,11 +45,14 @@ class Due(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is due of all groups, with the local parts of parameters and gradients."""
+    """What is due of all groups, what is stepped in place of the parameters, and the local parts of that and of
+    gradients.
+    """
 
     dues: Sequence[Due]
     params: list[Tensor]
     grads: list[Tensor]
+    stepped: list[Tensor]
     params_here: list[Tensor]
     grads_here: list[Tensor]
 
@@ -59,16 +63,29 @@ class Work(NamedTuple):
             params, grads = dues[0].params, dues[0].grads
         else:
             params, grads = [p for due in dues for p in due.params], [g for due in dues for g in due.grads]
-        return cls(dues, params, grads, params, grads)
+        return cls(dues, params, grads, params, params, grads)
 
     def with_grads(self, found: list[Tensor]) -> Work:
         """Return the same with these in place of the local parts of the gradients."""
         return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
 
+    def part(self, which: range, grads_here: list[Tensor]) -> Work:
+        """Return the work of some parameters that follow one another, with their gradients in this form."""
+        at, dues = 0, list[Due]()
+        for due in self.dues:
+            some = slice(max(0, which.start - at), max(0, which.stop - at))
+            dues.append(due._replace(params=due.params[some], grads=due.grads[some]))
+            at += len(due.params)
+        some = slice(which.start, which.stop)
+        here = self.params[some], self.grads[some], self.stepped[some], self.params_here[some]
+        return Work([due for due in dues if due.params], *here, grads_here)
 
-def with_gradients(params: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters that have gradients, and their gradients."""
+
+def with_gradients(params: Sequence[Tensor], elsewhere: Elsewhere | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the parameters that have gradients, and their gradients, which may be `elsewhere`."""
     grads = [p.grad for p in params]
+    if elsewhere is not None:
+        grads = [elsewhere(p) if g is None else g for p, g in zip(params, grads, strict=True)]
     found = [g for g in grads if g is not None]
     if len(found) == len(grads):
         return list(params), found
@@ -110,15 +127,15 @@ class Turn:
         self._masters = list(alike(*zip(*masters, strict=True)))
         remainders = _storage.Remainders(here, self.states)
         self._remainders = remainders if remainders.any else None
-        self._wrappers = [p for p, x in zip(self.params, here, strict=True) if p is not x]
+        self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
         self._options, self._objects = _options(dues), objects_of(self.params, states)
         wants = [due.want for due in dues for _ in due.params]
-        each = zip(self.params, plans, self.states, wants, strict=True)
+        each = zip(work.stepped, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
         self._stored = [_storage.dtypes(p, state) for p, state in zip(here, self.states, strict=True)]
         self._turn = turn.Turn(plans, jobs, prepare)
         alone = self._turn.whole and agreement is None
-        self._itself = alone and all(map(_is_itself, jobs, self.params, self.states))
+        self._itself = alone and all(map(_is_itself, jobs, work.stepped, self.states))
         self._looks = Looks(self._arrays(work), work.grads_here)
         self._dtypes = [g.dtype for g in work.grads_here]
         held = [one for plan in plans for one in plan.held]

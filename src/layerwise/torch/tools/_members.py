@@ -33,6 +33,15 @@ class Member(NamedTuple):
         found: Wanted = stepper_of(self.optimizer).groups.wanted(self.group)
         return found
 
+    def stepped(self) -> Tensor:
+        """Return what is stepped in its place: on the host, if it is offloaded."""
+        found: Tensor = stepper_of(self.optimizer).in_place_of(self.p)
+        return found
+
+    def was_set(self) -> None:
+        """Take over what was written to that."""
+        stepper_of(self.optimizer).take_over(self.p)
+
     def plan(self) -> Plan:
         """Return the plan of its step."""
         own = stepper_of(self.optimizer)

@@ -33,7 +33,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         model: The model.
         optimizer: Its optimizer, or several that hold parts of the model.
     """
-    held = {one.p: one.state for one in _members(optimizer) if _is_held(one.state)}
+    held = {one.p: one for one in _members(optimizer) if _is_held(one.state)}
     _check_not_flat(held)
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
@@ -41,7 +41,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         if not isinstance(value, Tensor):
             continue
         if value in held and value not in full:
-            full[value] = named_state(held[value]).weights_in_full(value.detach())
+            full[value] = named_state(held[value].state).weights_in_full(held[value].stepped().detach())
         found[key] = full.get(value, value.detach())
     return found
 
@@ -101,8 +101,10 @@ def _set(own: Member, value: Tensor) -> None:
     plan, state = own.plan(), own.optimizer.state[p]
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
-        _state.ready(state, p, plan, want, own.group["capturable"])
-        named_state(state).set_weights(local(p.detach()), value.to(p.device))
+        stepped = own.stepped()
+        _state.ready(state, stepped, plan, want, own.group["capturable"])
+        named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
+        own.was_set()
 
 
 # ---- what is given

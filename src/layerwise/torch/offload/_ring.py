@@ -1,0 +1,116 @@
+"""A ring of host memory of bounded size, through which gradients come: part by part, the next while one is stepped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from layerwise.torch.offload._copies import Arrival, Pairs
+
+SLOTS = 4
+ALIGNED = 64  # bytes, as vectors are read
+HOST = torch.device("cpu")
+
+
+class Slot:
+    """Memory for the gradients of one part, and what was copied there."""
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory = memory
+        self.part: int | None = None
+        self.arrivals: list[Arrival] = []
+        self._sent: dict[int, tuple[ReferenceType[Tensor], int, int]] = {}
+
+    def has(self, i: int, g: Tensor) -> bool:
+        """Return True if this gradient was sent here as it is now."""
+        one = self._sent.get(i)
+        return one is not None and one[0]() is g and one[1:] == (g._version, g.data_ptr())
+
+    def note(self, i: int, g: Tensor) -> None:
+        """Note that this gradient was sent here."""
+        self._sent[i] = ref(g), g._version, g.data_ptr()
+
+    def free(self) -> None:
+        """Forget what was copied here."""
+        self.part, self.arrivals, self._sent = None, [], {}
+
+
+class Ring:
+    """The gradients of some parameters, in parts of at most `most` bytes, but of one tensor at least."""
+
+    def __init__(self, grads: Sequence[Tensor], most: int, pinned: Callable[[int], Tensor]) -> None:
+        self._places: list[int] = []
+        self.parts: list[range] = []
+        start, at, size = 0, 0, 0
+        for i, g in enumerate(grads):
+            n = 0 if g.device == HOST else -(-g.numel() * g.element_size() // ALIGNED) * ALIGNED
+            if at + n > most and i > start:
+                self.parts.append(range(start, i))
+                start, at = i, 0
+            self._places.append(at)
+            at += n
+            size = max(size, at)
+        self.parts.append(range(start, len(grads)))
+        self.slots = [Slot(pinned(size)) for _ in range(min(SLOTS, len(self.parts)))]
+        self._part_of = [number for number, part in enumerate(self.parts) for _ in part]
+
+    def _slot(self, number: int) -> Slot | None:
+        """Return the slot of a part, or a free one for it."""
+        return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
+
+    def send(self, grads: Any, which: Sequence[int], out: Callable[[Pairs], list[Arrival]]) -> bool:
+        """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
+        slot = self._slot(self._part_of[which[0]]) if len(which) else self.slots[0]
+        if slot is None:
+            return False
+        new = [i for i in which if grads[i].device != HOST and not slot.has(i, grads[i])]
+        slot.part = self._part_of[which[0]] if len(which) else 0
+        if new:
+            slot.arrivals += out([(grads[i], self._view(slot, i, grads[i])) for i in new])
+            for i in new:
+                slot.note(i, grads[i])
+        return True
+
+    def each(
+        self, grads: Sequence[Tensor], out: Callable[[Pairs], list[Arrival]]
+    ) -> Iterator[tuple[range, list[Tensor]]]:
+        """Yield the parts with their gradients in host memory. What a slot has is good until the next part."""
+        there = {slot.part for slot in self.slots}
+        # First those that are here, since others need their slots; then those whose weights are needed first.
+        order = sorted(range(len(self.parts)), key=lambda number: (number not in there, number))
+        try:
+            for at, number in enumerate(order):
+                for ahead in order[at:]:
+                    if not self.send(grads, self.parts[ahead], out):
+                        break
+                slot: Any = self._slot(number)
+                for arrival in slot.arrivals:
+                    arrival.wait()
+                yield self.parts[number], [self._here(slot, i, grads[i]) for i in self.parts[number]]
+                slot.free()
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Forget all that was copied; a later copy to the same place ends later."""
+        for slot in self.slots:
+            slot.free()
+
+    def _here(self, slot: Slot, i: int, g: Tensor) -> Tensor:
+        return g if g.device == HOST else self._view(slot, i, g)
+
+    def _view(self, slot: Slot, i: int, g: Tensor) -> Tensor:
+        """Return the place of a gradient, which lies there as it does on the device if it is dense."""
+        at = self._places[i]
+        return laid_out_as(g, slot.memory[at : at + g.numel() * g.element_size()])
+
+
+def laid_out_as(x: Tensor, memory: Tensor) -> Tensor:
+    """Return a tensor like this one in memory of its size."""
+    numbers = memory.view(x.dtype)
+    strides = torch.empty_like(x, device="meta").stride()  # dense, and in the same order of dimensions
+    return numbers.as_strided(x.shape, strides)

@@ -1,0 +1,117 @@
+"""Copies of an offloaded step beside the work of the device: gradients in the backward pass, weights in the forward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+from weakref import ref
+
+from torch import Tensor, nn
+
+from layerwise import checks
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.offload._host import RETURNING, RING, Host, follow
+from layerwise.torch.sharding._cuts import is_dtensor, several_processes
+from layerwise.torch.sharding._modules import units_of
+from layerwise.torch.sharding._owner import stepper_of
+
+
+class Overlap:
+    """The hooks of `overlap`; `remove()` removes them."""
+
+    def __init__(self, optimizer: Optimizer, modules: Iterable[Any]) -> None:
+        host = stepper_of(optimizer).host
+        # Parameters hold the hooks: a reference to the host's memory would keep it as long as the model.
+        self._host, self._units = ref(host), frozenset(units_of(optimizer.parameters()))
+        params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
+        self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
+        for module in modules:
+            # Sharded weights are gathered when others say so, and perhaps before the module is called.
+            host.by_module |= {id(p) for p in module.parameters() if not is_dtensor(p)}
+            self._hooks += [module.register_forward_pre_hook(_wait), module.register_state_dict_pre_hook(_wait)]
+
+    def _arrived(self, p: Tensor) -> None:
+        # Of several processes, only FSDP2's hooks come when gradients are added up; others still have that before them.
+        complete = id(p) in self._units or not several_processes()
+        host: Host | None = self._host()
+        if host is not None and complete:
+            with signals_wait:
+                host.arrived(p)
+
+    def remove(self) -> None:
+        """Copy in `optimizer.step()` again; a second call changes nothing."""
+        host: Host | None = self._host()
+        if host is not None and host.sums is not None and host.sums.count:
+            raise ContradictionError("gradients were added up on the host. Call opt.zero_grad() before remove().")
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        if host is not None:
+            host.by_module.clear()
+            host.sums = None
+        follow(list(RETURNING))
+
+
+def _wait(module: nn.Module, *_: Any) -> None:
+    follow(module.parameters())
+
+
+def overlap(
+    optimizer: Optimizer,
+    modules: nn.Module | Iterable[nn.Module] = (),
+    *,
+    every: int = 1,
+    accumulate: Literal["device", "host"] = "device",
+    memory: int = RING,
+) -> Overlap:
+    """Copy gradients to the host in the backward pass, and weights back while the next forward pass has begun.
+
+    It is for an optimizer with `offload=True`, whose steps stay the same. Without it gradients leave when `step()` is
+    called, and the device waits for all weights. Call remove() of the result to go back to that.
+
+    In one of several processes, gradients of `fully_shard` leave in the backward pass, and those of others, such as
+    DistributedDataParallel's, in `step()`: they are added up after the hooks.
+
+    A gradient that was changed since it was copied, as clipping and unscaling do, is copied again. Change `p.grad`
+    itself: PyTorch does not tell of what is written to `p.grad.data`.
+
+    Args:
+        optimizer: An optimizer of `layerwise.torch` with `offload=True`.
+        modules: Modules that wait for their own weights when their forward begins, such as the layers of the model. The
+            device waits for all other weights at once. A weight of these modules may be used only in their forward,
+            after it, and in state_dict(): nothing may read it, or write to it, between `step()` and that.
+        every: The number of backward passes whose gradients accumulate. With "device" they leave in the last of them.
+        accumulate: Add up gradients on the "device", in `p.grad`, or on the "host": each leaves the device as it
+            arrives, `p.grad` is None, and the host has memory for all of them. Clip by `max_grad_norm` then, and begin
+            again by `optimizer.zero_grad()`.
+        memory: The bytes of host memory for gradients on their way. With `max_grad_norm`, and for sharded parameters,
+            all gradients are in host memory together, whatever this says.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch itself", optimizer, "Pass that."))
+    host = stepper_of(optimizer).host
+    if host is None:
+        raise ContradictionError("overlap() is for an optimizer with offload=True, and this one steps on the device.")
+    found = _called([modules] if _is_called(modules) else modules)
+    host.every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    checks.one_of("device", "host")("accumulate", accumulate, "Name where gradients are added up.")
+    host.most = checks.integer(1)("memory", memory, "Pass bytes, such as 2**28.")
+    host.forget()
+    if accumulate == "host":
+        host.sum_here(memory)
+    return Overlap(optimizer, found)
+
+
+def _called(modules: Any) -> list[nn.Module]:
+    """Return the modules, or raise if one has no forward, before which it could wait."""
+    found = list(modules)
+    if odd := [one for one in found if not _is_called(one)]:
+        way_out = "Pass the modules that a ModuleList has."
+        raise HyperparameterError(sentence("modules", "modules that are called", odd[0], way_out))
+    return found
+
+
+def _is_called(module: Any) -> bool:
+    return isinstance(module, nn.Module) and type(module).forward is not nn.Module.forward
