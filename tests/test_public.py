@@ -1,16 +1,16 @@
-"""Public names and their arguments are those of the list: what goes from it, or changes in it, is a change for users."""
+"""Public names and their arguments are those of the list: what goes from it or changes in it concerns users."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
-
-import public
+public = import_module("public")
 
 SLOW = ("keras", "paddle")  # need the packages of the parity tests, which take seconds to import
 each_module = [

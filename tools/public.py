@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import Parameter, getmembers, isclass, isroutine, signature
+from inspect import Parameter, isclass, isroutine, signature
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ MODULES = {  # and the package that each needs
 
 
 def arguments(what: Any) -> str:
-    """Return the arguments of a callable: names, kinds and defaults, without types. Some that are built in have none."""
+    """Return the arguments of a callable: names, kinds and defaults, without types. What is built in may have none."""
     try:
         found = signature(what)
     except ValueError:

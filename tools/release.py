@@ -13,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -43,7 +44,7 @@ def unready(tag: str) -> Iterator[str]:
     project = settings()["project"]
     version = project["version"]
     if tag != f"v{version}":
-        yield f"The tag is {tag}, but the version in pyproject.toml is {version}: tag v{version}, or change the version."
+        yield f"The tag is {tag}, but the version in pyproject.toml is {version}: tag v{version}, or change it."
     for name in LINKS:
         if not project.get("urls", {}).get(name, "").startswith("https://"):
             yield f"[project.urls] in pyproject.toml has no {name}: write its address there."
@@ -68,9 +69,9 @@ def run(*command: object, **more: Any) -> None:
 
 def apart_from_tree(sdist: Path) -> Iterator[str]:
     """Yield the files that the sources have and the archive has not, and those that nobody has committed."""
-    excluded = tuple(settings()["tool"]["scikit-build"]["sdist"]["exclude"])
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\n")  # noqa: S607
-    sources = {name for name in listed if name and name.partition("/")[0] not in excluded}
+    excluded = settings()["tool"]["scikit-build"]["sdist"]["exclude"]
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()  # noqa: S607
+    sources = {name for name in listed if name.partition("/")[0] not in excluded}
     with tarfile.open(sdist) as archive:
         packed = {one.name.partition("/")[2] for one in archive if one.isfile()} - {"PKG-INFO"}
     yield from (f"{sdist.name} lacks {name}" for name in sorted(sources - packed))
@@ -94,7 +95,7 @@ def examples() -> str:
 
 
 def try_wheel(wheel: Path, home: Path) -> None:
-    """Install a wheel where nothing is, run its command, and the README's lines with the PyTorch of this environment."""
+    """Install a wheel where nothing is, run its command, and the README's lines with this environment's PyTorch."""
     rmtree(home, ignore_errors=True)
     run(sys.executable, "-m", "venv", "--without-pip", home)
     run(sys.executable, "-m", "pip", "--python", home / "bin/python", "install", "-q", wheel)
@@ -111,7 +112,7 @@ def try_archives(folders: list[Path]) -> None:
         sys.exit("There must be a wheel and an sdist: make release-check builds them.")
     run(sys.executable, "-m", "twine", "check", "--strict", *wheels, *sdists)
     run(sys.executable, "-m", "check_wheel_contents", *wheels)
-    if wrong := [*(why for one in sdists for why in apart_from_tree(one)), *(why for one in wheels for why in unlisted(one))]:
+    if wrong := [*chain(*map(apart_from_tree, sdists), *map(unlisted, wheels))]:
         sys.exit("\n".join(wrong))
     for number, wheel in enumerate(wheels):
         try_wheel(wheel, ROOT / "build" / "release" / str(number))
