@@ -50,7 +50,9 @@ def members(cls: type) -> Iterator[str]:
         if home.__module__.startswith("layerwise"):
             for name, kept in vars(home).items():
                 what = getattr(kept, "__func__", kept)
-                if name[0] != "_" and (isroutine(what) or isinstance(what, property)):
+                # PyTorch puts wrapped methods of a base into classes that have been used.
+                own = isroutine(what) and what.__qualname__.startswith(f"{home.__qualname__}.")
+                if name[0] != "_" and (own or isinstance(what, property)):
                     yield f"{home.__name__}.{name}{arguments(what) if isroutine(what) else ''}"
 
 
