@@ -17,6 +17,8 @@ MUTANTS_ARGS ?=
 OLDEST_PYTHON ?= $(firstword $(shell for one in python3.10 "$$(pyenv root 2>/dev/null)"/versions/3.10.*/bin/python $(PYTHON); do \
   "$$one" -c 'import sys; print(sys.executable)' 2>/dev/null; done))
 DEMO_ARGS ?=
+# The tests that know a framework.
+FRONTS = tests/test_versions.py tests/contract tests/gpu tests/parity tests/sharding $(wildcard tests/*_front)
 
 # The build tools live in the environment, so that a change of one line is rebuilt in a second or two.
 PYTEST = $(PY) -m pytest -n $(WORKERS) --dist loadfile
@@ -33,7 +35,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-all test-timm test-gpu test-oldest test-pure check cross bench bench-gpu dist dist-pure docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test test-all test-timm test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -45,11 +47,13 @@ help:
 	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make test-oldest  a step and a checkpoint with the oldest versions that are supported"
+	@echo "make test-newest  the tests of all APIs with the newest versions, in an environment of their own"
 	@echo "make test-pure    the same with the wheel that has no extension"
 	@echo "make check        lint, format, types, and what is generated"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make dist         the source distribution, and the wheel built from it, in build/dist"
 	@echo "make dist-pure    the source distribution, and the wheel without the extension, in build/pure"
+	@echo "make release-check  what a release is, tried in empty environments, and what a person must still do"
 	@echo "make cross        the extension's sources, read by Clang and by GCC for Windows"
 	@echo "make site         the documentation as a site, in build/site;  make site-serve shows it while you write"
 	@echo "make bench        time a step against other implementations"
@@ -93,6 +97,12 @@ test-oldest: dist-pure
 	@build/oldest/all/bin/python -m pytest $(ALONE) tests/test_versions.py
 	@build/oldest/compiled/bin/python -m pytest $(ALONE) tests/test_versions.py tests/engines/test_threads.py
 
+# In an environment of their own, the newest versions that there are. Triton's is the one that PyTorch asks for.
+test-newest:
+	@rm -rf build/newest
+	@$(MAKE) VENV=build/newest CONSTRAINTS=/dev/null build/newest/.parity build/newest/.package
+	@build/newest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not repeats" $(FRONTS) $(PYTEST_ARGS)
+
 # Found in its archive before what is installed; with all frameworks that are.
 test-pure: dist-pure $(VENV)/.dev
 	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m pytest $(ALONE) tests/test_versions.py
@@ -110,6 +120,7 @@ check: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,build/_native.pyi)
 	@$(PY) tools/generate.py --check
 	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
+	@$(VENV)/bin/zizmor --offline --quiet .
 
 docs: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pytest tests/test_docs.py $(PYTEST_ARGS)
@@ -130,6 +141,12 @@ build/pure/.made: $(SOURCES) README.md LICENSE $(NEEDS)
 	@$(PIP) wheel -qq --no-deps --no-build-isolation -C wheel.cmake=false -w build/pure build/pure/*.tar.gz
 	@ls build/pure
 	@touch $@
+
+# What a release is, tried without anybody's account, and what a person must still do.
+release-check: dist dist-pure $(VENV)/.dev
+	@$(PIP) install -qq -c $(CONSTRAINTS) $$($(PY) tools/requirements.py release)
+	@$(PY) tools/release.py try build/dist build/pure
+	@$(PY) tools/release.py left
 
 # Its hook takes the checkout's own sources, so it is enough that the library has been installed once.
 site: $(VENV)/.docs
@@ -171,9 +188,10 @@ build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \
   -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV)/bin/ninja)" >/dev/null && \
   $(VENV)/bin/cmake --build $(2) --target $(3)
 
-# Fronts and tables of the pages, made of what the rules declare.
+# Fronts and tables of the pages, made of what the rules declare, and the list of public names.
 generate: $(VENV)/.dev $(VENV)/.package
 	@$(PY) tools/generate.py
+	@$(PY) tools/public.py
 
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)

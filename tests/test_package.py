@@ -31,7 +31,7 @@ FRAMEWORKS = (
     "matplotlib",
 )
 MODULES = [
-    "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.presets",
+    "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.variants",
     "layerwise.recipes", "layerwise.schedules",
     "layerwise._native",
 ]  # fmt: skip

@@ -13,9 +13,9 @@ from front_arguments import Argument
 from source import Parameter, docstring, renamed, signature, source_of
 
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
-from layerwise.presets import find
 from layerwise.registry import ENTRIES, Entry
 from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS, is_pair
+from layerwise.variants import find
 
 DOCS = Path(__file__).parents[1] / "docs"
 

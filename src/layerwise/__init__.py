@@ -5,18 +5,18 @@ Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise
 """
 
 import os
-from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from layerwise.blocks import Blocks
 from layerwise.elsewhere import missing
-from layerwise.names import optional
-from layerwise.presets import Preset, preset, presets
-from layerwise.registry import ENTRIES
-from layerwise.threads import get_num_threads, set_num_threads
 
 if TYPE_CHECKING:
+    from layerwise._version import __version__
+    from layerwise.blocks import Blocks
     from layerwise.contrib.trainers import register
+    from layerwise.names import optional
+    from layerwise.threads import get_num_threads, set_num_threads
+    from layerwise.variants import Preset, preset, presets
 
 __all__ = [
     "Blocks",
@@ -30,31 +30,45 @@ __all__ = [
     "set_num_threads",
 ]
 
-try:
-    __version__ = version("layerwise")
-except PackageNotFoundError:  # its sources are on the path, and it was never installed
-    __version__ = "0+source"
-
-CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
-FRONTS = {
-    "param_groups": ("layerwise.torch",),
-    **dict.fromkeys(ENTRIES, CLASSES),
-    **dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",)),
+# Imported when they are asked for, so that the commands begin, and can be interrupted, before NumPy is read.
+DOORS = {
+    "__version__": "layerwise._version",
+    "Blocks": "layerwise.blocks",
+    "register": "layerwise.contrib.trainers",
+    "optional": "layerwise.names",
+    **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.threads"),
+    **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.variants"),
 }
+CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
+
+
+def _fronts() -> dict[str, tuple[str, ...]]:
+    """Return the names that are in the APIs alone, each with the modules that have it."""
+    from layerwise.registry import ENTRIES
+
+    functions = dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",))
+    return {"param_groups": ("layerwise.torch",), **dict.fromkeys(ENTRIES, CLASSES), **functions}
 
 
 def _place(name: str) -> str:
     """Return a sentence on the modules that have this name, or one that differs by capital letters alone."""
-    found = name if name in FRONTS else next((one for one in FRONTS if one.lower() == name.lower()), None)
+    if find_spec(f"{__name__}.{name}"):  # which an import statement imports when it is told that there is no such name
+        return ""
+    fronts = _fronts()
+    found = name if name in fronts else next((one for one in fronts if one.lower() == name.lower()), None)
     if found is None:
         return ""
-    first, *others = FRONTS[found]
+    first, *others = fronts[found]
     rest = "".join(f", or from {front}" for front in others)
     return f"Take it from the API of your framework: from {first} import {found}{rest}"
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = missing(__name__, _place, {"register": "layerwise.contrib.trainers"})
+    __getattr__ = missing(__name__, _place, DOORS)
 
 
 if os.environ.get("LAYERWISE_REGISTER"):

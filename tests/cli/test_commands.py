@@ -39,12 +39,17 @@ def test_help_names_the_commands_and_is_what_there_is_without_arguments(capsys):
 
 
 @pytest.mark.parametrize("command", ["bench", "info", "presets", "recommend"])
-def test_help_fits_a_screen(command, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    assert app.run([command, "--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_help_fits_a_screen(command, capsys):
+    lines = here(capsys, command, "--help", COLUMNS="80").out.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("command", [(), ("bench",), ("info",), ("presets",), ("recommend",)])
+def test_help_fits_a_narrow_screen_and_breaks_no_word(command, capsys):
+    wide, narrow = (here(capsys, *command, "--help", COLUMNS=columns).out for columns in ("80", "40"))
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert sorted(narrow.split()) == sorted(wide.split())
 
 
 MODEL = """
@@ -208,10 +213,11 @@ class TestTheWorldAround:
         assert done.returncode == 1
         assert done.stderr == "layerwise: cannot write the output: No space left on device\n"
 
-    def test_whoever_has_read_enough_may_leave(self):
+    @pytest.mark.parametrize("arguments", [["info"], ["presets"], ["bench", "--help"]])
+    def test_whoever_has_read_enough_may_leave(self, arguments):
         reads, writes = os.pipe()
         os.close(reads)
-        done = subprocess.run([*COMMAND, "info"], stdout=writes, stderr=subprocess.PIPE, text=True, env=PLAIN)
+        done = subprocess.run([*COMMAND, *arguments], stdout=writes, stderr=subprocess.PIPE, text=True, env=PLAIN)
         os.close(writes)
         assert (done.returncode, done.stderr) == (1, "")
 
@@ -238,7 +244,7 @@ class TestTheWorldAround:
 
 MISSING = """
 import contextlib, io, json, sys
-import layerwise
+import layerwise, numpy
 for command, package in json.loads(sys.argv[1]):
     kept = dict(sys.modules)
     sys.modules[package] = None
@@ -268,10 +274,46 @@ def test_without_its_packages_a_command_says_what_to_install():
         assert (code, out, err) == (1, "", said)
 
 
-def test_other_modules_that_are_missing_are_not_hidden(monkeypatch):
+def test_another_module_that_is_missing_is_named(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "layerwise.cli.app", None)
+    assert cli._guarded(["presets"]) == 1
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        r"layerwise: cannot import layerwise\.cli\.app: .*\. LAYERWISE_TRACEBACK=1 shows where\.\n", said
+    )
+    monkeypatch.setenv("LAYERWISE_TRACEBACK", "1")
     with pytest.raises(ModuleNotFoundError, match=r"layerwise\.cli\.app"):
         cli._guarded(["presets"])
+
+
+WHILE_IMPORTING = """
+import signal, sys
+command, module, what = sys.argv[1:]
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == module and what == "Ctrl-C":
+            signal.raise_signal(signal.SIGINT)
+        elif name == module:
+            raise ImportError("DLL load failed while\\nimporting it", name=name)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = [command]
+import layerwise.cli
+layerwise.cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "module"), [("info", "numpy"), ("info", "importlib.metadata"), ("presets", "layerwise.registry"),
+                            ("presets", "typer"), ("bench", "rich")]
+)  # fmt: skip
+def test_what_happens_while_a_command_is_imported_is_no_traceback(command, module):
+    program = [sys.executable, "-c", WHILE_IMPORTING, command, module]
+    done = subprocess.run([*program, "Ctrl-C"], capture_output=True, text=True, env=PLAIN)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+    done = subprocess.run([*program, "broken"], capture_output=True, text=True, env=PLAIN)
+    why = "DLL load failed while importing it. LAYERWISE_TRACEBACK=1 shows where."
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"layerwise: cannot import {module}: {why}\n")
 
 
 @pytest.mark.parametrize("command", ["bench --list", "recommend lars 8192"])

@@ -451,7 +451,7 @@ def test_a_copy_goes_its_own_way():
 
 
 def test_presets_are_keyword_arguments_here():
-    from layerwise.presets import presets
+    from layerwise.variants import presets
 
     for one in presets():
         FRONT_OF[one.optimizer].like(one.name, 0.1, parameters=list(parameters(22).values()))

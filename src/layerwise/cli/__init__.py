@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 
-from layerwise.cli.exits import INTERRUPTED, WRONG, forget_output
+from layerwise.cli.exits import INTERRUPTED, TRACEBACK, WRONG, forget_output
 from layerwise.errors import LayerwiseError
 
 NEEDED = ("rich", "torch", "typer")
@@ -37,6 +38,11 @@ def _guarded(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader has read enough
         forget_output()
         return 1
+    except ImportError as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        print(_what_to_install(problem, arguments), file=sys.stderr)
+        return 1
     except OSError as problem:
         if problem.filename is not None or problem.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
@@ -51,16 +57,9 @@ def _run(arguments: Sequence[str]) -> int:
 
         show(**{option[2:]: True for option in arguments[1:]})
         return 0
-    try:
-        from layerwise.cli.app import run
+    from layerwise.cli.app import run
 
-        return run(arguments)
-    except ModuleNotFoundError as missing:
-        package = (missing.name or "").partition(".")[0]
-        if package not in NEEDED:
-            raise
-        print(_what_to_install(package, arguments), file=sys.stderr)
-        return 1
+    return run(arguments)
 
 
 def _is_plain(arguments: Sequence[str]) -> bool:
@@ -68,7 +67,12 @@ def _is_plain(arguments: Sequence[str]) -> bool:
     return list(arguments[:1]) == ["info"] and {"--json", "--devices", "--report"}.issuperset(arguments[1:])
 
 
-def _what_to_install(package: str, arguments: Sequence[str]) -> str:
+def _what_to_install(problem: ImportError, arguments: Sequence[str]) -> str:
+    """Return what a command lacks, or what is wrong with a package that is there."""
+    package = (problem.name or "").partition(".")[0]
+    if package not in NEEDED or not isinstance(problem, ModuleNotFoundError):
+        said = " ".join(str(problem).split()).rstrip(".")
+        return f"layerwise: cannot import {problem.name or 'a package'}: {said}. {TRACEBACK}=1 shows where."
     command = next((word for word in arguments if not word.startswith("-")), "")
     name = f"layerwise {command}" if command else "the command line"
     return f"{name} needs {package}: pip install 'layerwise[{EXTRAS.get(command, 'cli')}]'"

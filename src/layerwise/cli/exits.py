@@ -8,6 +8,7 @@ import sys
 from layerwise.errors import LayerwiseError
 
 WRONG = 2
+TRACEBACK = "LAYERWISE_TRACEBACK"  # set to see where an error happened
 INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
 
 

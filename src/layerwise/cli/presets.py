@@ -12,8 +12,8 @@ from rich.text import Text
 import layerwise
 from layerwise.cli.rows import show_rows
 from layerwise.cli.usage import one_of
-from layerwise.presets import Preset
 from layerwise.registry import ENTRIES
+from layerwise.variants import Preset
 
 OPTIMIZERS = tuple(ENTRIES)
 WIDE = 76  # columns; on fewer there is no room for a table

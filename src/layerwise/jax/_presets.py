@@ -12,9 +12,9 @@ from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
 from layerwise.keywords import check_keywords, check_presets, of_preset
-from layerwise.presets import by_name, find
 from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
+from layerwise.variants import by_name, find
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import OFF, Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
-from layerwise.presets import Like, preset
 from layerwise.rules.asks import Now
 from layerwise.rules.parts import moved
+from layerwise.variants import Like, preset
 
 LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
 RATE = number(0)

@@ -26,8 +26,8 @@ from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
 from layerwise.numpy._together import LIBRARY, Entries, check_engine, check_mappings, few, step_together
-from layerwise.presets import Like
 from layerwise.threads import OneAtATime
+from layerwise.variants import Like
 
 MODULE = ".optimizers"  # from which the package takes its classes
 EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'

@@ -17,8 +17,8 @@ from layerwise.paddle._arrays import Tensor
 from layerwise.paddle._spelling import joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.paddle._stepping import LIBRARY, LR, Stepping, as_rate
-from layerwise.presets import Like
 from layerwise.storage.options import PLAIN
+from layerwise.variants import Like
 
 
 class Optimizer(Stepping, Like):

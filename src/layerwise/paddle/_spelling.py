@@ -10,9 +10,9 @@ from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
 from layerwise.keywords import check_keywords, of_preset
-from layerwise.presets import find
 from layerwise.registry import ENTRIES
 from layerwise.spelling import PADDLE, PADDLE_PRESETS, is_pair, pair
+from layerwise.variants import find
 
 RATE = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."

@@ -15,7 +15,6 @@ from layerwise.blocks import as_blocks
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, in_words
 from layerwise.names import ByName, check_matched
-from layerwise.presets import Like
 from layerwise.torch._alone import Alone
 from layerwise.torch._members import apart
 from layerwise.torch._planner import Setup
@@ -39,6 +38,7 @@ from layerwise.torch.step._settings import (
     without_unsaid,
 )
 from layerwise.torch.step._storage import storing
+from layerwise.variants import Like
 
 
 class Optimizer(torch.optim.Optimizer, Like):

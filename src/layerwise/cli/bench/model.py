@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.exits import Mistake
+from layerwise.cli.exits import TRACEBACK, Mistake
 
-VARIABLE = "LAYERWISE_TRACEBACK"
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 
 
@@ -44,11 +43,11 @@ def _attempt(what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except (Exception, SystemExit) as problem:
-        if os.environ.get(VARIABLE):
+        if os.environ.get(TRACEBACK):
             raise
         text = " ".join(str(problem).split())
         kind = type(problem).__name__
-        raise Mistake(f"{what}: {kind}{': ' * bool(text)}{text}. {VARIABLE}=1 shows where.") from None
+        raise Mistake(f"{what}: {kind}{': ' * bool(text)}{text}. {TRACEBACK}=1 shows where.") from None
 
 
 def _attribute(module: Any, module_name: str, names: Sequence[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 from layerwise.contrib.trainers import PREFIX
 from layerwise.contrib.trainers._names import classes, options_of
 from layerwise.errors import MissingPackageError
-from layerwise.presets import preset
+from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.
 PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "NovoGrad": "timm.NvNovoGrad"}
