@@ -143,7 +143,8 @@ build/pure/.made: $(SOURCES) README.md LICENSE $(NEEDS)
 	@touch $@
 
 # What a release is, tried without anybody's account, and what a person must still do.
-release-check: dist dist-pure $(VENV)/.dev
+release-check: dist $(VENV)/.dev
+	@rm -rf build/pure && $(MAKE) --no-print-directory dist-pure
 	@$(PIP) install -qq -c $(CONSTRAINTS) $$($(PY) tools/requirements.py release)
 	@$(PY) tools/release.py try build/dist build/pure
 	@$(PY) tools/release.py left

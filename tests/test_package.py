@@ -51,6 +51,11 @@ def test_imports_no_framework(module):
     assert fresh(f"import sys, {module}; print(*sys.modules.keys() & set({FRAMEWORKS!r}))") == ""
 
 
+def test_the_package_alone_imports_not_even_numpy():
+    assert fresh("import sys, layerwise, layerwise.cli; print('numpy' in sys.modules)") == "False"
+    assert fresh("from layerwise import *; print(presets()[0].name, Blocks.__name__)") == "paper.Lamb Blocks"
+
+
 def test_a_step_imports_no_framework():
     code = "import sys, numpy as np; from layerwise.numpy import Lamb; Lamb().step('w', np.ones(2), np.ones(2)); "
     assert fresh(code + f"print(*sys.modules.keys() & set({FRAMEWORKS!r}))") == ""

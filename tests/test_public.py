@@ -19,6 +19,7 @@ each_module = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore")  # of what a framework warns while it is imported
 @pytest.mark.parametrize(("module", "needs"), each_module)
 def test_names_and_arguments_are_the_list(module, needs, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "numpy")
