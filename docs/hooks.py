@@ -33,6 +33,7 @@ OUTSIDE = {
     "benchmarks/on_gpu/README.md": "gpu-benchmark.md",
     "tests/coverage.md": "coverage.md",
     "tests/sharding/README.md": "tested-layouts.md",
+    "tests/gpu/executed/distances.md": "gpu-distances.md",
     "csrc/README.md": "compiled-engine.md",
     "src/layerwise/engines/gpu/README.md": "gpu-engine.md",
     "src/layerwise/torch/sharding/README.md": "sharded-steps.md",
