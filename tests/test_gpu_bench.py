@@ -129,7 +129,7 @@ def test_sources_that_were_never_installed_have_a_version(monkeypatch):
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", none)
-    spec = importlib.util.find_spec("layerwise")
+    spec = importlib.util.find_spec("layerwise._version")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.__version__ == "0+source"
