@@ -51,10 +51,10 @@ FORMATS = {
     ("Adafactor", "float32"): Format({}, 4, 0),  # but for rows and columns
     ("Adafactor", "split24"): Format({"master_weights": "split24"}, 2, 1),
 }
-SHOWN = {"Lamb": "LAMB"}
 MODELS = {"1 B": 1e9, "8 B": 8e9, "70 B": 70e9}
 RANKS = (1, 8)
-BUSES = (25e9, 50e9)  # bytes a second
+WEIGHTS = {"float32": 4, "bfloat16": 2}  # bytes
+BUS = 25e9  # bytes a second
 
 
 def main() -> None:
@@ -144,19 +144,17 @@ def _state_bytes(opt: Any) -> int:
 
 
 def fits() -> Iterator[str]:
-    """The rows of the table on the page."""
-    yield "| parameters | ranks | optimizer | device, GiB | host, GiB | bus, s at 25 GB/s | at 50 GB/s |"
+    """The rows of the table on the page; AdamW is as LAMB."""
+    yield "| parameters | ranks | weights | device, GiB | host, LAMB | host, Adafactor | bus, s |"
     yield "|---|---|---|---|---|---|---|"
     for model, n in MODELS.items():
         for ranks in RANKS:
-            for (optimizer, name), form in FORMATS.items():
-                if optimizer == "AdamW":  # as LAMB
-                    continue
-                own = n / ranks
-                seconds = " | ".join(f"{own * form.bus / bus:.2f}" for bus in BUSES)
-                sizes = f"{own * 2 * form.weights / GIB:.1f} | {own * form.host / GIB:.1f}"
-                shown = f"{SHOWN.get(optimizer, optimizer)}, {name}"
-                yield f"| {model} | {ranks} | {shown} | {sizes} | {seconds} |"
+            for dtype, weights in WEIGHTS.items():
+                forms = {name: form for (name, _), form in FORMATS.items() if form.weights == weights}
+                own, form = n / ranks, forms["Lamb"]
+                sizes = (2 * weights, form.host, forms["Adafactor"].host)
+                gib = " | ".join(f"{own * size / GIB:.1f}" for size in sizes)
+                yield f"| {model} | {ranks} | {dtype} | {gib} | {own * form.bus / BUS:.2f} |"
 
 
 if __name__ == "__main__":
