@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Found(NamedTuple):
+    """What came of some steps; here, because whoever reads it imports its module, and `steps` takes over a process."""
+
+    launches: dict[str, int]  # of each kernel
+    distance: float  # of the weights from the rule's, in the largest weight
 
 
 def prepare() -> None:

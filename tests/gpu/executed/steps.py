@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter as Counted
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from cases import case_of
@@ -21,6 +21,7 @@ from gpu.executed.cases import BLOCKS, ERRORS, LIMITS, PLANES, PROGRAMS, SHAPES,
 from gpu.executed.counting import counted as bytes_of
 from gpu.executed.executing import execute, use
 from gpu.executed.planting import planted
+from gpu.executed.process import Found
 from gpu.executed.recording import recording
 from gpu.front import alike, both, walk
 from gpu.world import ENGINE, GPU, SMALL, given
@@ -36,13 +37,6 @@ parts.PATIENCE = 600  # seconds, in which kernels are compiled and executed
 SCALE = 4.0  # of gradients, a power of two, so that their digits stay
 EXECUTOR = execute()
 use(ENGINE)
-
-
-class Found(NamedTuple):
-    """What came of some steps."""
-
-    launches: dict[str, int]  # of each kernel
-    distance: float  # of the weights from the rule's, in the largest weight
 
 
 def found(*distances: float) -> Found:
