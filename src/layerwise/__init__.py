@@ -52,7 +52,7 @@ def _fronts() -> dict[str, tuple[str, ...]]:
 
 def _place(name: str) -> str:
     """Return a sentence on the modules that have this name, or one that differs by capital letters alone."""
-    if find_spec(f"{__name__}.{name}"):  # which an import statement imports when it is told that there is no such name
+    if find_spec(f"{__name__}.{name}"):  # which an import statement imports once this says that there is no such name
         return ""
     fronts = _fronts()
     found = name if name in fronts else next((one for one in fronts if one.lower() == name.lower()), None)

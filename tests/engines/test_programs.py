@@ -231,3 +231,18 @@ def test_every_value_of_every_option_reaches_a_number_or_a_structure(case):
     assert {name for name, *_ in values} | {*STORED} >= {spec.name for spec in fields(case.hyper)}
     silent = [f"{name}={in_words(x)}" for name, x, off, on in values if reached(case, off) == reached(case, on)]
     assert not silent
+
+
+@of_each
+@pytest.mark.parametrize("seed", range(12))
+def test_numbers_of_many_rates_are_those_of_each(case, seed):
+    h = case.hyper(**case.drawn(seed)).fit((3, 4), (), 1e-7)
+    for lam in (0.0, 0.3):
+        nows = [Now(3, lr, lam * lr, 2.0, h.beta2_of(3)) for lr in (0.1, 0.03, 7e-4, 1.0, 0.3)]
+        each = [programs.numbers(h, now) for now in nows]
+        assert programs.numbers_by_rates(h, nows) == each
+
+
+def test_rates_that_are_no_plain_numbers_are_not_computed_as_arrays():
+    h = case_of("Lamb").hyper()
+    assert programs.numbers_by_rates(h, [Now(1, torch.tensor(0.1), 0.0), Now(1, 0.2, 0.0)]) is None

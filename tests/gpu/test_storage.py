@@ -205,9 +205,11 @@ def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkey
 def test_kernels_that_are_right_pass_their_proof(case):
     jobs = jobs_of(case, SPLIT, [(2, 128), (70,)])
     skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
-    GpuEngine(None, SIZES, Proof(RULE)).prepare(jobs).step(
+    proof = Proof(RULE)
+    GpuEngine(None, SIZES, proof).prepare(jobs).step(
         [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs], skip
     )
+    assert set(proof.known.values()) == {""}
 
 
 # ---- PyTorch's front

@@ -92,7 +92,7 @@ def requests_of(job: Any) -> list[tuple[Any, ...]]:
 
 
 def tensor_request(i: int, job: Any, request: Any, length: int) -> TensorRequest:
-    """Return the request of the job with this number as other ranks are told it."""
+    """Return the request of the job with this number as other ranks get it."""
     dims = dims_of(request, len(job.p.shape), job.block_dims)
     return TensorRequest(i, type(request), dims, length, once=once_of(request))
 

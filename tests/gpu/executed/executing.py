@@ -3,7 +3,7 @@
 `Executor` stands for the driver of a GPU. Triton compiles each kernel for it up to TTIR, its own representation of the
 program, and hands over all launches; ttsem executes them, one program after the other, on tensors in the machine's
 memory. A launch fails if a program reads or writes outside of all tensors, if two programs race, or if an address or a
-number is no multiple of what the compiler was told. The bytes that it moves are counted.
+number is no multiple of what the compiler took it for. The bytes that it moves are counted.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def named(x: Any) -> str:
 
 
 class Program(Interp):
-    """Executes programs, and compares what the compiler was told of numbers with what they are."""
+    """Executes programs, and compares what the compiler took for granted of numbers with what they are."""
 
     def bind_results(self, op: Any, results: list[Any]) -> None:
         if told := op.attrs.get("tt.divisibility"):

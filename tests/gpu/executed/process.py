@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Found(NamedTuple):
-    """What came of some steps; here, because whoever reads it imports its module, and `steps` takes over a process."""
+    """What came of some steps. It is not in `steps`, whose import hands the tensors of a process to the GPU engine."""
 
     launches: dict[str, int]  # of each kernel
     distance: float  # of the weights from the rule's, in the largest weight
