@@ -25,6 +25,7 @@ from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.adamw import AdamW
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
+from layerwise.rules.lion import Lion
 from layerwise.rules.sgd import SGD
 
 each = pytest.mark.parametrize("cls", [case.hyper for case in CASES])
@@ -186,6 +187,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "min_dim_size_to_factor": (integers(0, 63), "such as 128"),
     "AdamW.decay": (choices("decoupled", "l2"), "AdamW"),
     "Lamb.decay": (choices("ratio", "decoupled", "l2"), "AdamW"),
+    "Lion.decay": (choices("ratio", "decoupled", "l2"), "AdamW"),
     "NovoGrad.decay": (choices("momentum", "decoupled"), "the paper"),
     "SGD.decay": (choices("l2", "decoupled"), "torch.optim.SGD"),
     "nesterov": (FLAG, "True or False"),
@@ -193,6 +195,8 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "keep_norm": (choices(True, False, "first"), "norm before each step"),
     "l2": (NOT_NEGATIVE, "weight_decay is another"),
     "adapt": (choices(True, False, "decayed"), "only where weight_decay is not 0"),
+    "Lars.adapt": (choices(True, False, "decayed", "step"), "only where weight_decay is not 0"),
+    "radial": (UNIT | NONE, "Pass 0 to take that part out"),
     "trust_clip": (OPEN_TRUST, "None for no clipping"),
     "Lars.trust_clip": (UP_TO_TRUST, "None for no clipping"),
     "zero_norm_ratio": (NOT_NEGATIVE, "such as 1"),
@@ -306,6 +310,10 @@ def test_adafactor_settles_its_relative_step_by_its_lr(options, settled):
         (Adafactor, {"beta2": 0.9, "decay_offset": 3}, ("`decay_offset`", "0 with beta2=0.9", "3")),
         (Adafactor, {"caution": True}, ("`caution`", "False without momentum", "beta1")),
         (Lamb, {"keep_norm": True, "decay": "decoupled"}, ("`keep_norm`", "False with decay", "Drop one")),
+        (Lion, {"keep_norm": "first", "decay": "decoupled"}, ("`keep_norm`", "False with decay", "Drop one")),
+        (Lamb, {"keep_norm": True, "radial": 0.5}, ("`radial`", "None with keep_norm=True", "0.5", "Drop one")),
+        (Lars, {"adapt": "step", "trust_clip": (0, 1)}, ("`trust_clip`", 'None with adapt="step"', "Drop one")),
+        (Lars, {"adapt": "step", "norm": "decayed"}, ("`norm`", '"split" with adapt="step"', "decayed", "‖b‖")),
         (Lamb, {"peak_lr": 0.1}, ("`peak_lr`", "None with decay='ratio'", "0.1", 'decay="decoupled"')),
         (Lamb, {"min_norm": 2, "max_weight_norm": 1}, ("`min_norm`", "max_weight_norm=1.0", "2.0", "Lower")),
     ],

@@ -101,7 +101,7 @@ def _printed(one: Kernels, places: list[str]) -> str:
     rows = ((key, one.names[program]) for key, program in _with_factored(one))
     lines = [wrapped(f"{_source(key)}: {_row(of_name[name], name, places)},", 108) for key, name in rows]
     programs = textwrap.indent("\n".join(lines), "        ")
-    return f"Printed(options={one.structures.options!r}, numbers={extra!r}, programs={{\n{programs}\n    }})"
+    return f"Printed(options={one.structures.options!r}, numbers={extra!r},\n    programs={{\n{programs}\n    }})"
 
 
 def _row(program: Program, name: str, places: list[str]) -> str:

@@ -33,6 +33,7 @@ PASSES = {
     "AdamMini": Passes(2, 2, 2),  # g read; p, g, m read and p, m written; v is a number
     "NovoGrad": Passes(2, 2, 2),  # as AdamMini
     "AdamW": Passes(2, 1, 4),  # p, g, m, v read and p, m, v written
+    "Lion": Passes(2, 1, 2),  # p, g, m read and p, m written
     "SGD": Passes(2, 1, 2),  # p, g, b read and p, b written
 }
 # The same where state is stored only when weights are, which those must that keep rounded state before their sums.

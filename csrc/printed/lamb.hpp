@@ -2,8 +2,8 @@
 
 // What Lamb computes before it reads a tensor, in this order.
 struct LambNumbers {
-  double l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, trust_min_norm, trust_max_norm, trust_eps,
-  trust_low, trust_high, trust_undefined, trust_adapts;
+  double l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, max_norm, trust_eps, trust_min_norm, trust_low,
+  trust_high, trust_undefined, trust_adapts;
 };
 
 template <class T> struct Lamb : Usual {
@@ -53,12 +53,12 @@ template <class T> struct Lamb : Usual {
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-2]), w = at_least(norm_p, k.trust_min_norm), norm_r = root(S[-1]);
-    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.trust_max_norm), d = x == 0 ? 1 : x;
+    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
+    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     const double size = k.lr * ratio_;
-    a[0] = size; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_;
+    a[0] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {
@@ -119,12 +119,12 @@ template <class T> struct Lamb : Usual {
   }
 
   static void answer_1_caution_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-2]), w = at_least(norm_p, k.trust_min_norm), norm_r = root(S[-1]);
-    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.trust_max_norm), d = x == 0 ? 1 : x;
+    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
+    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     const double size = k.lr * ratio_;
-    a[1] = size; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_;
+    a[1] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
   }
 
   T apply_caution_true_adapt_false(T p, T, T* s, const T* x) const {
@@ -168,44 +168,44 @@ template <class T> struct Lamb : Usual {
   }
 
   static void answer_0_keep_norm_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-2]), w = at_least(norm_p, k.trust_min_norm), norm_r = root(S[-1]);
-    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.trust_max_norm), d = x == 0 ? 1 : x;
+    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
+    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
     const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_, longest = at_least(norm_p, size * norm_r);
-    const bool there = (norm_p > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm_p / (there ? longest : 1) : 1, short_ = size * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_;
+    const double size = k.lr * ratio_, longest = at_least(norm, size * norm_);
+    const bool there = (norm > 0) & (longest > 0);
+    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
+    const double f = there ? norm / (there ? longest : 1) : 1, short_ = size * f;
+    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = ratio_;
   }
 
   static void answer_1_keep_norm_true(const Numbers&, In S, In, Out a, Out) {
-    const double norm = root(S[-1]), norm_p = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_p > 0);
+    const double norm = root(S[-1]), norm_ = root(S[-3]);
+    const bool cancels = (norm == 0) & (norm_ > 0);
     const double first = cancels ? 0 : a[2], second = cancels ? 0 : a[3];
-    const bool there = (norm_p > 0) & (norm > 0);
-    const double more = there ? (norm_p - (there ? norm : 1)) / (there ? norm : 1) : 0;
+    const bool there = (norm_ > 0) & (norm > 0);
+    const double more = there ? (norm_ - (there ? norm : 1)) / (there ? norm : 1) : 0;
     a[4] = first; a[5] = second; a[6] = more;
   }
 
   static void answer_0_with_norm_keep_norm_first(const Numbers& k, In S, In old, Out a, Out to) {
-    const double norm_p = root(S[-2]), R_ = old[0] == 0 ? norm_p : old[0], w = at_least(norm_p, k.trust_min_norm);
-    const double norm_r = root(S[-1]), x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.trust_max_norm);
+    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], w = at_least(norm, k.trust_min_norm);
+    const double norm_ = root(S[-1]), x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm);
     const double d = x == 0 ? 1 : x, ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
     const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_, longest = at_least(norm_p, size * norm_r);
+    const double size = k.lr * ratio_, longest = at_least(norm, size * norm_);
     const bool there = (R_ > 0) & (longest > 0);
     const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
     const double f = there ? R_ / (there ? longest : 1) : 1, short_ = size * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_;
+    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = ratio_;
   }
 
   static void answer_1_with_norm_keep_norm_first(const Numbers&, In S, In old, Out a, Out) {
-    const double norm = root(S[-1]), norm_p = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_p > 0);
-    const double R_ = old[0] == 0 ? norm_p : old[0];
-    const bool there = (R_ > 0) & (norm_p > 0);
-    const double first = cancels ? (there ? (R_ - (there ? norm_p : 1)) / (there ? norm_p : 1) : 0) : a[2];
+    const double norm = root(S[-1]), norm_ = root(S[-3]);
+    const bool cancels = (norm == 0) & (norm_ > 0);
+    const double R_ = old[0] == 0 ? norm_ : old[0];
+    const bool there = (R_ > 0) & (norm_ > 0);
+    const double first = cancels ? (there ? (R_ - (there ? norm_ : 1)) / (there ? norm_ : 1) : 0) : a[2];
     const double second = cancels ? 0 : a[3];
     const bool there_ = (R_ > 0) & (norm > 0);
     const double more = there_ ? (R_ - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
@@ -213,7 +213,7 @@ template <class T> struct Lamb : Usual {
   }
 
   static void remember_with_norm_keep_norm_first(const Numbers&, In S, In old, Out to) {
-    const double norm_p = root(S[-3]), R_ = old[0] == 0 ? norm_p : old[0];
+    const double norm = root(S[-3]), R_ = old[0] == 0 ? norm : old[0];
     to[0] = R_;
   }
 };

@@ -2,8 +2,8 @@
 
 // What Lans computes before it reads a tensor, in this order.
 struct LansNumbers {
-  double b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, trust_min_norm, trust_max_norm, trust_eps, trust_low,
-  trust_high, trust_undefined, trust_adapts;
+  double b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, max_norm, trust_min_norm, trust_low, trust_high,
+  trust_undefined, trust_adapts;
 };
 
 template <class T> struct Lans : Usual {
@@ -64,11 +64,11 @@ template <class T> struct Lans : Usual {
 
   static void answer_1(const Numbers& k, In S, In, Out a, Out to) {
     const double norm_p = root(S[-3]), w = at_least(norm_p, k.trust_min_norm), norm_r = root(S[-2]);
-    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.trust_max_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
+    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
+    const double ratio = at_most(at_least(phi / d, k.trust_low), k.trust_high);
     const double ratio_r = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
     const double norm_c = root(S[-1]), y = at_least(norm_c, k.trust_min_norm), d_ = y == 0 ? 1 : y;
-    const double ratio_ = at_most(at_least(phi / (d_ + k.trust_eps), k.trust_low), k.trust_high);
+    const double ratio_ = at_most(at_least(phi / d_, k.trust_low), k.trust_high);
     const double ratio_c = k.trust_adapts == 0 ? 1 : (((w != 0) & (y != 0)) ? ratio_ : k.trust_undefined);
     a[1] = k.lr_r * ratio_r; a[2] = k.lr_c * ratio_c; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_r;
   }

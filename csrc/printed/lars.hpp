@@ -2,8 +2,8 @@
 
 // What Lars computes before it reads a tensor, in this order.
 struct LarsNumbers {
-  double l2, lam, lam_x, lam_w, eta, eps, unit, lr, damped, mu, pace, trust_min_norm, trust_max_norm, trust_eps,
-  trust_low, trust_high, trust_undefined, trust_adapts;
+  double l2, lam, lam_x, lam_w, eta, eps, unit, lr, damped, mu, pace, whole, trust_min_norm, trust_low, trust_high,
+  trust_undefined, trust_adapts;
 };
 
 template <class T> struct Lars : Usual {
@@ -185,19 +185,19 @@ template <class T> struct Lars : Usual {
   }
 
   static void answer_1_keep_norm_true(const Numbers& k, In S, In, Out a, Out) {
-    const double norm_p = root(S[-2]), norm_b = root(S[-1]), longest = at_least(norm_p, k.pace * norm_b);
-    const bool there = (norm_p > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm_p / (there ? longest : 1) : 1, short_ = k.pace * f;
+    const double norm = root(S[-2]), norm_ = root(S[-1]), longest = at_least(norm, k.pace * norm_);
+    const bool there = (norm > 0) & (longest > 0);
+    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
+    const double f = there ? norm / (there ? longest : 1) : 1, short_ = k.pace * f;
     a[2] = f_less_1; a[3] = short_;
   }
 
   static void answer_2_keep_norm_true(const Numbers&, In S, In, Out a, Out) {
-    const double norm = root(S[-1]), norm_p = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_p > 0);
+    const double norm = root(S[-1]), norm_ = root(S[-3]);
+    const bool cancels = (norm == 0) & (norm_ > 0);
     const double first = cancels ? 0 : a[2], second = cancels ? 0 : a[3];
-    const bool there = (norm_p > 0) & (norm > 0);
-    const double more = there ? (norm_p - (there ? norm : 1)) / (there ? norm : 1) : 0;
+    const bool there = (norm_ > 0) & (norm > 0);
+    const double more = there ? (norm_ - (there ? norm : 1)) / (there ? norm : 1) : 0;
     a[4] = first; a[5] = second; a[6] = more;
   }
 
@@ -233,16 +233,16 @@ template <class T> struct Lars : Usual {
   }
 
   static void answer_0_keep_norm_true_adapt_false(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-2]), norm_b = root(S[-1]), longest = at_least(norm_p, k.pace * norm_b);
-    const bool there = (norm_p > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm_p - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm_p / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = 1;
+    const double norm = root(S[-2]), norm_ = root(S[-1]), longest = at_least(norm, k.pace * norm_);
+    const bool there = (norm > 0) & (longest > 0);
+    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
+    const double f = there ? norm / (there ? longest : 1) : 1, short_ = k.pace * f;
+    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = 1;
   }
 
   static void answer_1_with_norm_keep_norm_first(const Numbers& k, In S, In old, Out a, Out) {
-    const double norm_p = root(S[-2]), R_ = old[0] == 0 ? norm_p : old[0], norm_b = root(S[-1]);
-    const double longest = at_least(norm_p, k.pace * norm_b);
+    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], norm_ = root(S[-1]);
+    const double longest = at_least(norm, k.pace * norm_);
     const bool there = (R_ > 0) & (longest > 0);
     const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
     const double f = there ? R_ / (there ? longest : 1) : 1, short_ = k.pace * f;
@@ -250,11 +250,11 @@ template <class T> struct Lars : Usual {
   }
 
   static void answer_2_with_norm_keep_norm_first(const Numbers&, In S, In old, Out a, Out) {
-    const double norm = root(S[-1]), norm_p = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_p > 0);
-    const double R_ = old[0] == 0 ? norm_p : old[0];
-    const bool there = (R_ > 0) & (norm_p > 0);
-    const double first = cancels ? (there ? (R_ - (there ? norm_p : 1)) / (there ? norm_p : 1) : 0) : a[2];
+    const double norm = root(S[-1]), norm_ = root(S[-3]);
+    const bool cancels = (norm == 0) & (norm_ > 0);
+    const double R_ = old[0] == 0 ? norm_ : old[0];
+    const bool there = (R_ > 0) & (norm_ > 0);
+    const double first = cancels ? (there ? (R_ - (there ? norm_ : 1)) / (there ? norm_ : 1) : 0) : a[2];
     const double second = cancels ? 0 : a[3];
     const bool there_ = (R_ > 0) & (norm > 0);
     const double more = there_ ? (R_ - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
@@ -262,17 +262,17 @@ template <class T> struct Lars : Usual {
   }
 
   static void remember_with_norm_keep_norm_first(const Numbers&, In S, In old, Out to) {
-    const double norm_p = root(S[-3]), R_ = old[0] == 0 ? norm_p : old[0];
+    const double norm = root(S[-3]), R_ = old[0] == 0 ? norm : old[0];
     to[0] = R_;
   }
 
   static void answer_0_with_norm_keep_norm_first_adapt_false(const Numbers& k, In S, In old, Out a, Out to) {
-    const double norm_p = root(S[-2]), R_ = old[0] == 0 ? norm_p : old[0], norm_b = root(S[-1]);
-    const double longest = at_least(norm_p, k.pace * norm_b);
+    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], norm_ = root(S[-1]);
+    const double longest = at_least(norm, k.pace * norm_);
     const bool there = (R_ > 0) & (longest > 0);
     const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
     const double f = there ? R_ / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = 1;
+    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = 1;
   }
 };
 

@@ -5,6 +5,7 @@
 #include "lamb.hpp"
 #include "lans.hpp"
 #include "lars.hpp"
+#include "lion.hpp"
 #include "novograd.hpp"
 #include "sgd.hpp"
 #include "stableadamw.hpp"
@@ -39,6 +40,10 @@
   X(LarsKeepNormTrueAdaptFalse) \
   X(LarsWithNormKeepNormFirst) \
   X(LarsWithNormKeepNormFirstAdaptFalse) \
+  X(Lion) \
+  X(LionAdaptTrue) \
+  X(LionCautionTrue) \
+  X(LionCautionTrueAdaptTrue) \
   X(NovoGrad) \
   X(SGD) \
   X(SGDWithMomentumBuffer) \

@@ -121,6 +121,16 @@ def eps_root_option() -> Any:
     return option(0.0, number(0), "Added inside the root of the denominator.", way_out)
 
 
+def adapt_option(default: bool) -> Any:
+    """Declare for which tensors a trust ratio is used."""
+    return option(
+        default,
+        one_of(True, False, "decayed"),
+        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed").',
+        'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hyper(Checked):
     """Options of every rule, and the machinery of all options."""
@@ -250,12 +260,7 @@ class NumberOfLayer(Hyper):
 class TrustRatio(Hyper):
     """A ratio of norms that scales the step of each tensor."""
 
-    adapt: Adapt = option(
-        True,
-        one_of(True, False, "decayed"),
-        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed").',
-        'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
-    )
+    adapt: Adapt = adapt_option(True)
     trust_clip: Bounds | None = option(
         None,
         pair(OFF, OFF, ordered=True) | NONE,
@@ -307,8 +312,8 @@ class L2Penalty(Hyper):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptNorm(NumberOfLayer):
-    """Weights that keep their norm."""
+class StepLength(TrustRatio, NumberOfLayer):
+    """How long the step of a tensor is, once its direction is known."""
 
     keep_norm: bool | Literal["first"] = option(
         False,
@@ -317,10 +322,29 @@ class KeptNorm(NumberOfLayer):
         '("first"); arXiv 2606.16899.',
         'Pass True for the norm before each step, "first" for that before the first step, or False.',
     )
+    radial: float | None = option(
+        None,
+        number(0, 1) | NONE,
+        "The factor on the part of a step that is along the weights, and so changes their norm; None leaves it.",
+        "Pass 0 to take that part out, a number below 1 to make it smaller, or None.",
+    )
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        both = bool(self.keep_norm) and self.radial is not None
+        yield both, "radial", f"None with keep_norm={self.keep_norm!r}", "Drop one of them: both hold the norm."
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         needed: Any = self
         return super().fit(shape, block_dims, machine_eps) if needed.keep_norm == "first" else self
+
+    def shape_of_norm(self, shape: Shape) -> Shape | None:
+        """Return the shape of the norms that a tensor of this shape keeps."""
+        return self.layer_shape(shape) if self.keep_norm == "first" else None
+
+    @property
+    def has_kernels(self) -> bool:
+        return self.radial is None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -309,6 +309,21 @@ _ALL = (
         "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
         "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
     ),
+    Preset("paper.Lion", "Lion", {}, "arXiv 2302.06675: our defaults."),
+    Preset("optax.lion", "Lion", {"weight_decay": 1e-3}, "the paper; decay 1e-3."),
+    Preset(
+        "lion_pytorch.Lion",
+        "Lion",
+        {"decay": "decoupled"},
+        "the paper, with decay before the step; with decoupled_weight_decay, pass its weight_decay over its first lr.",
+    ),
+    Preset(
+        "timm.Lion",
+        "Lion",
+        {"decay": "decoupled"},
+        "the paper, with decay before the step.",
+        "corrected_weight_decay, and signs of real and imaginary parts of their own.",
+    ),
     Preset("paper.NovoGrad", "NovoGrad", {}, "arXiv 1905.11286: our defaults."),
     Preset("optax.novograd", "NovoGrad", {"betas": (0.9, 0.25), "eps": 1e-6}, "the paper; β = (0.9, 0.25), eps 1e-6."),
     Preset(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, case_of
 from contract.apis import Torch, arrays
 from numpy.testing import assert_allclose
 
 each = pytest.mark.parametrize("name", [case.name for case in CASES if "keep_norm" in case.options])
 hows = pytest.mark.parametrize("how", [True, "first"])
 SMALL = {"NumPy": 1e-6, "Torch": 1e-6, "Paddle": 1e-6, "MLX": 1e-6, "Jax": 1e-5}  # optax rounds for a second time
-RATE = {"Lamb": 1e-2, "Lars": 10.0}
-LONG = {"Lamb": {}, "Lars": {"trust_coefficient": 1.0}}  # with which a step is as long as lr times the weights
+RATE = 1e-2
 W = {"w": (40, 30)}
 pytestmark = pytest.mark.offers("functions")
 
@@ -40,7 +39,7 @@ def changed(run, w):
 @each
 @hows
 def test_over_many_steps_the_norm_does_not_drift(api, engine, name, how):
-    run = api.make(name, arrays(0, W), dtype="float32", engine=engine, lr=RATE[name], keep_norm=how)
+    run = api.make(name, arrays(0, W), dtype="float32", engine=engine, lr=RATE, **case_of(name).relative, keep_norm=how)
     start = run.weights()["w"]
     norms = stepped(run, 300)
     small = 1e-6 if how == "first" else 5e-6  # or else roundings add up, of which optax's are one more
@@ -52,7 +51,7 @@ def test_over_many_steps_the_norm_does_not_drift(api, engine, name, how):
 @hows
 def test_what_others_did_to_the_weights_is_kept_or_undone(api, engine, name, how):
     """True keeps the norm before each step, and "first" that before the first."""
-    run = api.make(name, arrays(1, W), dtype="float32", engine=engine, lr=RATE[name], keep_norm=how)
+    run = api.make(name, arrays(1, W), dtype="float32", engine=engine, lr=RATE, **case_of(name).relative, keep_norm=how)
     [first] = stepped(run, 1)
     assert_allclose(first, norm(arrays(1, W)["w"]), rtol=SMALL[api.name])
     doubled = changed(run, 2 * run.weights()["w"])
@@ -67,7 +66,7 @@ def test_what_others_did_to_the_weights_is_kept_or_undone(api, engine, name, how
 def test_steps_of_any_length_keep_the_norm(api, engine, name, how, length):
     """Also far longer than the weights, beside which the sums of squares have no digit of these."""
     w = {"w": 1e-9 * arrays(0, W)["w"]}
-    run = api.make(name, w, dtype="float32", engine=engine, lr=length, keep_norm=how, **LONG[name])
+    run = api.make(name, w, dtype="float32", engine=engine, lr=length, keep_norm=how, **case_of(name).relative)
     assert_allclose(stepped(run, 3), norm(w["w"]), rtol=SMALL[api.name])
 
 
@@ -77,7 +76,7 @@ def test_steps_of_any_length_keep_the_norm(api, engine, name, how, length):
 @pytest.mark.parametrize("close", [0.0, 1e-6, 1e-3])
 def test_steps_that_all_but_cancel_the_weights_keep_the_norm(api, engine, name, how, close):
     w = np.sign(arrays(0, W)["w"])
-    options = {"lr": 1 - close, "keep_norm": how, **LONG[name]}
+    options = {"lr": 1 - close, "keep_norm": how, **case_of(name).relative}
     run = api.make(name, {"w": w}, dtype="float32", engine=engine, **options)
     run.step({"w": w * (1 + close * np.random.default_rng(1).random(w.shape))})
     assert_allclose(norm(run.weights()["w"]), norm(w), rtol=1e-6)
@@ -89,7 +88,9 @@ def test_steps_that_all_but_cancel_the_weights_keep_the_norm(api, engine, name, 
 @pytest.mark.offers("blocks")
 def test_each_block_keeps_its_own_norm(api, name):
     w = arrays(0, {"w": (3, 8, 5)})["w"] * np.array([1.0, 10.0, 0.1]).reshape(3, 1, 1)
-    run = api.make(name, {"w": w}, dtype="float32", lr=RATE[name], keep_norm="first", blocks={"w": "each"})
+    run = api.make(
+        name, {"w": w}, dtype="float32", lr=RATE, **case_of(name).relative, keep_norm="first", blocks={"w": "each"}
+    )
     stepped(run, 20)
     of_each = [np.linalg.norm(one.reshape(3, -1), axis=1) for one in (w, run.weights()["w"])]
     assert_allclose(*of_each, rtol=1e-6)
@@ -108,7 +109,7 @@ def test_in_bfloat16_the_norm_does_not_drift(name):
     """Each step's rounding shows in its norm, and no step's in another's; its variance adds some millionths to all."""
     w, options = arrays(0, {"w": (256, 256)}), {"keep_norm": "first", "rounding": "stochastic", "seed": 1}
     torch = pytest.importorskip("torch")
-    opt = Torch().make(name, w, dtype="bfloat16", lr=RATE[name], **options).opt
+    opt = Torch().make(name, w, dtype="bfloat16", lr=RATE, **case_of(name).relative, **options).opt
     [p], draw, norms = opt.param_groups[0]["params"], torch.Generator().manual_seed(0), []
     before = float(p.detach().double().norm())
     for _ in range(10_000):

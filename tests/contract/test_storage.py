@@ -179,7 +179,11 @@ def _alike(ours: np.ndarray, theirs: np.ndarray, field: str) -> None:
 @forms
 @pytest.mark.offers("in_place")
 def test_the_path_is_near_that_in_float32(api, case, form):
-    """0.12 of its length in 8 bits, 0.02 in bfloat16; weights of small tensors, and what has no state, are the same."""
+    """0.12 of its length in 8 bits, 0.02 in bfloat16; weights of small tensors, and what has no state, are the same.
+
+    Where a step jumps, the sign of one of few numbers is 0.04 of the length.
+    """
+    small = 0.04 if case.jumps else 0.02
     options = {key: x for key, x in case.usual().items() if key in ("lr", "relative_step")}
     start, runs = arrays(0, SHAPES), []
     for stored in ({}, {"state_dtype": form}):
@@ -188,7 +192,7 @@ def test_the_path_is_near_that_in_float32(api, case, form):
     for name in SHAPES:
         error = np.linalg.norm(near[name] - path[name]) / np.linalg.norm(path[name] - start[name])
         few = {x.dtype.name for x in runs[1].state()[name].values()} & {"int8", "uint8", "bfloat16"}
-        assert (0 < error < (0.12 if form == "int8" else 0.02)) if few else error < 1e-5, (name, error)
+        assert (0 < error < (0.12 if form == "int8" else small)) if few else error < 1e-5, (name, error)
 
 
 @pytest.mark.parametrize("engine", [None, "rule"])

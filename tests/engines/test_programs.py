@@ -219,7 +219,8 @@ def reached(case, options):
     """All that engines learn of settings: the program, rows and columns, how state is kept, and numbers of steps."""
     job = make_job(case, case.hyper(**options), SHAPE, (), 0)
     steps = [programs.numbers(job.h, now_of(job.h, t)) for t in range(1, 5)]
-    return compiled.form_of(job), structures.presence_of(job.state), job.h.state_dtypes(), steps
+    program = compiled.form_of(job) if job.h.has_kernels else None
+    return program, structures.presence_of(job.state), job.h.state_dtypes(), steps
 
 
 @of_each

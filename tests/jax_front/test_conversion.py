@@ -30,6 +30,7 @@ OF_OPTAX = {
     "NovoGrad": (optax.novograd, {"weight_decay": 0.1}),
     "AdamW": (optax.adamw, {"weight_decay": 0.1}),
     "SGD": (optax.sgd, {"momentum": 0.9}),
+    "Lion": (optax.lion, {"weight_decay": 0.1}),
 }
 
 

@@ -9,7 +9,7 @@ from draws import seeds
 from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 from layerwise import preset
-from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, NovoGrad
+from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, Lion, NovoGrad
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -167,6 +167,16 @@ def adamw(draw):
     )
 
 
+def lion(draw):
+    mask, decay = masked(draw)
+    lr, b1, b2 = scheduled(draw, 1e-4, 1e-1), draw.of(0.0, 0.5, 0.9), draw.of(0.0, 0.95, 0.99)
+    weight_decay = draw.of(0.0, scheduled(draw, 1e-3, 1.0))
+    return (
+        {"learning_rate": lr, "b1": b1, "b2": b2, "mask": mask, "weight_decay": weight_decay},
+        {"lr": lr, "betas": (b1, b2), "weight_decay": weight_decay} | ({"decay": decay} if decay else {}),
+    )
+
+
 def sgd(draw):
     lr, momentum, nesterov = scheduled(draw, 1e-2, 1.0), draw.of(None, 0.0, 0.5, 0.9), draw.of(True, False)
     return (
@@ -182,6 +192,7 @@ CASES = {
     "lars": (optax.lars, Lars, preset("optax.lars"), lars),
     "adafactor": (optax.adafactor, Adafactor, preset("optax.adafactor"), adafactor),
     "novograd": (optax.novograd, NovoGrad, preset("optax.novograd"), novograd),
+    "lion": (optax.lion, Lion, preset("optax.lion"), lion),
 }
 
 

@@ -25,7 +25,7 @@ KINDS = {
     "sinkgd": numpy.SinkGD,
     "scale": numpy.ScaleSGD,
 }
-KINDS |= {"novograd": numpy.NovoGrad, "adam_mini": numpy.AdamMini, "adamh": numpy.Lamb}
+KINDS |= {"lion": numpy.Lion, "novograd": numpy.NovoGrad, "adam_mini": numpy.AdamMini, "adamh": numpy.Lamb}
 
 # The first step at which a tensor differs in the runs that say they differ; from then on it stays apart.
 DIFFERS = {
@@ -52,6 +52,8 @@ PRESETS = {
     "apex.RefLAMB": "apex.FusedLAMB-nvlamb",
     "t5x.Adafactor": "t5x.Adafactor",
     "timm.NvNovoGrad": "timm.NvNovoGrad",
+    "timm.Lion": "timm.Lion",
+    "lion_pytorch.Lion": "lion_pytorch.Lion",
     "timm.AdafactorBigVision": "timm.AdafactorBigVision",
     "big_vision.scale_by_adafactor": "big_vision.scale_by_adafactor",
     "mem_eff_pt.SCALE": "mem_eff_pt.SCALE",
@@ -63,6 +65,7 @@ PRESETS = {
 DECIDES = {
     "always_adapt": ["adapt"],
     "decoupled_decay": ["decay"],
+    "decoupled_weight_decay": ["weight_decay"],
     "corrected_weight_decay": ["peak_lr"],
     "betas": ["betas", "beta3"],
     "beta_1": ["betas"],

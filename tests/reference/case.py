@@ -22,6 +22,7 @@ SHARED: dict[str, tuple[Any, ...]] = {
     "maximize": (False, True),
     "caution": (False, True),
     "keep_norm": (False, True, "first"),
+    "radial": (None, 0.0, 0.6),
 }
 
 
@@ -33,6 +34,11 @@ def floor_below_bound(options: Options) -> Options:
     """Return the options without a floor under both norms that is above the bound of the weights'."""
     too_high = options["max_weight_norm"] is not None and options["min_norm"] > options["max_weight_norm"]
     return {**options, "min_norm": 0.0} if too_high else options
+
+
+def one_hold_of_norm(options: Options) -> Options:
+    """Return the options without a brake of the norm if they keep it."""
+    return {**options, "radial": None} if options["keep_norm"] else options
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Case:
         limits: Holds the rule against an optimizer that it becomes under some options; None if there is none.
         consistent: Options drawn at random, made free of contradictions.
         measured: Options under which a first step is as long as lr·trust_ratio·update_norm says.
+        relative: Options under which a step of any direction is lr times as long as the weights.
+        jumps: Whether a step jumps where a number changes its sign.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
         shows_with: By option, or (option, value), options beside which it shows, where it does not show alone.
@@ -61,6 +69,8 @@ class Case:
     limits: Callable[[World], None] | None = None
     consistent: Callable[[Options], Options] = unchanged
     measured: Options = field(default_factory=dict)
+    relative: Options = field(default_factory=dict)
+    jumps: bool = False
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02
     shows_with: dict[Any, Options] = field(default_factory=dict)

@@ -10,10 +10,10 @@ import torch
 
 from layerwise.rules import lamb as rule
 
-from .case import Case, Options, floor_below_bound
+from .case import Case, Options, floor_below_bound, one_hold_of_norm
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, divide, indices, norm, with_norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm, stepped
 
 
 class Lamb(Stepper):
@@ -39,6 +39,7 @@ class Lamb(Stepper):
         l2=0,
         caution=False,
         keep_norm=False,
+        radial=None,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -62,6 +63,7 @@ class Lamb(Stepper):
         self.peak_lr = peak_lr
         self.caution = caution
         self.keep_norm = keep_norm
+        self.radial = radial
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -83,14 +85,7 @@ class Lamb(Stepper):
         rate = lr * ratio
         if self.bias_correction == "lr":
             rate = rate * math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
-        new_p = np.empty(p.shape)
-        for i in indices(p):
-            new_p[i] = p[i] - rate * r[i]
-        if self.keep_norm == "first":
-            state["R"] = state.get("R") or weight_norm
-        if self.keep_norm:
-            wanted = state["R"] if self.keep_norm == "first" else weight_norm
-            new_p = with_norm(new_p if norm(new_p) > 0 else p, wanted)
+        new_p = stepped(state, p, r, rate, self.keep_norm, self.radial)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def with_decay(self, x, p, factor):
@@ -201,7 +196,7 @@ def _limits(world: Any) -> None:
 
 
 def _consistent(options: Options) -> Options:
-    options = floor_below_bound(options)
+    options = one_hold_of_norm(floor_below_bound(options))
     if options["peak_lr"] is not None:
         options = {**options, "decay": "decoupled"}
     return {**options, "keep_norm": False} if options["decay"] == "decoupled" else options

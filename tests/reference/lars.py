@@ -9,10 +9,10 @@ import torch
 
 from layerwise.rules import lars as rule
 
-from .case import Case, Options
+from .case import Case, Options, one_hold_of_norm
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, divide, indices, norm, with_norm
+from .tensors import agreeing, at_least, clip, divide, indices, norm, stepped
 
 
 class Lars(Stepper):
@@ -36,6 +36,7 @@ class Lars(Stepper):
         l2=0,
         caution=False,
         keep_norm=False,
+        radial=None,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -57,6 +58,7 @@ class Lars(Stepper):
         self.l2 = l2
         self.caution = caution
         self.keep_norm = keep_norm
+        self.radial = radial
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -76,19 +78,25 @@ class Lars(Stepper):
         direction, found = self.momentum_direction(state, u, t), {}
         if self.caution:
             direction, found["agreeing"] = agreeing(direction, with_l2)
-        new_p = np.empty(p.shape)
-        for i in indices(p):
-            new_p[i] = p[i] - (direction[i] if self.lr_in_momentum else lr * direction[i])
-        if self.keep_norm == "first":
-            state["R"] = state.get("R") or weight_norm
-        if self.keep_norm:
-            wanted = state["R"] if self.keep_norm == "first" else weight_norm
-            new_p = with_norm(new_p if norm(new_p) > 0 else p, wanted)
+        if self.adapt == "step":
+            update_norm = norm(direction)
+            ratio = self.ratio_of_step(weight_norm, update_norm)
+            size = lr * self.eta * ratio
+        else:
+            size = 1.0 if self.lr_in_momentum else lr
+        new_p = stepped(state, p, direction, size, self.keep_norm, self.radial)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
+
+    def ratio_of_step(self, weight_norm, update_norm):
+        """‖p‖ / (‖b‖ + eps), no norm below min_norm"""
+        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
+        if weight_norm == 0 or update_norm == 0:
+            return self.zero_norm_ratio
+        return weight_norm / (update_norm + self.eps)
 
     def trust_ratio(self, weight_norm, update_norm, lr, lam):
         """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip; no norm below min_norm"""
-        if self.adapt is False or (self.adapt == "decayed" and lam == 0):
+        if self.adapt in (False, "step") or (self.adapt == "decayed" and lam == 0):
             return 1.0
         weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
         if weight_norm == 0 or update_norm == 0:
@@ -129,10 +137,14 @@ OPTIONS = {
     "norm": ("split", "decayed"),
     "lr_in_momentum": (True, False),
     "trust_clip": (None, (0.5, 1.5), (None, 0.9)),
+    "adapt": (True, False, "decayed", "step"),
 }
 
 
 def _consistent(options: Options) -> Options:
+    options = one_hold_of_norm(options)
+    if options["adapt"] == "step":
+        options = {**options, "trust_clip": None, "norm": "split"}
     if options["nesterov"]:
         return {**options, "momentum": options["momentum"] or 0.9, "dampening": 0.0}
     return options
@@ -189,6 +201,7 @@ CASE = Case(
     properties=_properties,
     limits=_limits,
     consistent=_consistent,
+    relative={"trust_coefficient": 1.0},
     learns_at=0.2,
     shows_with={"norm": {"weight_decay": 0.1}, "max_grad_norm_per_tensor": {"eps": 0.1}},
 )

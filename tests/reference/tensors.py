@@ -52,6 +52,21 @@ def with_norm(x, wanted):
     return out
 
 
+def stepped(state, p, r, size, keep_norm, radial):
+    """p − size·r with a part of the step along p taken out, or with the norm that p keeps."""
+    weight_norm, out = norm(p), np.empty(p.shape)
+    along = math.fsum([p[i] * r[i] for i in indices(p)])
+    excess = 0.0 if radial is None or weight_norm == 0 else (1 - radial) * along / weight_norm**2
+    for i in indices(p):
+        out[i] = p[i] - size * (r[i] - excess * p[i])
+    if keep_norm == "first":
+        state["R"] = state.get("R") or weight_norm
+    if keep_norm:
+        wanted = state["R"] if keep_norm == "first" else weight_norm
+        out = with_norm(out if norm(out) > 0 else p, wanted)
+    return out
+
+
 def agreeing(u, g):
     """u where its sign is g's, 0 elsewhere, over the share of such elements or 0.001 if that is less; and the share."""
     agree = {i: math.copysign(1, u[i]) == math.copysign(1, g[i]) and u[i] != 0 and g[i] != 0 for i in indices(u)}

@@ -22,6 +22,7 @@ from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import lion as lion_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -36,6 +37,7 @@ __all__ = [
     "LambState",
     "LansState",
     "LarsState",
+    "LionState",
     "NovoGradState",
     "SGDState",
     "ScaleSGDState",
@@ -48,6 +50,7 @@ __all__ = [
     "lamb",
     "lans",
     "lars",
+    "lion",
     "novograd",
     "scalesgd",
     "sgd",
@@ -455,12 +458,13 @@ def lamb(
     grad_averaging: bool = True,
     trust_eps: Number = 0.0,
     max_weight_norm: Number | None = None,
+    l2: Number = 0.0,
+    keep_norm: bool | Literal["first"] = False,
+    radial: Number | None = None,
     adapt: Adapt = True,
     trust_clip: Bounds | None = None,
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
-    l2: Number = 0.0,
-    keep_norm: bool | Literal["first"] = False,
     caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
@@ -499,14 +503,16 @@ def lamb(
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
-        l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -642,15 +648,16 @@ def lars(
     momentum: Number = 0.9,
     nesterov: bool = False,
     *,
+    adapt: Adapt | Literal["step"] = True,
     dampening: Number = 0.0,
     norm: Literal["split", "decayed"] = "decayed",
     trust_clip: tuple[Number | None, Number] | None = None,
     lr_in_momentum: bool = True,
-    adapt: Adapt = True,
+    keep_norm: bool | Literal["first"] = False,
+    radial: Number | None = None,
     zero_norm_ratio: Number = 1.0,
     min_norm: Number = 0.0,
     l2: Number = 0.0,
-    keep_norm: bool | Literal["first"] = False,
     caution: bool = False,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
@@ -681,18 +688,21 @@ def lars(
         trust_ratio_mask: The parameters that use the trust ratio, in the same form as the mask of weight decay.
         momentum: Decay rate of the momentum buffer; 0 means no buffer.
         nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed"); "step" makes the whole step, momentum and all, exactly learning_rate·trust_coefficient·‖p‖
+            long.
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         norm: Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio divided by learning_rate; None as low means no lower
             bound.
         lr_in_momentum: Multiply by learning_rate inside the momentum buffer (the paper), not outside.
-        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
-            ("decayed").
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
         l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -713,6 +723,102 @@ def lars(
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
     return make(lars_rule, lars_rule.Lars, LarsState, locals())
+
+
+class LionState(NamedTuple):
+    """State of `lion`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `exp_avg` in the other APIs.
+        norm: A tree, called `norm` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    norm: Any
+    stats: Any = None
+
+
+@explained
+def lion(
+    learning_rate: Rate,
+    b1: Number = 0.9,
+    b2: Number = 0.99,
+    mu_dtype: Any = None,
+    weight_decay: Rate = 0.001,
+    mask: ByLeaf = None,
+    *,
+    adapt: Adapt = False,
+    decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+    keep_norm: bool | Literal["first"] = False,
+    radial: Number | None = None,
+    trust_clip: Bounds | None = None,
+    zero_norm_ratio: Number = 1.0,
+    min_norm: Number = 0.0,
+    caution: bool = False,
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    trust_ratio_mask: ByLeaf = None,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
+
+    Of the documentation, the page "Lion" has the formula with every option, and the page "JAX API" is the guide.
+    The first 6 arguments are those of optax.lion.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        b1: The first of the two: decay rates of the first moment m and of the second moment v.
+        b2: The second of the two: decay rates of the first moment m and of the second moment v.
+        mu_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        trust_ratio_mask: The parameters that use the trust ratio, in the same form as the mask of weight decay.
+        blocks: Blocks within leaves, in the same form as the masks; each is a layer.
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
+        stats: Store the measurements of each step in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the mesh axes that shard parameters.
+        specs: Under shard_map, the sharded dimensions of each parameter.
+    """
+    return make(lion_rule, lion_rule.Lion, LionState, locals())
 
 
 class NovoGradState(NamedTuple):

@@ -20,6 +20,7 @@ from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import lion as lion_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -37,6 +38,7 @@ __all__ = [
     "Lamb",
     "Lans",
     "Lars",
+    "Lion",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -339,14 +341,16 @@ class Lamb(Optimizer):
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
-        l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         maximize: Maximize the objective: negate the gradient first.
@@ -381,12 +385,13 @@ class Lamb(Optimizer):
         grad_averaging: bool = True,
         trust_eps: float = 0.0,
         max_weight_norm: float | None = None,
+        l2: float = 0.0,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         adapt: Adapt = True,
         trust_clip: Bounds | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
-        l2: float = 0.0,
-        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         maximize: bool = False,
         beta_1: float | None = None,
@@ -483,19 +488,21 @@ class Lars(Optimizer):
         momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
         trust_coefficient: The factor on the trust ratio (η in the paper).
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed"); "step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.
         eps: Added to the denominator of the trust ratio.
         nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         norm: Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio divided by lr; None as low means no lower bound.
         lr_in_momentum: Multiply by lr inside the momentum buffer (the paper), not outside.
-        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
-            ("decayed").
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
         l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         maximize: Maximize the objective: negate the gradient first.
@@ -521,20 +528,93 @@ class Lars(Optimizer):
         weight_decay: float | None = 0.0,
         trust_coefficient: float = 0.001,
         *,
+        adapt: Adapt | Literal["step"] = True,
         eps: float = 0.0,
         nesterov: bool = False,
         dampening: float = 0.0,
         norm: Literal["split", "decayed"] = "split",
         trust_clip: tuple[float | None, float] | None = None,
         lr_in_momentum: bool = True,
-        adapt: Adapt = True,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
-        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         maximize: bool = False,
         epsilon: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
+
+    Of the documentation, the page "Lion" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
+        betas: Decay rates of the first moment m and of the second moment v.
+        weight_decay: Weight decay λ.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        maximize: Maximize the objective: negate the gradient first.
+        beta_1: Keras's name for the first of `betas`.
+        beta_2: Keras's name for the second of `betas`.
+        clipnorm: Scale each variable's gradient down to at most this norm.
+        clipvalue: Clip every element of the gradient to [-c, c].
+        global_clipnorm: Scale all gradients down to at most this common norm.
+        use_ema: Keep a moving average of the weights.
+        ema_momentum: Decay rate of that average.
+        ema_overwrite_frequency: Put the average in the weights every so many steps.
+        loss_scale_factor: What the loss was multiplied with, and gradients are not.
+        gradient_accumulation_steps: Step with the mean gradient of so many batches.
+        name: The name of the optimizer and its variables.
+    """
+
+    _rule, _hyper = lion_rule, lion_rule.Lion
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: Rate = 0.0001,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float | None = 0.0,
+        *,
+        adapt: Adapt = False,
+        decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+        momentum_dtype: Any = None,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
+        caution: bool = False,
+        maximize: bool = False,
+        beta_1: float | None = None,
+        beta_2: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

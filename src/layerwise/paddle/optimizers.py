@@ -19,6 +19,7 @@ from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import lion as lion_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -39,6 +40,7 @@ __all__ = [
     "Lamb",
     "Lans",
     "Lars",
+    "Lion",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -357,14 +359,16 @@ class Lamb(Optimizer):
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        l2: L2 penalty, added to the gradient in addition to lamb_weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         adapt: Use the trust ratio for all tensors (True), for none (False), or where lamb_weight_decay is not 0
             ("decayed"). None is as always_adapt says.
         trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
-        l2: L2 penalty, added to the gradient in addition to lamb_weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -402,12 +406,13 @@ class Lamb(Optimizer):
         grad_averaging: bool = True,
         trust_eps: float = 0.0,
         max_weight_norm: float | None = None,
+        l2: float = 0.0,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         adapt: Adapt | None = None,
         trust_clip: Bounds | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
-        l2: float = 0.0,
-        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
@@ -496,6 +501,9 @@ class Lars(Optimizer):
         momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
         trust_coefficient: The factor on the trust ratio (η in the paper).
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed"); "step" makes the whole step, momentum and all, exactly learning_rate·trust_coefficient·‖p‖
+            long.
         epsilon: Added to the denominator of the trust ratio.
         nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
@@ -503,13 +511,13 @@ class Lars(Optimizer):
         trust_clip: Bounds (low, high) of the trust ratio divided by learning_rate; None as low means no lower
             bound.
         lr_in_momentum: Multiply by learning_rate inside the momentum buffer (the paper), not outside.
-        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
-            ("decayed").
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
         l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -539,17 +547,95 @@ class Lars(Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         trust_coefficient: float = 0.001,
+        adapt: Adapt | Literal["step"] = True,
         epsilon: float = 0.0,
         nesterov: bool = False,
         dampening: float = 0.0,
         norm: Literal["split", "decayed"] = "split",
         trust_clip: tuple[float | None, float] | None = None,
         lr_in_momentum: bool = True,
-        adapt: Adapt = True,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        parameters: Any = None,
+        grad_clip: GradientClipBase | None = None,
+        exclude_from_weight_decay_fn: Callable[[Tensor], bool] | None = None,
+        multi_precision: bool = False,
+        name: str | None = None,
+        blocks: BlocksByName | None = None,
+        skip_nonfinite: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
+
+    Of the documentation, the page "Lion" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate.
+        beta1: The first of the two: decay rates of the first moment m and of the second moment v.
+        beta2: The second of the two: decay rates of the first moment m and of the second moment v.
+        weight_decay: Weight decay λ.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        parameters: Parameters, or groups of them: dicts with "params" and options of their own.
+        grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
+        exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
+            decay.
+        multi_precision: Hold a float32 copy of float16 and bfloat16 parameters.
+        name: A word that the names of the state contain, as in Paddle.
+        blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
+            3}.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
+    """
+
+    _rule, _hyper = lion_rule, lion_rule.Lion
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.0001,
+        *,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        weight_decay: float = 0.0,
+        adapt: Adapt = False,
+        decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+        momentum_dtype: Any = None,
         keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,

@@ -18,6 +18,7 @@ Departures, each an option:
                                      peak_lr:  lam·lr/peak_lr instead of lam, so that decay fades as lr² does
     paper: the norm may change       keep_norm:  p ← R·(p − lr·ratio·r) / ‖p − lr·ratio·r‖,  R = ‖p‖ before this step;
                                      "first":  R = ‖p‖ before the first step
+                                     radial:  r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p after the ratio
     paper: u, all of it              caution:  u ← u·[u·g > 0] / max(share of these elements, 1e-3)
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
     paper: m ← b1·m + (1 − b1)·g     grad_averaging=False:  m ← b1·m + g
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise.checks import NONE, Contradiction, number, one_of
@@ -35,9 +37,9 @@ from layerwise.hyper import (
     BoundedTrustRatio,
     Caution,
     ClippedByNorm,
-    KeptNorm,
     L2Penalty,
     Scheduled,
+    StepLength,
     betas_option,
     eps_root_option,
     flag,
@@ -55,20 +57,18 @@ from layerwise.rules.asks import (
     PerLayer,
     Scalar,
     Shape,
-    Squares,
     Stepped,
 )
 from layerwise.rules.parts import (
+    Length,
     Trust,
     add,
     cautious,
     clipped,
     final,
-    floored,
     is_one,
     is_zero,
-    kept_norm,
-    length,
+    lengthened,
     mix,
     move,
     one_minus_power,
@@ -77,13 +77,12 @@ from layerwise.rules.parts import (
     shrinking,
     square,
     trust_of,
-    trust_ratio,
     unless_off,
 )
 
 
 @dataclass(frozen=True)
-class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
+class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
     """Options of LAMB. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
@@ -141,7 +140,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
 
     @property
     def has_kernels(self) -> bool:
-        return not (self.caution and self.keep_norm)
+        return super().has_kernels and not (self.caution and self.keep_norm)
 
 
 class State(NamedTuple):
@@ -151,7 +150,7 @@ class State(NamedTuple):
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(exp_avg=shape, exp_avg_sq=shape, norm=h.layer_shape(shape) if h.keep_norm == "first" else None)
+    return State(exp_avg=shape, exp_avg_sq=shape, norm=h.shape_of_norm(shape))
 
 
 class Coefficients(NamedTuple):
@@ -167,6 +166,8 @@ class Coefficients(NamedTuple):
     eps: Scalar
     lam: Scalar  # r = u + lam·p
     lr: Scalar  # p ← p − lr·ratio·r
+    max_norm: Scalar
+    trust_eps: Scalar
     trust: Trust
 
 
@@ -187,6 +188,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         eps=c1 * h.eps if corrected else h.eps,
         lam=lam if h.decay == "ratio" else 0.0,
         lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,
+        max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
+        trust_eps=h.trust_eps,
         trust=trust_of(xp, h, lam),
     )
 
@@ -217,12 +220,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     r = u if is_zero(k.lam) else move(xp, u, k.lam, unless_off(xp, k.lam, p))
     del g, u  # what waits for the sums is p and r
 
-    ratio, norms, stats = yield from _ratio(xp, p, r, k, h)
-    size = k.lr * ratio
-    if h.keep_norm:
-        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norms[0], r, norms[1], size)
-    else:
-        moves = (*moves, (-size, r))
+    how_long = Length(k.lr, k.trust, k.max_norm, k.trust_eps)
+    R, moves, stats = yield from lengthened(xp, h, how_long, R, p, r, moves)
     return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 
@@ -231,18 +230,3 @@ def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
     v_hat = v if is_one(k.c2) else k.c2 * v
     root_v = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root)
     return m / add(xp, k.eps, k.c1, root_v)
-
-
-Norms = tuple[Scalar, Scalar]  # of p and of r
-
-
-def _ratio(xp: Any, p: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Scalar, Norms, dict[str, Array]]]:
-    """Return ‖p‖ / ‖r‖, within the requested bounds, and what it is made of."""
-    if h.adapt is False and not h.keep_norm:
-        return 1.0, (0.0, 0.0), {"trust_ratio": 1.0}
-    pp, rr = yield Squares(p), Squares(r)
-    norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
-    w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
-    ratio = trust_ratio(xp, w, x, k.trust)
-    stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
-    return ratio, (norm_p, norm_r), stats

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
+from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from layerwise.checks import number
@@ -90,6 +91,7 @@ class Coefficients(NamedTuple):
     lam: Scalar
     lr_r: Scalar  # p ← p − lr_r·ratio_r·r − lr_c·ratio_c·c
     lr_c: Scalar
+    max_norm: Scalar
     trust: Trust
 
 
@@ -107,6 +109,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         lam=now.weight_decay,
         lr_r=now.lr * b1,
         lr_c=now.lr * (1 - b1),
+        max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
         trust=trust_of(xp, h, now.weight_decay),
     )
 
@@ -144,5 +147,5 @@ def _ratios(
     pp, rr, cc = yield Squares(p), Squares(r), Squares(c)
     norm_p, norm_r, norm_c = length(xp, pp, p), length(xp, rr, r), length(xp, cc, c)
     w, x, y = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r, norm_c))
-    ratio_r, ratio_c = trust_ratio(xp, w, x, k.trust), trust_ratio(xp, w, y, k.trust)
+    ratio_r, ratio_c = (trust_ratio(xp, w, one, k.trust, k.max_norm) for one in (x, y))
     return (ratio_r, ratio_c), {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio_r}

@@ -18,27 +18,29 @@ Departures, each an option:
     paper: p ← p − b                 nesterov:  p ← p − (u + mu·b)
     paper: the norm may change       keep_norm:  p ← R·(p − b) / ‖p − b‖,  R = ‖p‖ before this step;
                                      "first":  R = ‖p‖ before the first step
+                                     radial:  b ← b − (1 − radial)·(⟨p, b⟩ / ‖p‖²)·p as p moves by it
     paper: all of the step           caution:  b ← b·[b·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
+    paper: the ratio of u alone      adapt="step":  u = r,  p ← p − lr·eta·(‖p‖ / (‖b‖ + eps))·b
     paper: no bounds                 trust_clip:  ratio ← clip(ratio/lr, low, high);  (0, 1) is LARC's min(ratio, lr)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import NONE, number, one_of, pair
+from layerwise.checks import NONE, Contradiction, number, one_of, pair
 from layerwise.hyper import (
     OFF,
+    Adapt,
     Caution,
     ClippedByNorm,
-    KeptNorm,
     L2Penalty,
     Scheduled,
-    TrustRatio,
+    StepLength,
     flag,
     lr_option,
     option,
@@ -47,6 +49,7 @@ from layerwise.hyper import (
 from layerwise.momentum import HeavyBall, dampening_option, momentum_option, nesterov_option
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
+    Length,
     Trust,
     add,
     between,
@@ -57,8 +60,8 @@ from layerwise.rules.parts import (
     floored,
     is_one,
     is_zero,
-    kept_norm,
     length,
+    lengthened,
     plus,
     ready,
     trust_of,
@@ -68,7 +71,7 @@ from layerwise.rules.parts import (
 
 
 @dataclass(frozen=True)
-class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
+class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS. Its page in the documentation gives each its place in the formula."""
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
@@ -86,6 +89,13 @@ class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
         "Pass a number such as trust_coefficient=0.001.",
     )
     _: KW_ONLY
+    adapt: Adapt | Literal["step"] = option(
+        True,
+        one_of(True, False, "decayed", "step"),
+        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed"); '
+        '"step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.',
+        'Pass True, False, "decayed" to adapt only where weight_decay is not 0, or "step" for the whole step.',
+    )
     eps: float = option(
         0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
     )
@@ -107,10 +117,17 @@ class Lars(HeavyBall, TrustRatio, L2Penalty, KeptNorm, Caution, ClippedByNorm):
     )
     lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper), not outside.")
 
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        whole = self.adapt == "step"
+        yield whole and self.trust_clip is not None, "trust_clip", 'None with adapt="step"', "Drop one of them."
+        yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: ‖b‖ is what is measured."
+
     @property
     def has_kernels(self) -> bool:
         more = bool(self.caution) + bool(self.keep_norm)
-        return more == 0 or (more == 1 and self.momentum > 0 and not self.nesterov)
+        usual = more == 0 or (more == 1 and self.momentum > 0 and not self.nesterov)
+        return super().has_kernels and usual and self.adapt != "step"
 
 
 class State(NamedTuple):
@@ -119,8 +136,7 @@ class State(NamedTuple):
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    norm = h.layer_shape(shape) if h.keep_norm == "first" else None
-    return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=norm)
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
 class Coefficients(NamedTuple):
@@ -135,6 +151,7 @@ class Coefficients(NamedTuple):
     damped: Scalar  # b ← mu·b + damped·u
     mu: Scalar
     pace: Scalar  # p ← p − pace·b
+    whole: Scalar  # p ← p − whole·(‖p‖ / (‖b‖ + eps))·b with adapt="step"
     trust: Trust
 
 
@@ -153,6 +170,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
         damped=damped(xp, now.t, h.dampening),
         mu=h.momentum,
         pace=1.0 if h.lr_in_momentum else lr,
+        whole=lr * h.trust_coefficient,
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
 
@@ -167,22 +185,18 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     u = k.lr * ratio * r
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
     moved = add(xp, u, k.mu, b) if h.nesterov else b
+    agreeing = {}
     if h.caution:
-        moved, stats["agreeing"] = yield from cautious(xp, moved, g)
-    kept = None if state.momentum_buffer is None else b
-    if not h.keep_norm:
-        return Stepped(((-k.pace, moved),), State(kept, None), stats)
-
-    pp, bb = yield Squares(p), Squares(moved)
-    norm_p, norm_b = length(xp, pp, p), length(xp, bb, moved)
-    R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, moved, norm_b, k.pace)
-    return Stepped(moves, State(kept, R), stats)
+        moved, agreeing["agreeing"] = yield from cautious(xp, moved, g)
+    how_long = Length(k.whole, k.trust, eps=k.eps) if h.adapt == "step" else Length(k.pace)
+    R, moves, found = yield from lengthened(xp, h, how_long, R, p, moved)
+    return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
 def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
-    if h.adapt is False:
-        return 1.0, {"trust_ratio": 1.0}
+    if h.adapt is False or h.adapt == "step":
+        return 1.0, {}
     # r is there already where it is what is measured.
     x = r if k.lam_x is k.lam else plus(xp, g, k.lam_x, p)
     pp, xx = yield Squares(p), Squares(x)

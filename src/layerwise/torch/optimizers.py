@@ -21,6 +21,7 @@ from layerwise.rules import came as came_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
+from layerwise.rules import lion as lion_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -43,6 +44,7 @@ __all__ = [
     "Lamb",
     "Lans",
     "Lars",
+    "Lion",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -403,14 +405,16 @@ class Lamb(Optimizer):
         grad_averaging: Multiply the gradient by 1 - b1 as it enters m.
         trust_eps: Added to the denominator of the trust ratio.
         max_weight_norm: Upper bound of the weights' norm in the trust ratio; None is no bound.
+        l2: L2 penalty, added to the gradient in addition to weight_decay.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
-        l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -456,12 +460,13 @@ class Lamb(Optimizer):
         grad_averaging: bool = True,
         trust_eps: float = 0.0,
         max_weight_norm: float | None = None,
+        l2: float = 0.0,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         adapt: Adapt = True,
         trust_clip: Bounds | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
-        l2: float = 0.0,
-        keep_norm: bool | Literal["first"] = False,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
@@ -572,19 +577,21 @@ class Lars(Optimizer):
         momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
         trust_coefficient: The factor on the trust ratio (η in the paper).
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed"); "step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.
         eps: Added to the denominator of the trust ratio.
         nesterov: Use Nesterov's momentum; needs momentum > 0 and dampening = 0.
         dampening: From the second step on, multiply what enters the momentum buffer by 1 - dampening.
         norm: Divide ‖p‖ by ‖g‖ + λ‖p‖ ("split", the paper) or by ‖g + λp‖ ("decayed").
         trust_clip: Bounds (low, high) of the trust ratio divided by lr; None as low means no lower bound.
         lr_in_momentum: Multiply by lr inside the momentum buffer (the paper), not outside.
-        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
-            ("decayed").
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
         zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
         min_norm: Lower bound of both norms in the trust ratio.
         l2: L2 penalty, added to the gradient in addition to weight_decay.
-        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
-            step ("first"); arXiv 2606.16899.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
@@ -623,17 +630,107 @@ class Lars(Optimizer):
         weight_decay: Rate = 0.0,
         trust_coefficient: float = 0.001,
         *,
+        adapt: Adapt | Literal["step"] = True,
         eps: float = 0.0,
         nesterov: bool = False,
         dampening: float = 0.0,
         norm: Literal["split", "decayed"] = "split",
         trust_clip: tuple[float | None, float] | None = None,
         lr_in_momentum: bool = True,
-        adapt: Adapt = True,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         l2: float = 0.0,
+        caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+        offload: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class Lion(Optimizer):
+    """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
+
+    Of the documentation, the page "Lion" has the formula with every option, and the page "PyTorch API" is the
+    guide.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        betas: Decay rates of the first moment m and of the second moment v.
+        weight_decay: Weight decay λ.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
+        decay: Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first
+            ("decoupled"), or to the gradient ("l2").
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
+        caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
+            up for the others (arXiv 2411.16085).
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer.
+            Needs named_parameters().
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        model_group: Processes that hold other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        reproducible: Sum exactly, so that a step gives the same bits for any number of processes and any sharding.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
+            available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
+    """
+
+    _rule, _hyper = lion_rule, lion_rule.Lion
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.0001,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: Rate = 0.0,
+        *,
+        adapt: Adapt = False,
+        decay: Literal["ratio", "decoupled", "l2"] = "ratio",
+        momentum_dtype: Any = None,
         keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
         caution: bool = False,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,

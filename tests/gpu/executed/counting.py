@@ -32,6 +32,7 @@ OPTIMIZERS: Mapping[str, Mapping[str, Any]] = {
     "AdamW": {},
     "AdamMini": {},
     "NovoGrad": {},
+    "Lion": {},
     "SGD": {"momentum": 0.9},
 }
 DRAWN, SPLIT, SPLIT24 = {"rounding": "stochastic"}, {"master_weights": "split"}, {"master_weights": "split24"}

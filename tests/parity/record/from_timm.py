@@ -1,4 +1,4 @@
-"""timm's Lamb, Lars, Adafactor, AdafactorBigVision and NvNovoGrad.
+"""timm's Lamb, Lars, Adafactor, AdafactorBigVision, NvNovoGrad and Lion.
 
 To run it:
 
@@ -162,6 +162,12 @@ NOVOGRAD = [
     ),
 ]
 
+LION = [
+    case({}, {"decay": "decoupled"}, FLAT),
+    case({"weight_decay": 0.5}, {"decay": "decoupled", "weight_decay": 0.5}, WARM),
+    case({"betas": [0.5, 0.8], "caution": True}, {"decay": "decoupled", "betas": [0.5, 0.8], "caution": True}, WARM),
+]
+
 BIG_VISION = {"factored": "largest", "beta1": 0.9, "beta2_cap": 0.999, "clip_threshold": None, "lr_in_momentum": False}
 BIG_VISION |= {"scale_parameter": False, "min_dim_size_to_factor": 16}
 SMALL = {**BIG_VISION, "min_dim_size_to_factor": 2}
@@ -193,6 +199,7 @@ LICENCES = {
     "Lars": "Apache-2.0",
     "Adafactor": "Apache-2.0, in part MIT (facebookresearch/fairseq)",
     "NvNovoGrad": "Apache-2.0",
+    "Lion": "Apache-2.0",
     "AdafactorBigVision": "Apache-2.0",
 }
 
@@ -213,10 +220,11 @@ def main():
         "reach it in ours. Where the first two of three dimensions both exceed it, timm factors these, otherwise the "
         "last two.",
         "NvNovoGrad": "amsgrad and corrected_weight_decay, which ours has not, were left at their default, off.",
+        "Lion": "corrected_weight_decay, which ours has not, was left at its default, off.",
         "AdafactorBigVision": "momentum_dtype is the dtype of PyTorch where it is given, and bfloat16 by default.",
     }
     torch.set_default_dtype(torch.float64)  # in which NvNovoGrad makes its second moment
-    recorded = {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR, "NvNovoGrad": NOVOGRAD}
+    recorded = {"Lamb": LAMB, "Lars": LARS, "Adafactor": ADAFACTOR, "NvNovoGrad": NOVOGRAD, "Lion": LION}
     recorded["AdafactorBigVision"] = ADAFACTOR_BIG_VISION
     for name, cases in recorded.items():
         file = "adafactor_bv" if name == "AdafactorBigVision" else name.lower()

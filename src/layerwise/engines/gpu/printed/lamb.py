@@ -14,8 +14,8 @@ from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
-(L2, SHRINK, B1, A1, B2, A2, C1, C2, EPS_ROOT, EPS, LAM, LR, TRUST_MIN_NORM, TRUST_MAX_NORM, TRUST_EPS,
-    TRUST_LOW, TRUST_HIGH, TRUST_UNDEFINED, TRUST_ADAPTS
+(L2, SHRINK, B1, A1, B2, A2, C1, C2, EPS_ROOT, EPS, LAM, LR, MAX_NORM, TRUST_EPS, TRUST_MIN_NORM, TRUST_LOW,
+    TRUST_HIGH, TRUST_UNDEFINED, TRUST_ADAPTS
 ) = columns(19)
 
 @triton.jit
@@ -59,19 +59,19 @@ def apply(k, p, g, s, x):
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_r = root(S[-1])
-    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    norm = root(S[-2])
+    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
+    norm_ = root(S[-1])
+    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + MAX_NORM))
     d = tl.where(x == 0.0, 1.0, x)
     ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
         tl.load(k + TRUST_UNDEFINED)))
     size = tl.load(k + LR) * ratio_
     tl.store(a + 0, size)
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_r)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
     tl.store(to + 2, ratio_)
 
 @triton.jit
@@ -137,19 +137,19 @@ def answer_0_caution_true(k, S, n, old, a, to):
 
 @triton.jit
 def answer_1_caution_true(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_r = root(S[-1])
-    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    norm = root(S[-2])
+    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
+    norm_ = root(S[-1])
+    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + MAX_NORM))
     d = tl.where(x == 0.0, 1.0, x)
     ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
         tl.load(k + TRUST_UNDEFINED)))
     size = tl.load(k + LR) * ratio_
     tl.store(a + 1, size)
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_r)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
     tl.store(to + 2, ratio_)
 
 @triton.jit
@@ -202,72 +202,72 @@ def apply_keep_norm_true(k, p, g, s, x):
 
 @triton.jit
 def answer_0_keep_norm_true(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_r = root(S[-1])
-    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    norm = root(S[-2])
+    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
+    norm_ = root(S[-1])
+    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + MAX_NORM))
     d = tl.where(x == 0.0, 1.0, x)
     ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
         tl.load(k + TRUST_UNDEFINED)))
     size = tl.load(k + LR) * ratio_
-    longest = at_least(norm_p, size * norm_r)
-    there = (norm_p > 0.0) & (longest > 0.0)
-    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
-    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    longest = at_least(norm, size * norm_)
+    there = (norm > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm / tl.where(there, longest, 1.0), 1.0)
     short = size * f
     tl.store(a + 2, f_less_1)
     tl.store(a + 3, short)
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_r)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
     tl.store(to + 2, ratio_)
 
 @triton.jit
 def answer_1_keep_norm_true(k, S, n, old, a, to):
     norm = root(S[-1])
-    norm_p = root(S[-3])
-    cancels = (norm == 0.0) & (norm_p > 0.0)
+    norm_ = root(S[-3])
+    cancels = (norm == 0.0) & (norm_ > 0.0)
     first = tl.where(cancels, 0.0, tl.load(a + 2))
     second = tl.where(cancels, 0.0, tl.load(a + 3))
-    there = (norm_p > 0.0) & (norm > 0.0)
-    more = tl.where(there, (norm_p - tl.where(there, norm, 1.0)) / tl.where(there, norm, 1.0), 0.0)
+    there = (norm_ > 0.0) & (norm > 0.0)
+    more = tl.where(there, (norm_ - tl.where(there, norm, 1.0)) / tl.where(there, norm, 1.0), 0.0)
     tl.store(a + 4, first)
     tl.store(a + 5, second)
     tl.store(a + 6, more)
 
 @triton.jit
 def answer_0_with_norm_keep_norm_first(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_r = root(S[-1])
-    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    norm = root(S[-2])
+    R = tl.where(old[0] == 0.0, norm, old[0])
+    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
+    norm_ = root(S[-1])
+    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
+    phi = at_most(w, tl.load(k + MAX_NORM))
     d = tl.where(x == 0.0, 1.0, x)
     ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
         tl.load(k + TRUST_UNDEFINED)))
     size = tl.load(k + LR) * ratio_
-    longest = at_least(norm_p, size * norm_r)
+    longest = at_least(norm, size * norm_)
     there = (R > 0.0) & (longest > 0.0)
     f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
     f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
     short = size * f
     tl.store(a + 2, f_less_1)
     tl.store(a + 3, short)
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_r)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
     tl.store(to + 2, ratio_)
 
 @triton.jit
 def answer_1_with_norm_keep_norm_first(k, S, n, old, a, to):
     norm = root(S[-1])
-    norm_p = root(S[-3])
-    cancels = (norm == 0.0) & (norm_p > 0.0)
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
-    there = (R > 0.0) & (norm_p > 0.0)
-    first = tl.where(cancels, tl.where(there, (R - tl.where(there, norm_p, 1.0)) / tl.where(there, norm_p, 1.0), 0.0),
+    norm_ = root(S[-3])
+    cancels = (norm == 0.0) & (norm_ > 0.0)
+    R = tl.where(old[0] == 0.0, norm_, old[0])
+    there = (R > 0.0) & (norm_ > 0.0)
+    first = tl.where(cancels, tl.where(there, (R - tl.where(there, norm_, 1.0)) / tl.where(there, norm_, 1.0), 0.0),
         tl.load(a + 2))
     second = tl.where(cancels, 0.0, tl.load(a + 3))
     there_ = (R > 0.0) & (norm > 0.0)
@@ -278,8 +278,8 @@ def answer_1_with_norm_keep_norm_first(k, S, n, old, a, to):
 
 @triton.jit
 def remember_with_norm_keep_norm_first(k, S, n, old):
-    norm_p = root(S[-3])
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    norm = root(S[-3])
+    R = tl.where(old[0] == 0.0, norm, old[0])
     return (R,)
 
 PROGRAMS = {

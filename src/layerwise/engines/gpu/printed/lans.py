@@ -14,9 +14,9 @@ from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
-(B1, A1, B2, A2, C1, C2, EPS_ROOT, EPS, LAM, LR_R, LR_C, TRUST_MIN_NORM, TRUST_MAX_NORM, TRUST_EPS, TRUST_LOW,
-    TRUST_HIGH, TRUST_UNDEFINED, TRUST_ADAPTS
-) = columns(18)
+(B1, A1, B2, A2, C1, C2, EPS_ROOT, EPS, LAM, LR_R, LR_C, MAX_NORM, TRUST_MIN_NORM, TRUST_LOW, TRUST_HIGH,
+    TRUST_UNDEFINED, TRUST_ADAPTS
+) = columns(17)
 
 @triton.jit
 def values(k, a, COMPUTE: tl.constexpr):
@@ -72,15 +72,15 @@ def answer_1(k, S, n, old, a, to):
     w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
     norm_r = root(S[-2])
     x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + TRUST_MAX_NORM))
+    phi = at_most(w, tl.load(k + MAX_NORM))
     d = tl.where(x == 0.0, 1.0, x)
-    ratio = at_most(at_least(phi / (d + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio = at_most(at_least(phi / d, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_r = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
         tl.load(k + TRUST_UNDEFINED)))
     norm_c = root(S[-1])
     y = at_least(norm_c, tl.load(k + TRUST_MIN_NORM))
     d_ = tl.where(y == 0.0, 1.0, y)
-    ratio_ = at_most(at_least(phi / (d_ + tl.load(k + TRUST_EPS)), tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
+    ratio_ = at_most(at_least(phi / d_, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
     ratio_c = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (y != 0.0), ratio_,
         tl.load(k + TRUST_UNDEFINED)))
     tl.store(a + 1, tl.load(k + LR_R) * ratio_r)

@@ -14,9 +14,9 @@ from layerwise.engines.gpu.kernels.tables import columns
 from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
-(L2, LAM, LAM_X, LAM_W, ETA, EPS, UNIT, LR, DAMPED, MU, PACE, TRUST_MIN_NORM, TRUST_MAX_NORM, TRUST_EPS,
-    TRUST_LOW, TRUST_HIGH, TRUST_UNDEFINED, TRUST_ADAPTS
-) = columns(18)
+(L2, LAM, LAM_X, LAM_W, ETA, EPS, UNIT, LR, DAMPED, MU, PACE, WHOLE, TRUST_MIN_NORM, TRUST_LOW, TRUST_HIGH,
+    TRUST_UNDEFINED, TRUST_ADAPTS
+) = columns(17)
 
 @triton.jit
 def values(k, a, COMPUTE: tl.constexpr):
@@ -206,12 +206,12 @@ def apply_keep_norm_true(k, p, g, s, x):
 
 @triton.jit
 def answer_1_keep_norm_true(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    norm_b = root(S[-1])
-    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
-    there = (norm_p > 0.0) & (longest > 0.0)
-    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
-    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    norm = root(S[-2])
+    norm_ = root(S[-1])
+    longest = at_least(norm, tl.load(k + PACE) * norm_)
+    there = (norm > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm / tl.where(there, longest, 1.0), 1.0)
     short = tl.load(k + PACE) * f
     tl.store(a + 2, f_less_1)
     tl.store(a + 3, short)
@@ -219,12 +219,12 @@ def answer_1_keep_norm_true(k, S, n, old, a, to):
 @triton.jit
 def answer_2_keep_norm_true(k, S, n, old, a, to):
     norm = root(S[-1])
-    norm_p = root(S[-3])
-    cancels = (norm == 0.0) & (norm_p > 0.0)
+    norm_ = root(S[-3])
+    cancels = (norm == 0.0) & (norm_ > 0.0)
     first = tl.where(cancels, 0.0, tl.load(a + 2))
     second = tl.where(cancels, 0.0, tl.load(a + 3))
-    there = (norm_p > 0.0) & (norm > 0.0)
-    more = tl.where(there, (norm_p - tl.where(there, norm, 1.0)) / tl.where(there, norm, 1.0), 0.0)
+    there = (norm_ > 0.0) & (norm > 0.0)
+    more = tl.where(there, (norm_ - tl.where(there, norm, 1.0)) / tl.where(there, norm, 1.0), 0.0)
     tl.store(a + 4, first)
     tl.store(a + 5, second)
     tl.store(a + 6, more)
@@ -263,23 +263,25 @@ def apply_keep_norm_true_adapt_false(k, p, g, s, x):
 
 @triton.jit
 def answer_0_keep_norm_true_adapt_false(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    norm_b = root(S[-1])
-    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
-    there = (norm_p > 0.0) & (longest > 0.0)
-    f_less_1 = tl.where(there, (norm_p - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
-    f = tl.where(there, norm_p / tl.where(there, longest, 1.0), 1.0)
+    norm = root(S[-2])
+    norm_ = root(S[-1])
+    longest = at_least(norm, tl.load(k + PACE) * norm_)
+    there = (norm > 0.0) & (longest > 0.0)
+    f_less_1 = tl.where(there, (norm - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
+    f = tl.where(there, norm / tl.where(there, longest, 1.0), 1.0)
     short = tl.load(k + PACE) * f
     tl.store(a + 2, f_less_1)
     tl.store(a + 3, short)
-    tl.store(to + 0, 1.0)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
+    tl.store(to + 2, 1.0)
 
 @triton.jit
 def answer_1_with_norm_keep_norm_first(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
-    norm_b = root(S[-1])
-    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    norm = root(S[-2])
+    R = tl.where(old[0] == 0.0, norm, old[0])
+    norm_ = root(S[-1])
+    longest = at_least(norm, tl.load(k + PACE) * norm_)
     there = (R > 0.0) & (longest > 0.0)
     f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
     f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
@@ -290,11 +292,11 @@ def answer_1_with_norm_keep_norm_first(k, S, n, old, a, to):
 @triton.jit
 def answer_2_with_norm_keep_norm_first(k, S, n, old, a, to):
     norm = root(S[-1])
-    norm_p = root(S[-3])
-    cancels = (norm == 0.0) & (norm_p > 0.0)
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
-    there = (R > 0.0) & (norm_p > 0.0)
-    first = tl.where(cancels, tl.where(there, (R - tl.where(there, norm_p, 1.0)) / tl.where(there, norm_p, 1.0), 0.0),
+    norm_ = root(S[-3])
+    cancels = (norm == 0.0) & (norm_ > 0.0)
+    R = tl.where(old[0] == 0.0, norm_, old[0])
+    there = (R > 0.0) & (norm_ > 0.0)
+    first = tl.where(cancels, tl.where(there, (R - tl.where(there, norm_, 1.0)) / tl.where(there, norm_, 1.0), 0.0),
         tl.load(a + 2))
     second = tl.where(cancels, 0.0, tl.load(a + 3))
     there_ = (R > 0.0) & (norm > 0.0)
@@ -305,23 +307,25 @@ def answer_2_with_norm_keep_norm_first(k, S, n, old, a, to):
 
 @triton.jit
 def remember_with_norm_keep_norm_first(k, S, n, old):
-    norm_p = root(S[-3])
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
+    norm = root(S[-3])
+    R = tl.where(old[0] == 0.0, norm, old[0])
     return (R,)
 
 @triton.jit
 def answer_0_with_norm_keep_norm_first_adapt_false(k, S, n, old, a, to):
-    norm_p = root(S[-2])
-    R = tl.where(old[0] == 0.0, norm_p, old[0])
-    norm_b = root(S[-1])
-    longest = at_least(norm_p, tl.load(k + PACE) * norm_b)
+    norm = root(S[-2])
+    R = tl.where(old[0] == 0.0, norm, old[0])
+    norm_ = root(S[-1])
+    longest = at_least(norm, tl.load(k + PACE) * norm_)
     there = (R > 0.0) & (longest > 0.0)
     f_less_1 = tl.where(there, (R - tl.where(there, longest, 1.0)) / tl.where(there, longest, 1.0), 0.0)
     f = tl.where(there, R / tl.where(there, longest, 1.0), 1.0)
     short = tl.load(k + PACE) * f
     tl.store(a + 2, f_less_1)
     tl.store(a + 3, short)
-    tl.store(to + 0, 1.0)
+    tl.store(to + 0, norm)
+    tl.store(to + 1, norm_)
+    tl.store(to + 2, 1.0)
 
 PROGRAMS = {
     "Lars": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),

@@ -1,0 +1,156 @@
+"""Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
+
+    u = sign(b1·m + (1 − b1)·g)
+    m ← b2·m + (1 − b2)·g
+    r = u + lam·p
+    p ← p − lr·r
+
+g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    paper: steps of lr               adapt:  p ← p − lr·ratio·r,  ratio = ‖p‖ / ‖r‖,  and zero_norm_ratio where a norm
+                                     is 0;   "decayed":  only where lam ≠ 0
+    paper: no bounds                 trust_clip:  ratio ← clip(ratio, low, high);  min_norm:  max(‖·‖, min_norm)
+    paper: r = u + lam·p             decay="decoupled":  p ← p − lr·lam·p first, r = u;   "l2":  g ← g + lam·p, r = u
+    paper: the norm may change       keep_norm:  p ← R·(p − lr·ratio·r) / ‖p − lr·ratio·r‖,  R = ‖p‖ before this step;
+                                     "first":  R = ‖p‖ before the first step
+                                     radial:  r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p after the ratio
+    paper: u, all of it              caution:  u ← u·[u·g > 0] / max(share of these elements, 1e-3)
+
+The sign of a complex number is that number over its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise.checks import Contradiction, one_of
+from layerwise.hyper import (
+    Adapt,
+    Caution,
+    ClippedByNorm,
+    Scheduled,
+    StepLength,
+    adapt_option,
+    betas_option,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.momentum import StoredMomentum, momentum_dtype_option
+from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.parts import (
+    Length,
+    Trust,
+    add,
+    cautious,
+    clipped,
+    final,
+    is_complex,
+    lengthened,
+    mix,
+    plus,
+    ready,
+    root,
+    shrinking,
+    square,
+    trust_of,
+)
+
+
+@dataclass(frozen=True)
+class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
+    """Options of Lion. Its page in the documentation gives each its place in the formula."""
+
+    momentum_field: ClassVar[str] = "exp_avg"
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu"}
+
+    lr: Scheduled = lr_option(1e-4)
+    betas: tuple[float, float] = betas_option(0.9, 0.99)
+    weight_decay: Scheduled = weight_decay_option(optax_default=1e-3)
+    _: KW_ONLY
+    adapt: Adapt = adapt_option(False)
+    decay: Literal["ratio", "decoupled", "l2"] = option(
+        "ratio",
+        one_of("ratio", "decoupled", "l2"),
+        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
+        'the gradient ("l2").',
+        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
+    )
+    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        way_out = "Drop one of them: such decay changes the norm alone."
+        yield bool(self.keep_norm) and self.decay == "decoupled", "keep_norm", 'False with decay="decoupled"', way_out
+
+    @property
+    def has_kernels(self) -> bool:
+        return super().has_kernels and not self.keep_norm
+
+
+class State(NamedTuple):
+    exp_avg: Array  # m
+    norm: PerLayer = None  # R; None unless keep_norm="first"
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(exp_avg=shape, norm=h.shape_of_norm(shape))
+
+
+class Coefficients(NamedTuple):
+    l2: Scalar  # g ← g + l2·p
+    shrink: Scalar  # p ← p − shrink·p, before everything else
+    b1: Scalar  # u = sign(b1·m + a1·g)
+    a1: Scalar
+    b2: Scalar  # m ← b2·m + a2·g
+    a2: Scalar
+    lam: Scalar  # r = u + lam·p
+    lr: Scalar  # p ← p − lr·ratio·r
+    trust: Trust
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
+    return Coefficients(
+        l2=lam if h.decay == "l2" else 0.0,
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,
+        b1=b1,
+        a1=1 - b1,
+        b2=b2,
+        a2=1 - b2,
+        lam=lam if h.decay == "ratio" else 0.0,
+        lr=lr,
+        trust=trust_of(xp, h, lam),
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m, R) = coefficients(xp, h, now), state
+    g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
+    moves = shrinking(xp, k.shrink, p)
+    for a, x in moves:
+        p = add(xp, p, a, x)
+
+    u = _sign(xp, add(xp, k.a1 * g, k.b1, m))
+    (m,) = final(xp, mix(xp, k.b2, m, k.a2, g))
+    m, _ = yield Keep(State(m, R))
+    agreeing = {}
+    if h.caution:
+        u, agreeing["agreeing"] = yield from cautious(xp, u, g)
+    r = plus(xp, u, k.lam, p)
+
+    R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)
+    return Stepped(moves, State(m, R), {**stats, **agreeing})
+
+
+def _sign(xp: Any, x: Array) -> Array:
+    """Return 1, −1, or x itself where it is 0 or nan."""
+    if is_complex(x):
+        size = root(xp, square(x))
+        return x / xp.where(size == 0, xp.ones_like(size), size)
+    one = xp.ones_like(x)
+    return xp.where(x > 0, one, xp.where(x < 0, -one, x))
