@@ -190,6 +190,7 @@ def _limits(world: Any) -> None:
             (adamw, {"betas": (0.8, 0.9), "weight_decay": 0.2}),
         ),
         (rule.Lamb(0.1, adapt=False, decay="l2", weight_decay=0.2, eps=1e-8), (adam, {"weight_decay": 0.2})),
+        (rule.Lamb(0.1, adapt=False, decay="l2", weight_decay=0.1, l2=0.1, eps=1e-8), (adam, {"weight_decay": 0.2})),
     ):
         params, grads = data(3)
         close(path(world, settings, params, grads)[-1], torch_steps(*theirs, params, grads), 1e-13, settings)

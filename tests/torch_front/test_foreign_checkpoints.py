@@ -14,7 +14,7 @@ from torch_front.test_runs_of_others import ADAM, APEX, CUBES, SMALL, TIMM, TIMM
 
 from layerwise import preset
 from layerwise.errors import StateError
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, convert, convert_back
+from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, convert, convert_back
 from layerwise.torch.checkpoints.foreign._bitsandbytes import nearest_codes
 from layerwise.torch.checkpoints.foreign._table import CODECS
 
@@ -392,6 +392,8 @@ LAYOUTS = {
     "apex.FusedLAMB": (OF_LAMB, {}, Lamb, [{"exp_avg": (20, 17, 3)}]),
     "timm.Lamb": (OF_LAMB, {}, Lamb, [{"exp_avg_sq": (20, 17, 3)}]),
     "timm.Lars": (HEAVY, {}, Lars, [{"momentum_buffer": (20, 17, 3)}]),
+    "timm.Lion": ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, Lion, [{"exp_avg": (20, 17, 3)}]),
+    "lion_pytorch.Lion": ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, Lion, [{"exp_avg": (20, 17, 3)}]),
     BNB: (OF_BNB, in_bits(32), AdamW, [{"state1": (20, 17, 3), "state2": (20, 17, 3)}]),
     "bitsandbytes.LAMB": (OF_BNB, in_bits(8, 1.0), Lamb, [{"qmap1": (256,), "absmax2": (4,), "unorm_vec": (1,)}]),
     "bitsandbytes.SGD": (
@@ -429,7 +431,9 @@ def test_what_goes_there_lies_as_they_have_it_and_comes_back_as_it_was(target):
     again = make(copies(own(ours)))
     again.load_state_dict(convert(there, target))
     near = 0.02 if attributes.get("get_config", dict)().get("optim_bits") == 8 else 0
-    uncounted = {"step"} if "SGD" in target or "Lars" in target else set()  # a momentum is one that has begun
+    uncounted = (
+        {"step"} if any(one in target for one in ("SGD", "Lars", "Lion")) else set()
+    )  # a momentum is one that has begun
     for p, q in zip(own(ours), own(again), strict=True):
         for key in ours.state[p].keys() - uncounted:
             x, y = ours.state[p][key].float(), again.state[q][key].float()

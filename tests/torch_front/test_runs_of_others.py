@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 
 from layerwise import preset
 from layerwise.errors import StateError
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Mixed, convert, convert_back, param_groups
+from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, Mixed, convert, convert_back, param_groups
 
 BEFORE, AFTER = 4, 3
 SHAPES = [(24, 18), (64, 64), (7,), ()]
@@ -153,6 +153,20 @@ KINDS = {
         "timm.optim.lars",
         lambda m, ps: m.Lars(ps, lr=0.5, momentum=0.9, weight_decay=0.1),
         lambda ps: Lars(ps, **{**preset("timm.Lars"), "momentum": 0.1}),
+        SHAPES[:3],
+    ),
+    "timm.Lion": Kind(
+        "timm.Lion",
+        "timm.optim.lion",
+        lambda m, ps: m.Lion(ps, lr=0.01, weight_decay=0.1),
+        lambda ps: Lion(ps, **preset("timm.Lion")),
+        SHAPES[:3],
+    ),
+    "lion_pytorch.Lion": Kind(
+        "lion_pytorch.Lion",
+        "lion_pytorch",
+        lambda m, ps: m.Lion(ps, lr=0.01, weight_decay=0.1),
+        lambda ps: Lion(ps, **preset("lion_pytorch.Lion")),
         SHAPES[:3],
     ),
     "timm.Adafactor": timm_adafactor({"weight_decay": 0.1}),

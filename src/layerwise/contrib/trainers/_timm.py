@@ -11,7 +11,7 @@ from layerwise.errors import MissingPackageError
 from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.
-PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "NovoGrad": "timm.NvNovoGrad"}
+PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "Lion": "timm.Lion", "NovoGrad": "timm.NvNovoGrad"}
 
 
 def register() -> list[str]:

@@ -12,6 +12,7 @@ from layerwise.torch.step._state import checked_lr
 
 ADAM = keys("lr betas eps weight_decay")
 SGD = keys("lr momentum dampening weight_decay")
+LION = keys("lr betas weight_decay")
 LAMB = ADAM | keys("bias_correction grad_averaging max_grad_norm")
 ANY_TORCH = keys("foreach maximize differentiable fused")
 ANY_TIMM = keys("caution corrected_weight_decay max_lr_snapshot foreach")
@@ -65,6 +66,12 @@ class Momentum(Codec):
         return super().write({**ours, "momentum_buffer": buffer}, place)
 
 
+class Signs(Codec):
+    """Lion's momentum of gradients, without lr."""
+
+    fields: ClassVar = {"exp_avg": "exp_avg"}
+
+
 class Quantized(Form):
     """The tensors of torchao: of classes of its own, with 8 or 4 bits and their scales."""
 
@@ -87,6 +94,8 @@ CODECS: dict[str, Codec] = {
         "Lamb", LAMB | {"trust_clip", "always_adapt"}, ANY_TIMM | {"step", "decoupled_decay"}, in_group=True
     ),
     "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), ANY_TIMM, count=None),
+    "timm.Lion": Signs("Lion", LION, ANY_TIMM | {"maximize"}, count=None),
+    "lion_pytorch.Lion": Signs("Lion", LION, count=None),
     **dict.fromkeys(("torch.Adam", "torch.AdamW"), TORCH_ADAM),
     "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, ANY_TORCH, count=None),
     **dict.fromkeys(
