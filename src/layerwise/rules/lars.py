@@ -89,7 +89,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         "Pass a number such as trust_coefficient=0.001.",
     )
     _: KW_ONLY
-    adapt: Adapt | Literal["step"] = option(
+    adapt: Adapt | Literal["step"] = option(  # type: ignore[assignment]  # one more than others have
         True,
         one_of(True, False, "decayed", "step"),
         'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed"); '
