@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from source import source_of
 
-from layerwise.hyper import options_in_order
+from layerwise.hyper import Hyper, options_in_order
 from layerwise.registry import ENTRIES, Entry
 
 # What stands between the two lines is generated.
 SECTION = re.compile(r"(<!-- generated: (\w+) (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 WITH_METHODS = "Lamb"
+WITH_SHARED = "Lamb"  # whose page describes the options that it shares with others
+AS_THERE = "[as in LAMB](lamb.md#options)"
 SHOWN = {
     "torch": "\n    options: {members: [like, step, zero_grad, stats, get_lr, set_lr, num_parameters, parameters, "
     "clear_state, add_param_group, load_state_dict, step_parameter]}",
@@ -44,20 +47,34 @@ BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX
 BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also a schedule of theirs", "weight_decay": BESIDE_NUMBERS}
 
 
-def _allowed(name: str, allowed: str) -> str:
+def _allowed(name: str, allowed: str, optimizer: str) -> str:
     """Return the values that an option may have, by API where they differ."""
-    return f"{allowed.replace(A_CALLABLE, '')}; {BY_API[name]}" if name in BY_API else allowed
+    if name not in BY_API:
+        return allowed
+    by_api = f"; {BY_API[name]}" if optimizer == WITH_SHARED else f", or {AS_THERE}"
+    return allowed.replace(A_CALLABLE, "") + by_api
 
 
 def options(optimizer: str) -> str:
-    """Return the table of an optimizer's options."""
+    """Return the table of an optimizer's options. Those that another page describes share a row for each default."""
     h = ENTRIES[optimizer].hyper
-    rows = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
+    rows, shared = ["| option | default | allowed | meaning |", "|---|---|---|---|"], dict[str, list[str]]()
     for name in options_in_order(h):
         spec = h.__dataclass_fields__[name]
-        cells = (source_of(spec.default), _allowed(name, spec.metadata["check"].allowed), spec.metadata["means"])
+        default, allowed = source_of(spec.default), spec.metadata["check"].allowed
+        if optimizer != WITH_SHARED and _is_shared(h, name):
+            shared.setdefault(default, []).append(f"`{name}`")
+            continue
+        cells = (default, _allowed(name, allowed, optimizer), spec.metadata["means"])
         rows.append(f"| `{name}` | " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows)
+    return "\n".join([*rows, *(f"| {', '.join(names)} | {one} | | {AS_THERE} |" for one, names in shared.items())])
+
+
+def _is_shared(h: type[Hyper], name: str) -> bool:
+    """Return whether an option is one that the page of all shared ones describes as well."""
+    there: Any = ENTRIES[WITH_SHARED].hyper.__dataclass_fields__.get(name)
+    own: Any = h.__dataclass_fields__[name]
+    return name not in h.__annotations__ and there is not None and there.metadata == own.metadata
 
 
 def reference(front: str) -> str:
