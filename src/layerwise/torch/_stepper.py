@@ -144,7 +144,7 @@ class Stepper:
 
     # ---- a step
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # its tracer loses count of rules that wait
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:
         """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
         if not dues and agreement is None:
