@@ -1,0 +1,11 @@
+// The rules that have programs, by `make generate`.
+#define LAYERWISE_RULES(X) \
+  X(adafactor) \
+  X(adammini) \
+  X(adamw) \
+  X(lamb) \
+  X(lans) \
+  X(lars) \
+  X(novograd) \
+  X(sgd) \
+  X(stableadamw)
