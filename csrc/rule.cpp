@@ -44,7 +44,7 @@ Program program_of(const char* name, int place) {
 }
 
 #define LAYERWISE_PLACE(R) place_##R,
-enum Place { LAYERWISE_PROGRAMS(LAYERWISE_PLACE) COUNT };
+enum Place { LAYERWISE_PROGRAMS(LAYERWISE_PLACE) };
 
 #define LAYERWISE_PROGRAM(R) program_of<R<double>>(#R, place_##R),
 const Program programs[] = {LAYERWISE_PROGRAMS(LAYERWISE_PROGRAM)};
@@ -52,6 +52,6 @@ const Program programs[] = {LAYERWISE_PROGRAMS(LAYERWISE_PROGRAM)};
 }  // namespace
 
 extern const Rule LAYERWISE_NAME(LAYERWISE_RULE, rule);
-const Rule LAYERWISE_NAME(LAYERWISE_RULE, rule) = {programs, COUNT};
+const Rule LAYERWISE_NAME(LAYERWISE_RULE, rule) = {programs, int(sizeof(programs) / sizeof(*programs))};
 
 }  // namespace layerwise

@@ -3,6 +3,7 @@
   X(adafactor) \
   X(adammini) \
   X(adamw) \
+  X(fromage) \
   X(lamb) \
   X(lans) \
   X(lars) \

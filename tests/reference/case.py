@@ -47,7 +47,7 @@ class Case:
         properties: Holds the rule against what the theory says of every step.
         limits: Holds the rule against an optimizer that it becomes under some options; None if there is none.
         consistent: Options drawn at random, made free of contradictions.
-        measured: Options under which a first step is as long as lr·trust_ratio·update_norm says.
+        measured: Options under which a first step is as long as lr·trust_ratio·update_norm says; None if none is.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
         shows_with: By option, or (option, value), options beside which it shows, where it does not show alone.
@@ -60,7 +60,7 @@ class Case:
     properties: Callable[[World], None]
     limits: Callable[[World], None] | None = None
     consistent: Callable[[Options], Options] = unchanged
-    measured: Options = field(default_factory=dict)
+    measured: Options | None = field(default_factory=dict)
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02
     shows_with: dict[Any, Options] = field(default_factory=dict)

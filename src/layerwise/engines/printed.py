@@ -52,6 +52,18 @@ RULES: dict[str, Printed] = {
         ((True, True), True): Program("AdamWNesterovTrue", stats=("trust_ratio",), states=("exp_avg", "exp_avg_sq"),
             apply_writes=3),
     }),
+    "layerwise.rules.fromage": Printed(options=("p_bound",), numbers=(), programs={
+        ((False, False), None): Program("Fromage", stats=("weight_norm", "update_norm", "trust_ratio"),
+            rounds=(("Squares", "Squares"),)),
+        ((False, True), ANY): Program("FromageWithNormPBoundGiven", stats=("weight_norm", "update_norm",
+            "trust_ratio"), layer_states=("norm",), rounds=(("Squares", "Squares"), ("Squares",))),
+        ((True, False), None): Program("FromageWithMomentumBuffer", stats=("weight_norm", "update_norm",
+            "trust_ratio"), states=("momentum_buffer",), rounds=(("Squares", "Squares"),), keeps=0, keep_writes=1,
+            rereads=False),
+        ((True, True), ANY): Program("FromageWithMomentumBufferWithNormPBoundGiven", stats=("weight_norm",
+            "update_norm", "trust_ratio"), states=("momentum_buffer",), layer_states=("norm",), rounds=(("Squares",
+            "Squares"), ("Squares",)), keeps=0, keep_writes=1, rereads=False),
+    }),
     "layerwise.rules.lamb": Printed(options=("keep_norm", "caution", "adapt"), numbers=(), programs={
         ((True, True, False), False, False, True): Program("Lamb", stats=("weight_norm", "update_norm",
             "trust_ratio"), states=("exp_avg", "exp_avg_sq"), rounds=(("Squares", "Squares"),), keeps=0,
