@@ -35,7 +35,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun -print0 | \
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test test-all test-timm test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test quick test-all test-timm test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -43,6 +43,7 @@ help:
 	@echo "make setup        everything for development, and the pre-commit hooks"
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
 	@echo "make test         every test that a change of the library needs, in some minutes"
+	@echo "make quick RULE=lamb  what says most of one optimizer, in a minute, without the extension"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
@@ -71,6 +72,15 @@ demo: $(VENV)/.demo $(VENV)/.package
 
 test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
 	@$(PYTEST) -m "not slow" $(PYTEST_ARGS)
+
+# Of one optimizer: its rule against the reference and the properties, its options, small errors in it, and its steps by
+# the NumPy API. The sources as they are; nothing is compiled.
+QUICK = tests/test_rules.py tests/test_options.py tests/test_mutants.py tests/numpy_front/test_options.py tests/contract/test_steps.py \
+  tests/contract/test_stats.py tests/contract/test_state.py tests/contract/test_resume.py
+
+quick: | $(VENV)/.dev
+	@$(if $(RULE),,echo "Which optimizer? make quick RULE=lamb"; exit 1)
+	@PYTHONPATH=src $(PYTEST) -k "$(RULE) and not (torch or jax or strict or Keras or MLX or Paddle)" $(QUICK) $(PYTEST_ARGS)
 
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
 test-all: $(VENV)/.parity $(VENV)/.ttsem $(VENV)/.package

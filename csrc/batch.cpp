@@ -104,7 +104,7 @@ void Batch::add_layers(int tensor) {
 
 void Batch::lay_out(Layer& l, const Tensor& t) {
   std::vector<Dim> all, dims;
-  l.which = uint8_t(t.form.program), l.program = &programs[t.form.program];
+  l.program = t.form.program;
   l.clips_own = t.form.clips_own, l.clips_model = t.form.clips_model;
   l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
@@ -413,7 +413,7 @@ void Batch::carry_out(const Task& task, Work work) {
 void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   const Kernels& all = kernels();
   const Functions& k = l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
-  const Passes& passes = (l.f ? k.factored : k.programs)[l.which];
+  const Passes& passes = *(l.f ? l.program->factored : l.program->whole)[k.set];
   double* sums = l.partial + SUMS * chunk;
   if (work.kind == PREPARE) return clear_factors(l);
   if (work.kind == STORE) return store_factors(l);

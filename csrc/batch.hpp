@@ -50,7 +50,7 @@ struct Formats {
 
 // What decides how the step of a tensor is laid out.
 struct Form {
-  int program = 0;
+  const Program* program = nullptr;
   bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
   std::vector<int> rows, cols;                  // none: not factored
   std::optional<Formats> formats;
@@ -142,7 +142,7 @@ class Batch {
 
   void add_layers(int tensor);
   void lay_out(Layer& layer, const Tensor& tensor);
-  const Program& program(int tensor) const { return programs[form(tensor).program]; }
+  const Program& program(int tensor) const { return *form(tensor).program; }
   bool takes_part(const Layer& layer, Work work) const;
   bool is_whole(const Layer& layer) const { return layer.chunks == 1 && !stops_; }
   void add_stage(Stages& to, Work work, int first, int last, bool backwards);

@@ -60,14 +60,21 @@ nb::handle field(PyObject* job, Field which) {
   return PyTuple_GET_ITEM(job, which);
 }
 
+const Program* program_named(const std::string& name) {
+  const Program* found = nullptr;
+  for_programs([&](const Program& program) { if (name == program.name) found = &program; });
+  if (!found) throw nb::value_error("there is no such program");
+  return found;
+}
+
 // How many parts of a state there are, and their roles. Adafactor's rows and columns come before the part of p's shape.
 int parts_of(const Form& form) {
-  const Program& program = programs[form.program];
+  const Program& program = *form.program;
   return program.states + program.layer_states + (form.rows.empty() ? 0 : 1);
 }
 Role role_of(int part, const Form& form) {
   if (!form.rows.empty()) return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
-  const unsigned of_layer = programs[form.program].of_layer;
+  const unsigned of_layer = form.program->of_layer;
   const int before = std::popcount(of_layer & ((1u << part) - 1));
   return of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before);
 }
@@ -232,10 +239,9 @@ class Jobs {
   using StoredForm = std::tuple<int, int64_t, std::vector<int64_t>, std::vector<StoredArray>>;
 
   static Form form_of(nb::handle given) {
-    using Formed = std::tuple<int, bool, bool, std::vector<int>, std::vector<int>, std::optional<StoredForm>>;
-    const auto [program, own, model, rows, cols, storage] = nb::cast<Formed>(given);
-    if (program < 0 || program >= program_count) throw nb::value_error("there is no such program");
-    Form form{program, own, model, rows, cols, {}};
+    using Formed = std::tuple<std::string, bool, bool, std::vector<int>, std::vector<int>, std::optional<StoredForm>>;
+    const auto [name, own, model, rows, cols, storage] = nb::cast<Formed>(given);
+    Form form{program_named(name), own, model, rows, cols, {}};
     if (storage) form.formats = formats_of(*storage, form);
     return form;
   }
@@ -441,7 +447,7 @@ std::vector<std::string> instruction_sets() {
 
 std::vector<std::string> program_names() {
   std::vector<std::string> found;
-  for (int i = 0; i < program_count; i++) found.emplace_back(programs[i].name);
+  for_programs([&](const Program& program) { found.emplace_back(program.name); });
   return found;
 }
 
@@ -514,7 +520,7 @@ NB_MODULE(_native, m) {
              if (release_signals() < 0) throw nb::python_error();
            },
            nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
-  m.def("programs", &program_names, "Return the names of the printed programs, in their order.");
+  m.def("programs", &program_names, "Return the names of the printed programs.");
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
       .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("forms"),
            nb::arg("numbers"), nb::arg("stops") = false)

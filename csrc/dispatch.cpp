@@ -6,17 +6,17 @@
 
 namespace layerwise {
 
-extern const Functions baseline_any, baseline_low;
-#ifdef LAYERWISE_X86
-extern const Functions avx2_any, avx2_low, avx512_narrow, avx512_low;
-#endif
+#define LAYERWISE_DECLARED(set) extern const Functions LAYERWISE_NAME(set, functions);
+LAYERWISE_SETS(LAYERWISE_DECLARED)
 
 std::vector<const Kernels*> available_kernels() {
-  static const Kernels kernels_baseline{"baseline", &baseline_any, &baseline_any, &baseline_low};
+  static const Kernels kernels_baseline{"baseline", &baseline_any_functions, &baseline_any_functions,
+                                        &baseline_low_functions};
   std::vector<const Kernels*> found;
 #ifdef LAYERWISE_X86
-  static const Kernels kernels_avx2{"avx2", &avx2_any, &avx2_any, &avx2_low};
-  static const Kernels kernels_avx512{"avx512", &avx512_narrow, &avx2_any, &avx512_low};
+  static const Kernels kernels_avx2{"avx2", &avx2_any_functions, &avx2_any_functions, &avx2_low_functions};
+  static const Kernels kernels_avx512{"avx512", &avx512_narrow_functions, &avx2_any_functions,
+                                      &avx512_low_functions};
   const Instructions has = instructions();
   if (has.avx512) found.push_back(&kernels_avx512);
   if (has.avx2) found.push_back(&kernels_avx2);

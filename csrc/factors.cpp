@@ -11,7 +11,7 @@ namespace layerwise {
 namespace {
 
 #include "numbers.hpp"
-#include "printed/programs.hpp"
+#include "printed/adafactor.hpp"
 #include "kernels/convert.hpp"
 
 constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own

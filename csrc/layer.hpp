@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "compiler.hpp"
 #include "digits.hpp"
 
 namespace layerwise {
@@ -62,6 +63,25 @@ struct GradientNumbers {
   }
 };
 
+struct Layer;
+
+// The kernels of one program. Each works on one chunk; the first ones return sums.
+struct Passes {
+  void (*measure[ROUNDS])(const Layer&, int64_t chunk, double* sums);
+  void (*apply)(const Layer&, int64_t chunk);
+};
+
+// What kernels are compiled for: instructions and dtypes, by CMakeLists.txt.
+#ifdef LAYERWISE_X86
+#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(avx2_any) X(avx2_low) X(avx512_narrow) X(avx512_low)
+#else
+#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low)
+#endif
+#define LAYERWISE_ITEM(x) x,
+enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
+#define LAYERWISE_JOINED(x, y) x##_##y
+#define LAYERWISE_NAME(x, y) LAYERWISE_JOINED(x, y)
+
 // What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
 struct Program {
   const char* name;
@@ -76,6 +96,13 @@ struct Program {
   // of them with the totals of each round, the numbers after the step with all.
   void (*answer[ROUNDS])(const double* k, const double* S, const double* old, double* a, double* stats);
   void (*remember)(const double* k, const double* S, const double* old, double* made);
+  const Passes *whole[SETS], *factored[SETS];  // its kernels; the latter for a second moment by rows and columns
+};
+
+// The programs of a rule.
+struct Rule {
+  const Program* programs;
+  int count;
 };
 
 // What most programs have: printed ones say what is otherwise.
@@ -116,7 +143,6 @@ struct Layer {
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
   uint8_t dims, split;  // the chunks cut the dimension `split`
-  uint8_t which;        // the program's place
   int64_t step, chunks, count, each;  // a chunk has `each` elements, the last one perhaps fewer
   double entries;  // of the unsharded layer
   const Program* program;
@@ -147,18 +173,12 @@ struct Layer {
   }
 };
 
-// The kernels of one program. Each works on one chunk; the first ones return sums.
-struct Passes {
-  void (*measure[ROUNDS])(const Layer&, int64_t chunk, double* sums);
-  void (*apply)(const Layer&, int64_t chunk);
-};
-
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
   // Adds n numbers, of float64 or float32, or their squares to digits.
   void (*digits)(const void* x, bool wide, bool squares, int64_t n, double* digits, Window window);
-  const Passes *programs, *factored;  // in the order of the programs; the latter for a second moment by rows and columns
+  Set set;  // of the kernels of programs
 };
 
 // For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.
@@ -167,8 +187,14 @@ struct Kernels {
   const Functions *narrow, *wide, *low;
 };
 
-// All programs, in the order of csrc/printed/programs.hpp.
-extern const Program programs[];
-extern const int program_count;
+// All rules with printed programs.
+extern const Rule* const rules[];
+extern const int rule_count;
+
+template <class F>
+void for_programs(F&& f) {
+  for (int i = 0; i < rule_count; i++)
+    for (int j = 0; j < rules[i]->count; j++) f(rules[i]->programs[j]);
+}
 
 }  // namespace layerwise

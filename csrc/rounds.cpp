@@ -8,7 +8,7 @@
 namespace layerwise {
 namespace {
 
-int rounds_of(const Tensor& t) { return t.form.rows.empty() ? programs[t.form.program].rounds : 2; }
+int rounds_of(const Tensor& t) { return t.form.rows.empty() ? t.form.program->rounds : 2; }
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -53,10 +53,18 @@ class Case:
 
     def asked(self, shape: tuple[int, ...], options: Options) -> list[Any]:
         """Return what a step of a tensor asks for, round by round."""
-        rule, asked = SimpleNamespace(**vars(self.rule)), []
-        rule.step = lambda *given: _counted(self.rule.step(*given), asked)
-        trajectory(NAMESPACES[0], rule, self.hyper(**options), [np.ones(shape)], [[np.ones(shape)]])
+        asked: list[Any] = []
+        self._step(shape, options, lambda stepping: _counted(stepping, asked))
         return asked
+
+    def hands_on(self, shape: tuple[int, ...], options: Options) -> None:
+        """Raise if a step of a tensor computes with what `Keep` answered."""
+        self._step(shape, options, _handed_on)
+
+    def _step(self, shape: tuple[int, ...], options: Options, driven: Callable[[Any], Any]) -> None:
+        rule = SimpleNamespace(**vars(self.rule))
+        rule.step = lambda *given: driven(self.rule.step(*given))
+        trajectory(NAMESPACES[0], rule, self.hyper(**options), [np.ones(shape)], [[np.ones(shape)]])
 
     @property
     def measures_weights(self) -> bool:
@@ -88,6 +96,37 @@ class Case:
         return self.consistent(
             {name: values[0] if draw.random() < 0.5 else draw.choice(values) for name, values in self.options.items()}
         )
+
+
+class Kept:
+    """The answer to `Keep`, which refuses to be computed with: stored state may be rounded, or several arrays."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise AssertionError(
+            "The rule computes with what `Keep` answered. That may be rounded, or several arrays: compute with what it "
+            "was given, and only return the answer, in `Stepped`."
+        )
+
+    __getattr__ = __array__ = __array_ufunc__ = __getitem__ = __iter__ = __bool__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __neg__ = __abs__ = __pow__ = __lt__ = __gt__ = __le__ = __ge__ = _refuse
+
+
+def _handed_on(stepping: Any) -> Any:
+    """Pass on what a rule asks and is answered, but for the answer to `Keep`, which it must only hand on."""
+    answer = None
+    while True:
+        try:
+            request = stepping.send(answer)
+        except StopIteration as done:
+            state = (x.array if isinstance(x, Kept) else x for x in done.value.state)
+            return done.value._replace(state=type(done.value.state)(*state))
+        answer = yield request
+        if isinstance(request, Keep):
+            answer = type(answer)(*(None if x is None else Kept(x) for x in answer))
 
 
 def _counted(stepping: Any, asked: list[Any]) -> Any:

@@ -16,12 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import CASES, Case
+from cases import CASES, KERNELED, Case
 
 import layerwise
 from layerwise import presets
 
 ROOT = Path(__file__).parent.parent
+LISTS = {
+    "CHANGELOG.md": "name it under Optimizers.",
+    "docs/choosing.md": 'add a row to the table under "Which one".',
+    "docs/sharding.md": 'add it to the table under "What a step sends".',
+    "csrc/README.md": 'say under "Printed programs" how many it has.',
+}
 OPTION_PAGES = [page.read_text("utf-8") for page in sorted((ROOT / "docs" / "optimizers").glob("*.md"))]
 ROOMS = (f"{room}/**/README.md" for room in ("benchmarks", "csrc", "demo", "src", "tests"))
 PAGES = sorted(page for where in ("*.md", "docs/**/*.md", "tests/*.md", *ROOMS) for page in ROOT.glob(where))
@@ -221,6 +227,17 @@ def test_pages_have_one_recipe() -> None:
     """`param_groups(model)` exempts biases and normalization from decay and from the ratio; none spells half of it."""
     spelt = [page for page in [*PAGES, *(ROOT / "examples").glob("*.py")] if EXEMPTING.search(page.read_text("utf-8"))]
     assert spelt == []
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("name", LISTS)
+def test_pages_that_list_optimizers_list_all(name: str, case: Case) -> None:
+    if name == "csrc/README.md" and case not in KERNELED:
+        pytest.skip("it lists those with kernels")
+    page = ROOT / "docs" / "optimizers" / f"{case.name.lower()}.md"
+    title = page.read_text("utf-8").splitlines()[0].removeprefix("# ")
+    text = (ROOT / name).read_text("utf-8")
+    assert re.search(rf"\b{title}\b", text), f"{name} lists all optimizers, and {title} is missing: {LISTS[name]}"
 
 
 def test_every_preset_is_named_where_people_come_from() -> None:

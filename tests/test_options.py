@@ -215,6 +215,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "m_start": (choices("zero", "direction"), "the paper"),
     "scale": (POSITIVE, "scale=0.05"),
     "dims": (dims("first", "last"), "such as ((0,), (1, 2, 3))"),
+    "p_bound": (POSITIVE | NONE, "p_bound=2"),
     "over": (choices("columns", "rows"), "as in PyTorch"),
     "iterations": (integers(1, 31), "iterations=5"),
 }
@@ -228,7 +229,10 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 def row(cls: Any, name: str) -> tuple[Range, str]:
     found = OPTIONS.get(f"{cls.__name__}.{name}", OPTIONS.get(name))
-    assert found is not None, f"OPTIONS has no row {cls.__name__}.{name}"
+    assert found is not None, (
+        f"tests/test_options.py has no row for the option {name} of {cls.__name__}: add {name!r} to OPTIONS, with the "
+        "range that it allows and a word of the way out."
+    )
     return found
 
 

@@ -191,9 +191,9 @@ def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
         (
             "return m / add(xp, k.eps, k.c1, root_v)",
             "return m / add(xp, k.eps, k.c2, root_v)",
-            "m / (eps + c2 * root_v)",
+            "exp_avg / (eps + c2 * root(c2 * exp_avg_sq + eps_root))",
         ),
-        ("move(xp, u, k.lam, unless", "move(xp, u, -k.lam, unless", "u - lam * unless_off(lam, p_)"),
+        ("move(xp, u, k.lam, unless", "move(xp, u, -k.lam, unless", "- lam * unless_off(lam, y0)"),
         ("lr=lr * (c2**0.5 / c1) if", "lr=2 * lr * (c2**0.5 / c1) if", ""),
     ],
 )

@@ -125,8 +125,14 @@ def header(entry: Entry, found: Structures, numbers: Sequence[str]) -> tuple[str
         _numbers(entry, numbers),
         first.whole(),
         *(text.replace("@NAME@", name) for text, name in texts.items() if name != first.name),
+        list_of("PROGRAMS", texts.values()),
     ]
     return "\n".join(parts), named
+
+
+def list_of(what: str, names: Iterable[str]) -> str:
+    """Return a macro that applies another to each of these names."""
+    return " \\\n  ".join([f"#define LAYERWISE_{what}(X)", *(f"X({name})" for name in names)]) + "\n"
 
 
 def _numbers(entry: Entry, numbers: Sequence[str]) -> str:
@@ -150,9 +156,8 @@ class Struct:
         self.program, self.numbers, self.members = program, numbers, members
         self.name = program.entry.name + program.suffix
         self._shared = functions
-        shown = {x: name for x, name in program.names.items() if x.op == "state"}
         taken = {*TAKEN, *members.names()}
-        self.states = {n: free(shown.get(leaf("state", n, is_array=True), n), taken) for n in program.states}
+        self.states = {name: free(name, taken) for name in program.states}
         self.refuse_too_many()
         self.constants, self.calls = self._constants(), self._calls()
 
@@ -300,11 +305,9 @@ class Struct:
                     first.append(f"{self.states[name]} = s[{self.program.states.index(name)}]")
         for x, place in given.items():
             if x in read:
-                whole = self.program.rounds[-1][x.args[0]].terms
-                leaves[x] = free(self.program.names.get(whole, f"x{x.args[0]}"), {*TAKEN, *leaves.values()})
+                leaves[x] = free(f"x{x.args[0]}", {*TAKEN, *leaves.values()})
                 first.append(f"{leaves[x]} = {place}")
-        names = {x: name for x, name in self.program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Cpp("T"), leaves, names, [*self.members.names(), *TAKEN])
+        printer = Printer(Cpp("T"), leaves, self.program.names, [*self.members.names(), *TAKEN])
         texts = printer.outputs(*everything)
         lines = [f"const T {', '.join(first)};"] if first else []
         lines += printer.lines
@@ -327,8 +330,7 @@ class Struct:
         leaves = self._leaves("k.") | dict(before)
         leaves |= {leaf("total", i, is_array=False): f"S[{i - known}]" for i in range(known)}
         leaves |= {leaf("layer", name, is_array=False): f"old[{i}]" for i, name in enumerate(program.remember)}
-        names = {x: name for x, name in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
-        printer = Printer(Cpp("double"), leaves, names, TAKEN - {"x", "s", "p", "g"})
+        printer = Printer(Cpp("double"), leaves, program.names, TAKEN - {"x", "s", "p", "g"})
         texts = printer.outputs(*written.values())
         stores = [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
         return "\n".join([*_joined(printer.lines), *_filled(stores)])

@@ -1,4 +1,4 @@
-"""Expressions as source of a language: one line for each name that the rule gives, operators by precedence."""
+"""Expressions as source of a language: long ones in several lines, operators by precedence."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ PRECEDENCE = {
 }
 BITWISE = {"|", "^", "&", "<<", ">>"}
 CALLS = {"sqrt": "root"}
+LONGEST, LONGEST_RESULT = 48, 80  # characters of what has no line of its own: a part, and a result
 
 
 class Language:
@@ -46,7 +47,7 @@ class Language:
 
 
 class Printer:
-    """Prints expressions of one function: what has a name, or is long and used more than once, is a line of its own."""
+    """Prints expressions of one function: what has a name, is long, or is used twice and not short, is its own line."""
 
     def __init__(
         self, language: Language, leaves: Mapping[Symbol, str], names: Mapping[Symbol, str], taken: Iterable[str]
@@ -60,7 +61,7 @@ class Printer:
         """Print lines for these expressions, and return what stands for each."""
         for x in xs:
             self._count(x)
-        return [self._of(x, 0) for x in xs]
+        return [self._of(x, 0, LONGEST_RESULT) for x in xs]
 
     def _count(self, x: Any) -> None:
         if not isinstance(x, Symbol):
@@ -70,20 +71,18 @@ class Printer:
             for part in _parts(x):
                 self._count(part)
 
-    def _of(self, x: Any, above: int) -> str:
+    def _of(self, x: Any, above: int, longest: int = LONGEST) -> str:
         """Return the text of an expression where operators of precedence `above` surround it."""
         if not isinstance(x, Symbol):
             return self._language.number(x)
-        if self._deserves_a_line(x):
-            self._name(x)
         if x in self._known:
             return self._known[x]
         text, precedence = self._text(x)
+        if len(text) > longest or self._deserves_a_line(x):
+            return self._line(x, text)
         return f"({text})" if precedence < above else text
 
     def _deserves_a_line(self, x: Symbol) -> bool:
-        if x in self._known or x.is_leaf:
-            return False
         return x in self._names or (self._uses.get(x, 0) > 1 and self._is_long(x))
 
     def _is_long(self, x: Symbol) -> bool:
@@ -91,16 +90,13 @@ class Printer:
         parts = [x]
         for one in parts:  # which grows
             parts += [part for part in one.parts if not part.is_leaf and part not in {**self._known, **self._names}]
-        return len(parts) > 2 or any(one.op in ("sqrt", "/", "**") for one in parts)
+        return len(parts) > 1 or any(one.op in ("sqrt", "/", "**") for one in parts)
 
-    def _name(self, x: Symbol) -> None:
-        text, _ = self._text(x)
-        name = self._names.get(x, "x")
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
+    def _line(self, x: Symbol, text: str) -> str:
+        name = free(self._names.get(x, f"y{len(self.lines)}"), self._taken)
         self.lines.append(self._language.line(name, x, text))
         self._known[x] = name
+        return name
 
     def _text(self, x: Symbol) -> tuple[str, int]:
         if bound := bound_of(x):

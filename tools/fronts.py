@@ -18,6 +18,7 @@ from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS, is_pair
 from layerwise.variants import find
 
 DOCS = Path(__file__).parents[1] / "docs"
+LONGEST_SUMMARY = 112  # in a line of 120, indented, with quotes and a full stop
 
 HEADER = (
     '"""{title}\n\n'
@@ -52,7 +53,13 @@ def _as_sorted_by_ruff(name: str) -> tuple[bool, str]:
 
 def summary(entry: Entry) -> str:
     """Return the first line of a rule's docstring, which says what it is and where it comes from."""
-    return str(entry.rule.__doc__).splitlines()[0].rstrip(":.")
+    found = str(entry.rule.__doc__).splitlines()[0].rstrip(":.")
+    if len(found) > LONGEST_SUMMARY:
+        raise SystemExit(
+            f"The first line of the docstring of {entry.rule.__name__}, which is the summary of {entry.name} in all "
+            f"APIs, has {len(found)} characters. Shorten it: at most {LONGEST_SUMMARY} fit a line there."
+        )
+    return found
 
 
 def own_parameters(

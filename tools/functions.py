@@ -16,9 +16,9 @@ from unittest.mock import patch
 
 from cpp import Cpp
 from expressions import Printer
-from runs import Named, coefficients
+from runs import coefficients
 from source import wrapped
-from symbols import Names, Namespace, Symbol, leaf
+from symbols import Namespace, Symbol, leaf
 from triton_source import Triton
 
 from layerwise.registry import Entry
@@ -126,7 +126,6 @@ class Run(NamedTuple):
     name: str
     given: dict[str, str]  # types of the parameters
     results: tuple[tuple[str, Any], ...]  # with their types
-    names: Names
 
     @property
     def is_kept(self) -> bool:
@@ -135,7 +134,7 @@ class Run(NamedTuple):
     def outputs(self, language: Any, results: list[Any]) -> tuple[list[str], list[str]]:
         """Return lines, and what stands for each result."""
         leaves = {leaf("parameter", name, is_array=True): name for name in (*self.given, "KEPT")}
-        printer = Printer(language, leaves, self.names, {*TAKEN, *self.given})
+        printer = Printer(language, leaves, {}, {*TAKEN, *self.given})
         found = printer.outputs(*results)
         return printer.lines, found
 
@@ -145,12 +144,11 @@ def runs() -> Iterator[Run]:
     for function in ALL:
         given = dict(function.__annotations__)
         types = re.findall(r"\b(?!tuple)\w+", given.pop("return"))
-        names: Names = {}
         shared = nullcontext() if function is mix else patch.object(bits, "mix", lambda x, y, _: Symbol("mix", x, y))
-        with shared, Named((bits, groups, weights), names, {}):
+        with shared:
             found = function(*(leaf("parameter", name, is_array=True) for name in given))
         xs = found if isinstance(found, tuple) else (found,)
-        yield Run(function.__name__, given, tuple(zip(types, xs, strict=True)), names)
+        yield Run(function.__name__, given, tuple(zip(types, xs, strict=True)))
 
 
 def number(x: Any) -> str:
@@ -275,18 +273,22 @@ def averages(entry: Entry, number_in_cpp: Callable[[str], str], column: Callable
     cpp = leaves | {number: f"k.{number_in_cpp(str(number))}" for number in own}
     wide = Cpp("double")
     factors_ = [part for each in one.walk() if each.op == "*" for part in each.parts if not part.is_array]
-    scalars = {part: f"T({Printer(wide, cpp, {}, ()).outputs(part)[0]})" for part in factors_}
-    narrow = Printer(Cpp("T"), {x: "x"} | scalars, {}, ())
+    narrow = {x: "x"} | {part: f"T({Printer(wide, cpp, {}, ()).outputs(part)[0]})" for part in factors_}
     given = f"const {entry.name}Numbers& k, "
     header = (
         f"\n// R, C and mean(R) (rules/factors.py), made of the means of this step.\ntemplate <class T>\n"
-        f"inline T averaged({given}T x, double mean) {{\n  return {narrow.outputs(one)[0]};\n}}\n"
+        f"inline T averaged({given}T x, double mean) {{\n  {_returned(Cpp('T'), narrow, one)};\n}}\n"
         f"inline double averaged_mean({given}double R_mean, double mean) {{\n"
-        f"  return {Printer(wide, cpp, {}, ()).outputs(of_mean)[0]};\n}}\n"
+        f"  {_returned(wide, cpp, of_mean)};\n}}\n"
     )
     loads = leaves | {number: f"tl.load(k + {column(str(number))})" for number in own}
-    texts = {
-        name: Printer(Triton(), loads, {}, ()).outputs(text)[0]
-        for name, text in {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean}.items()
-    }
-    return header, "".join(f"@triton.jit\ndef {name}:\n    return {text}\n\n" for name, text in texts.items())
+    results = {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean}
+    bodies = {name: _returned(Triton(), loads, result, "    ") for name, result in results.items()}
+    return header, "".join(f"@triton.jit\ndef {name}:\n    {body}\n\n" for name, body in bodies.items())
+
+
+def _returned(language: Any, leaves: dict[Symbol, str], result: Symbol, indent: str = "  ") -> str:
+    """Return the lines of a function that returns one result."""
+    printer = Printer(language, leaves, {}, set(leaves.values()))
+    [text] = printer.outputs(result)
+    return f"\n{indent}".join([*printer.lines, f"return {text}"])

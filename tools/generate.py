@@ -12,9 +12,11 @@ import sys
 from pathlib import Path
 
 import kernels
+import optax_calls
 import pages
 
 import fronts
+from layerwise.registry import ENTRIES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -59,6 +61,8 @@ def main() -> None:
     for path in stale:
         path.write_text(texts[path], "utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
+    if any(path.parent.name == "jax" for path in stale):
+        print(*filter(None, map(optax_calls.defaults, ENTRIES.values())), sep="\n")
 
 
 if __name__ == "__main__":

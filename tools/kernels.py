@@ -55,7 +55,8 @@ def kernels_of(entry: Entry) -> Kernels:
     module = triton_source.module(entry, names, numbers)
     if entry.name == FACTORED:
         of_factors = functions.averages(entry, cpp.member, triton_source.column)
-        header, module = header + of_factors[0], module.replace("PROGRAMS =", f"{of_factors[1]}PROGRAMS =")
+        header += "\n#define LAYERWISE_FACTORED\n" + of_factors[0]
+        module = module.replace("PROGRAMS =", f"{of_factors[1]}PROGRAMS =")
     return Kernels(entry, found, numbers, header, names, module)
 
 
@@ -70,53 +71,45 @@ def _kernels() -> Iterator[Kernels]:
 def all_of_them() -> tuple[dict[str, str], dict[str, str]]:
     """Return the headers in csrc/printed, and the modules in src/layerwise/engines, by their names."""
     found = list(_kernels())
-    places = [name for one in found for name in dict.fromkeys(one.names.values())]
     headers = {f"{_file(one)}.hpp": one.header for one in found}
     modules = {f"gpu/printed/{_file(one)}.py": one.functions for one in found}
-    headers |= {"programs.hpp": _list(found, places), "storage.hpp": functions.header()}
-    return headers, {**modules, "printed.py": _table(found, places), "gpu/printed/storage.py": functions.module()}
+    headers |= {"rules.hpp": _list(found), "storage.hpp": functions.header()}
+    return headers, {**modules, "printed.py": _table(found), "gpu/printed/storage.py": functions.module()}
 
 
 def _file(one: Kernels) -> str:
     return one.entry.rule.__name__.rpartition(".")[2]
 
 
-def _list(found: list[Kernels], places: list[str]) -> str:
-    includes = "".join(f'#include "{_file(one)}.hpp"\n' for one in found)
-    rows = " \\\n  ".join(f"X({name})" for name in places)
-    return (
-        "// All printed programs, by `make generate`. Each file with kernels includes them in a namespace of its own.\n"
-        f"{includes}\n#define LAYERWISE_PROGRAMS(X) \\\n  {rows}\n"
-    )
+def _list(found: list[Kernels]) -> str:
+    return "// The rules that have programs, by `make generate`.\n" + cpp.list_of("RULES", map(_file, found))
 
 
-def _table(found: list[Kernels], places: list[str]) -> str:
-    rules = "".join(f'    "{one.entry.rule.__name__}": {_printed(one, places)},\n' for one in found)
+def _table(found: list[Kernels]) -> str:
+    rules = "".join(f'    "{one.entry.rule.__name__}": {_printed(one)},\n' for one in found)
     return f"{HEAD}RULES: dict[str, Printed] = {{\n{rules}}}\n".replace("'", '"')
 
 
-def _printed(one: Kernels, places: list[str]) -> str:
+def _printed(one: Kernels) -> str:
     extra = tuple(name for name in one.numbers if "." in name)
     of_name = {name: program for program, name in reversed(one.names.items())}
     rows = ((key, one.names[program]) for key, program in _with_factored(one))
-    lines = [wrapped(f"{_source(key)}: {_row(of_name[name], name, places)},", 108) for key, name in rows]
+    lines = [wrapped(f"{_source(key)}: {_row(of_name[name], name)},", 108) for key, name in rows]
     programs = textwrap.indent("\n".join(lines), "        ")
     return f"Printed(options={one.structures.options!r}, numbers={extra!r},\n    programs={{\n{programs}\n    }})"
 
 
-def _row(program: Program, name: str, places: list[str]) -> str:
+def _row(program: Program, name: str) -> str:
     """Return a program as source, without what most have."""
-    name, place, *more = row_of(program, name, places.index(name))
-    each = zip(Row._fields[2:], more, strict=True)
+    each = zip(Row._fields[1:], row_of(program, name)[1:], strict=True)
     given = (f", {field}={x!r}" for field, x in each if Row._field_defaults.get(field, ...) != x)
-    return f"Program({name!r}, {place}{''.join(given)})"
+    return f"Program({name!r}{''.join(given)})"
 
 
-def row_of(program: Program, name: str, place: int) -> Row:
+def row_of(program: Program, name: str) -> Row:
     """Return a program as engines know it."""
     return Row(
         name,
-        place,
         stats=(*program.stats,),
         states=program.states,
         layer_states=(*program.remember,),

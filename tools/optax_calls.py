@@ -12,7 +12,7 @@ from front_arguments import JAX_MASK, OWN_FORM
 from source import Parameter, renamed, source_of
 
 from layerwise.registry import Entry
-from layerwise.spelling import OPTAX, is_pair
+from layerwise.spelling import OPTAX, is_pair, optax_defaults
 
 MASKS = ("mask", "weight_decay_mask")
 
@@ -69,11 +69,21 @@ def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]
     if name not in known:
         raise SystemExit(
             f"optax.{entry.name.lower()} takes {name!r}, and no option of {entry.rule.__name__} is called so. "
-            f"Say which is meant: option(..., optax={name!r})."
+            f"Say which is meant, option(..., optax={name!r}), or declare one."
         )
     own = known[name]._replace(default=default, keyword=keyword)
     special = {one.name: one for one in OWN_FORM.get(entry.name, ())}.get(name)
     return own if special is None else own._replace(type=special.type, means=special.means)
+
+
+def defaults(entry: Entry) -> str:
+    """Return a sentence about the options whose default in the JAX API is optax's; empty if there are none."""
+    specs = entry.hyper.__dataclass_fields__
+    each = [
+        f"{name}={specs[name].metadata['optax_default']!r} ({own!r})"
+        for name, own in optax_defaults(entry.hyper).items()
+    ]
+    return f"{entry.name} has optax's defaults in the JAX API (in brackets, others'): {', '.join(each)}" if each else ""
 
 
 def _source(value: object) -> str:

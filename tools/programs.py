@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from runs import Run, choices
-from symbols import Names, NotPrinted, Symbol, handed_on, leaf, operation, substituted
+from symbols import NotPrinted, Symbol, leaf, operation, substituted
 
 from layerwise.engines.structures import form_of, presence_of
 from layerwise.errors import ContradictionError
@@ -58,12 +58,17 @@ class Program:
     cached: tuple[int, ...]  # terms of the last round that cost more than to load them
     answers: tuple[Answer, ...]
     stats: dict[str, Any]
-    names: dict[Symbol, str]
 
     @property
     def totals(self) -> tuple[str, ...]:
         """Return the kinds of the sums of all rounds, one after the other."""
         return tuple(request.kind for each in self.rounds for request in each)
+
+    @property
+    def names(self) -> dict[Symbol, str]:
+        """Return what is stored or reported, by its name."""
+        made = {**self.keep, **self.state, **self.remember, **self.stats}
+        return {x: name for name, x in reversed(made.items()) if isinstance(x, Symbol)}
 
     @property
     def rereads(self) -> bool:
@@ -167,7 +172,7 @@ def program_of(run: Run, suffix: str) -> Program:
         weights = weights + a * x
     state = _arrays(run, run.done.state)
     keeps, keep = (None, {}) if run.kept is None else (run.kept[0], _arrays(run, run.kept[1]))
-    keeps, keep, rounds, weights, state = _kept(keeps, keep, rounds, weights, state, run.names)
+    keeps, keep, rounds, weights, state = _kept(keeps, keep, rounds, weights, state)
     state = {name: x for name, x in state.items() if not _stays(name, x)}
     found = _answered(run, suffix, keeps, keep, rounds, weights, state)
     _refuse_too_early(found)
@@ -206,7 +211,7 @@ def _stays(name: str, x: Any) -> bool:
     return x.op in ("state", "kept") and x.args[0] == name
 
 
-def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: Any, names: Names) -> Any:
+def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: Any) -> Any:
     """Return expressions of the kept state, or of that before it where something after it still needs that."""
     if keeps is None:
         return None, {}, rounds, weights, state
@@ -215,10 +220,9 @@ def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: 
 
     def seen(by: Any, first: int) -> tuple[list[Any], Any, Any]:
         return (
-            rounds[:first]
-            + [tuple(Request(kind, substituted(x, by, names)) for kind, x in one) for one in rounds[first:]],
-            substituted(weights, by, names),
-            {name: substituted(x, by, names) for name, x in state.items()},
+            rounds[:first] + [tuple(Request(kind, substituted(x, by)) for kind, x in one) for one in rounds[first:]],
+            substituted(weights, by),
+            {name: substituted(x, by) for name, x in state.items()},
         )
 
     after, new, rest = seen(as_kept, keeps)
@@ -230,7 +234,7 @@ def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: 
 
 
 def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], weights: Any, state: Any) -> Program:
-    answers = Answers(run.names, rounds)
+    answers = Answers(rounds)
     rounds = [tuple(Request(kind, answers.in_array(x)) for kind, x in one) for one in rounds]
     keep = {name: answers.in_array(x) for name, x in keep.items()}
     weights, state = answers.in_array(weights), {name: answers.in_array(x) for name, x in state.items()}
@@ -238,8 +242,8 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
     if rounds:
         costly = [(x, leaf("term", i, is_array=True)) for i, (_, x) in enumerate(rounds[-1]) if _costs(x)]
         last = dict(costly[:MOST_CACHED])
-        weights = substituted(weights, last, run.names)
-        state = {name: substituted(x, last, run.names) for name, x in state.items()}
+        weights = substituted(weights, last)
+        state = {name: substituted(x, last) for name, x in state.items()}
         used = {x for one in (weights, *state.values()) for x in one.walk()}
         cached = tuple(x.args[0] for x in last.values() if x in used)
     shapes = run.entry.rule.shapes(run.h, (1,))
@@ -257,7 +261,6 @@ def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], w
         cached=cached,
         answers=tuple(answers.found.values()),
         stats=_scalars(run.done.stats),
-        names=run.names,
     )
     if any(x.op == "raw" for x in program.in_arrays()):
         raise NotPrinted("it computes with the gradient before that is `ready`")
@@ -278,8 +281,8 @@ def _costs(x: Any) -> bool:
 class Answers:
     """The scalars that arrays are computed with."""
 
-    def __init__(self, names: dict[Symbol, str], rounds: Sequence[Sequence[Request]]) -> None:
-        self._names, self._rounds = names, rounds
+    def __init__(self, rounds: Sequence[Sequence[Request]]) -> None:
+        self._rounds = rounds
         self.found: dict[Symbol, Answer] = {}
 
     def in_array(self, x: Any) -> Any:
@@ -287,15 +290,9 @@ class Answers:
         if not isinstance(x, Symbol) or (x.is_leaf and x.op not in ("total", "layer")):
             return x
         if x.is_array:
-            made = operation(x.op, *map(self.in_array, x.args))
-            handed_on(self._names, x, made)
-            return made
+            return operation(x.op, *map(self.in_array, x.args))
         if x not in self.found:
-            name = self._names.get(x, "step")
-            taken = [str(one.leaf.args[0]) for one in self.found.values()]
-            while name in taken:
-                name += "_"
-            self.found[x] = Answer(leaf("answer", name, is_array=False), x, round_of(x, self._rounds))
+            self.found[x] = Answer(leaf("answer", len(self.found), is_array=False), x, round_of(x, self._rounds))
         return self.found[x].leaf
 
 

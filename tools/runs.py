@@ -1,53 +1,45 @@
-"""One run of a rule with symbols: what it requests, keeps and returns, under its own names."""
+"""One run of a rule with symbols: what it requests, keeps and returns."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
 from dataclasses import fields
-from types import FrameType, MethodType, ModuleType
+from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
-from symbols import SUMS_ALONG, Names, Namespace, NotPrinted, Symbol, leaf
+from symbols import SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
 from layerwise.engines.structures import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.hyper import ClippedByNorm, Hyper
 from layerwise.registry import Entry
-from layerwise.rules import factors, parts
 from layerwise.rules.asks import Keep, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
 MATRIX = (5, 6)  # whose state has other sizes than 1, unless it is one number of a layer
-SHARED = (parts.__file__, factors.__file__)  # modules of functions that rules share
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
 
 
 class Run:
-    """One run of a rule with symbols, and the names that the rule gives them."""
+    """One run of a rule with symbols."""
 
     def __init__(self, entry: Entry, h: Any) -> None:
         self.entry, self.h = entry, h
-        self.names: Names = {}
         self.read: set[str] = set()
         self.of_layer = self._of_layer()
         self.requests: list[tuple[Any, ...]] = []
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
         self._xp = Namespace()
-        shared: Names = {}
-        self.done = self._driven(shared)
+        self.done = self._driven()
         self._refuse_another_gradient()
-        self.names = {**shared, **self.names}
 
-    def _driven(self, shared: Names) -> Stepped:
+    def _driven(self) -> Stepped:
         rule, answer, number = self.entry.rule, None, 0
         asking = self._start()
         known = coefficients(self.entry, self.h)
         while True:
             try:
-                replaced = patch.object(rule, "coefficients", lambda *_: known, create=True)
-                with replaced, Named((rule,), self.names, shared):
+                with patch.object(rule, "coefficients", lambda *_: known, create=True):
                     asked = asking.send(answer)
             except StopIteration as end:
                 done: Stepped = end.value
@@ -159,32 +151,6 @@ class Options:
 
 def _is_number(x: Any) -> bool:
     return isinstance(x, (int, float)) and not isinstance(x, bool)
-
-
-class Named:
-    """A context that notes under which names the functions of a rule, and of all rules, have symbols."""
-
-    def __init__(self, rules: Sequence[ModuleType], names: Names, shared: Names) -> None:
-        self._files, self._before = [rule.__file__ for rule in rules], sys.gettrace()
-        self._names, self._shared = names, shared
-
-    def __enter__(self) -> None:
-        sys.settrace(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if frame.f_code.co_filename in (*self._files, *SHARED) else None
-
-    def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
-        code, names, arguments = frame.f_code, self._names, ()
-        if code.co_filename not in self._files:  # what functions of all rules call their arguments says nothing
-            names, arguments = self._shared, code.co_varnames[: code.co_argcount]
-        for name, value in frame.f_locals.items():
-            if isinstance(value, Symbol) and value.op not in ("coefficient", "input") and name not in arguments:
-                names.setdefault(value, name)
-        return self._line
 
 
 def choices(spec: Any) -> list[Any]:

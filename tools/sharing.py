@@ -26,21 +26,22 @@ class Members:
         coefficients = {one: leaf("coefficient", one, is_array=False) for one in numbers}
         self.coefficients = {one: free(spelled(one), taken) for one, x in coefficients.items() if x in used}
         self.early: dict[Symbol, str] = {}
-        self._slots: dict[str, str] = {}
+        self.slots: list[str] = []
         known = {x: self.coefficients[one] for one, x in coefficients.items() if x in used}
         self._of = {program: known | self._answers(program, taken) for program in programs}
-        self.slots = [*self._slots.values()]
         if len(self.slots) > ANSWERS:
             raise NotPrinted(f"kernels take at most {ANSWERS} answers, but {programs[0].entry.name} has more")
 
     def _answers(self, program: Program, taken: set[str]) -> dict[Symbol, str]:
-        found = {}
-        for one in program.answers:
-            names, key = (self.early, one.value) if program.is_early(one) else (self._slots, str(one.leaf.args[0]))
-            if key not in names:
-                names[key] = free(str(one.leaf.args[0]), taken)
-            found[one.leaf] = names[key]
-        return found
+        early = [one for one in program.answers if program.is_early(one)]
+        later = [one for one in program.answers if not program.is_early(one)]
+        for one in early:
+            if one.value not in self.early:
+                self.early[one.value] = free(f"early{len(self.early)}", taken)
+        for number in range(len(self.slots), len(later)):
+            self.slots.append(free(f"answer{number}", taken))
+        found = {one.leaf: self.early[one.value] for one in early}
+        return found | {one.leaf: name for one, name in zip(later, self.slots, strict=False)}
 
     def names(self) -> list[str]:
         """Return all names, in their order."""

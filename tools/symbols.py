@@ -89,11 +89,8 @@ def _walk(x: Symbol, seen: set[Symbol]) -> Iterator[Symbol]:
     yield x
 
 
-Names = dict[Symbol, str]
-
-
-def substituted(x: Any, by: Mapping[Symbol, Symbol], names: Names) -> Any:
-    """Return an expression with some of its parts replaced; what becomes of a part keeps its name."""
+def substituted(x: Any, by: Mapping[Symbol, Symbol]) -> Any:
+    """Return an expression with some of its parts replaced."""
     done: dict[Symbol, Any] = dict(by)
 
     def of(one: Any) -> Any:
@@ -101,16 +98,9 @@ def substituted(x: Any, by: Mapping[Symbol, Symbol], names: Names) -> Any:
             return one
         if one not in done:
             done[one] = one if one.is_leaf else operation(one.op, *map(of, one.args))
-            handed_on(names, one, done[one])
         return done[one]
 
     return of(x)
-
-
-def handed_on(names: Names, old: Symbol, new: Any) -> None:
-    """Give an expression the name of the one that it replaces."""
-    if old in names and isinstance(new, Symbol):
-        names.setdefault(new, names[old])
 
 
 def operation(op: str, *args: Any) -> Any:

@@ -117,9 +117,8 @@ class Printed:
 
     def __init__(self, program: Program, numbers: Sequence[str], members: Members, functions: Functions) -> None:
         self.program, self.numbers, self.members, self._shared = program, numbers, members, functions
-        shown = {x: own for x, own in program.names.items() if x.op == "state" and own != "_"}
         taken = {*TAKEN, *members.names()}
-        self.states = [free(shown.get(leaf("state", x, is_array=True), x), taken) for x in program.states]
+        self.states = [free(name, taken) for name in program.states]
 
     def row(self) -> str:
         """Return the program's functions as source, which makes them."""
@@ -154,10 +153,9 @@ class Printed:
         if any(x.op in ("state", "kept") for x in read):
             lines.append(f"{_together(self.states)} = s")
         for x in sorted((x for x in read if x.op == "term"), key=lambda x: x.args[0]):
-            leaves[x] = free(program.names.get(program.rounds[-1][x.args[0]].terms, f"x{x.args[0]}"), taken)
+            leaves[x] = free(f"x{x.args[0]}", taken)
             lines.append(f"{leaves[x]} = x[{x.args[0]}]")
-        shown = {x: own for x, own in program.names.items() if x.op not in ("state", "kept", "total")}
-        printer = Printer(Triton(), leaves, shown, taken)
+        printer = Printer(Triton(), leaves, program.names, taken)
         texts = printer.outputs(*results)
         return self._named(name, parameters, [*lines, *printer.lines, f"return {_tuple(texts)}"])
 
@@ -186,11 +184,10 @@ class Printed:
             x = leaf("total", i, is_array=False)
             leaves[x] = f"S[{i - known}]"
             if x in read and kind in MEANS:
-                mean = free(program.names.get(x, "mean"), taken)
+                mean = free(f"mean{i}", taken)
                 lines.append(f"{mean} = {leaves[x]} / n")
                 leaves[x] = mean
-        shown = {x: own for x, own in program.names.items() if not x.is_array and x.op not in ("total", "layer")}
-        printer = Printer(Triton(), leaves, shown, taken)
+        printer = Printer(Triton(), leaves, program.names, taken)
         texts = printer.outputs(*made.values())
         stores = [f"tl.store({at}, {text})" for at, text in zip(made, texts, strict=True)]
         lines += printer.lines + ([f"return {_tuple(texts)}"] if name == "remember" else stores)

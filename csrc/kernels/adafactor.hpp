@@ -143,8 +143,3 @@ void apply_factored(const Layer& layer, int64_t chunk) {
   if (clamps(layer)) apply_factored_with<R, true, T, S>(layer, chunk);
   else apply_factored_with<R, false, T, S>(layer, chunk);
 }
-
-template <class N>
-inline constexpr bool is_factorable = false;
-template <>
-inline constexpr bool is_factorable<AdafactorNumbers> = true;

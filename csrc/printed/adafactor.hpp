@@ -11,133 +11,120 @@ template <class T> struct Adafactor : Usual {
     TERMS_READ[1] = {1 << P | 1 << G | 1 << S0}, APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
 
-  T b2, a2, eps1, least, b1, lam, size, step, size_;
+  T b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3;
 
   Adafactor(const Numbers& k, In a) {
-    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1); lam = T(a[0]); size = T(a[1]);
-    step = T(a[2]); size_ = T(a[3]);
+    b2 = T(k.b2); a2 = T(k.a2); eps1 = T(k.eps1); least = T(k.least); b1 = T(k.b1); answer0 = T(a[0]);
+    answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) { Adafactor<T>::answer_0(a...); }
 
   void terms_0(T p, T g, const T* s, T* x) const {
-    const T V = s[0];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T u = g / at_least(root(V_), least);
+    const T exp_avg_sq = s[0];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
     x[0] = p;
-    x[1] = u;
+    x[1] = g / at_least(root(exp_avg_sq_), least);
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T V = s[0], u = x[1];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    s[0] = V_;
-    return p - lam * unless_off(lam, p) - size * u;
+    const T exp_avg_sq = s[0], x1 = x[1];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    s[0] = exp_avg_sq_;
+    return p - answer0 * unless_off(answer0, p) - answer1 * x1;
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double rms_p = root(S[-2]), scale = at_least(rms_p, k.eps2), alpha = k.rho * scale;
-    const double lam = k.lam + k.lam_alpha * alpha, rms = root(S[-1]);
-    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1), size = alpha * clip;
-    a[0] = lam; a[1] = size; to[0] = rms; to[1] = scale * clip; to[2] = rms_p;
+    const double weight_rms = root(S[-2]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-1]);
+    const double y3 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1), trust_ratio = y1 * y3;
+    a[0] = k.lam + k.lam_alpha * (k.rho * y1); a[1] = k.rho * y1 * y3; to[0] = update_rms; to[1] = trust_ratio;
+    to[2] = weight_rms;
   }
 
   void terms_0_scale_parameter_false(T, T g, const T* s, T* x) const {
-    const T V = s[0];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T u = g / at_least(root(V_), least);
-    x[0] = u;
+    const T exp_avg_sq = s[0];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    x[0] = g / at_least(root(exp_avg_sq_), least);
   }
 
   T apply_scale_parameter_false(T p, T g, T* s, const T* x) const {
-    const T V = s[0], u = x[0];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    s[0] = V_;
-    return p - lam * unless_off(lam, p) - size * u;
+    const T exp_avg_sq = s[0], x0 = x[0];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    s[0] = exp_avg_sq_;
+    return p - answer0 * unless_off(answer0, p) - answer1 * x0;
   }
 
   static void answer_0_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
-    const double lam = k.lam + k.lam_alpha * k.rho, rms = root(S[-1]);
-    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1), size = k.rho * clip;
-    a[0] = lam; a[1] = size; to[0] = rms; to[1] = clip;
+    const double update_rms = root(S[-1]), trust_ratio = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
+    a[0] = k.lam + k.lam_alpha * k.rho; a[1] = k.rho * trust_ratio; to[0] = update_rms; to[1] = trust_ratio;
   }
 
   T apply_with_exp_avg(T p, T g, T* s, const T* x) const {
-    const T V = s[0], e = s[1], u = x[1];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T e_ = b1 * e + step * u;
-    s[0] = V_;
-    s[1] = e_;
-    return p - lam * unless_off(lam, p) - size * e_;
+    const T exp_avg_sq = s[0], exp_avg = s[1], x1 = x[1];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T exp_avg_ = b1 * exp_avg + answer2 * x1;
+    s[0] = exp_avg_sq_;
+    s[1] = exp_avg_;
+    return p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_;
   }
 
   static void answer_0_with_exp_avg(const Numbers& k, In S, In, Out a, Out to) {
-    const double rms_p = root(S[-2]), scale = at_least(rms_p, k.eps2), alpha = k.rho * scale;
-    const double lam = k.lam + k.lam_alpha * alpha;
-    const bool inside = k.inside == 1;
-    const double size = inside ? 1 : alpha, rms = root(S[-1]);
-    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
-    a[0] = lam; a[1] = size; a[2] = k.a1 * clip * (inside ? alpha : 1); to[0] = rms; to[1] = scale * clip;
-    to[2] = rms_p;
+    const double weight_rms = root(S[-2]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-1]);
+    const double y3 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1), trust_ratio = y1 * y3;
+    a[0] = k.lam + k.lam_alpha * (k.rho * y1); a[1] = k.inside == 1 ? 1 : k.rho * y1;
+    a[2] = k.a1 * y3 * (k.inside == 1 ? k.rho * y1 : 1); to[0] = update_rms; to[1] = trust_ratio; to[2] = weight_rms;
   }
 
   T apply_with_exp_avg_scale_parameter_false(T p, T g, T* s, const T* x) const {
-    const T V = s[0], e = s[1], u = x[0];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T e_ = b1 * e + step * u;
-    s[0] = V_;
-    s[1] = e_;
-    return p - lam * unless_off(lam, p) - size * e_;
+    const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T exp_avg_ = b1 * exp_avg + answer2 * x0;
+    s[0] = exp_avg_sq_;
+    s[1] = exp_avg_;
+    return p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_;
   }
 
   static void answer_0_with_exp_avg_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
-    const double lam = k.lam + k.lam_alpha * k.rho;
-    const bool inside = k.inside == 1;
-    const double size = inside ? 1 : k.rho, rms = root(S[-1]);
-    const double clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
-    a[0] = lam; a[1] = size; a[2] = k.a1 * clip * (inside ? k.rho : 1); to[0] = rms; to[1] = clip;
+    const double update_rms = root(S[-1]), trust_ratio = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
+    a[0] = k.lam + k.lam_alpha * k.rho; a[1] = k.inside == 1 ? 1 : k.rho;
+    a[2] = k.a1 * trust_ratio * (k.inside == 1 ? k.rho : 1); to[0] = update_rms; to[1] = trust_ratio;
   }
 
   void terms_1_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
-    const T V = s[0], e = s[1];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T u = g / at_least(root(V_), least);
-    const T e_ = b1 * e + step * u;
-    const T agrees = (((e_ > 0) & (g > 0)) | ((e_ < 0) & (g < 0))) ? 1 : 0 * e_;
-    x[0] = agrees;
+    const T exp_avg_sq = s[0], exp_avg = s[1];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y1 = answer0 * (g / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y1;
+    const bool y3 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
+    x[0] = y3 ? 1 : 0 * exp_avg_;
   }
 
   T apply_with_exp_avg_caution_true(T p, T g, T* s, const T* x) const {
-    const T V = s[0], e = s[1], agrees = x[0];
-    const T V_ = b2 * V + a2 * (g * g + eps1);
-    const T u = g / at_least(root(V_), least);
-    const T e_ = b1 * e + step * u;
-    const T moved = e_ * agrees / size_;
-    s[0] = V_;
-    s[1] = e_;
-    return p - lam * unless_off(lam, p) - size * moved;
+    const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y1 = answer0 * (g / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y1;
+    s[0] = exp_avg_sq_;
+    s[1] = exp_avg_;
+    return p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3);
   }
 
   static void answer_0_with_exp_avg_caution_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double rms = root(S[-1]), clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
-    const bool inside = k.inside == 1;
-    const double rms_p = root(S[-2]), scale = at_least(rms_p, k.eps2), alpha = k.rho * scale;
-    const double lam = k.lam + k.lam_alpha * alpha, size = inside ? 1 : alpha;
-    a[2] = k.a1 * clip * (inside ? alpha : 1); a[0] = lam; a[1] = size; to[0] = rms; to[1] = scale * clip;
-    to[3] = rms_p;
+    const double update_rms = root(S[-1]), y1 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
+    const double weight_rms = root(S[-2]), y3 = at_least(weight_rms, k.eps2), trust_ratio = y3 * y1;
+    a[0] = k.a1 * y1 * (k.inside == 1 ? k.rho * y3 : 1); a[1] = k.lam + k.lam_alpha * (k.rho * y3);
+    a[2] = k.inside == 1 ? 1 : k.rho * y3; to[0] = update_rms; to[1] = trust_ratio; to[3] = weight_rms;
   }
 
   static void answer_1_with_exp_avg_caution_true(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[3] = size; to[2] = S[-1];
+    a[3] = at_least(S[-1], 0.001); to[2] = S[-1];
   }
 
   static void answer_0_with_exp_avg_caution_true_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
-    const double rms = root(S[-1]), clip = k.clips == 0 ? 1 : 1 / at_least(rms / k.threshold, 1);
-    const bool inside = k.inside == 1;
-    const double lam = k.lam + k.lam_alpha * k.rho, size = inside ? 1 : k.rho;
-    a[2] = k.a1 * clip * (inside ? k.rho : 1); a[0] = lam; a[1] = size; to[0] = rms; to[1] = clip;
+    const double update_rms = root(S[-1]), trust_ratio = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
+    a[0] = k.a1 * trust_ratio * (k.inside == 1 ? k.rho : 1); a[1] = k.lam + k.lam_alpha * k.rho;
+    a[2] = k.inside == 1 ? 1 : k.rho; to[0] = update_rms; to[1] = trust_ratio;
   }
 };
 
@@ -202,6 +189,16 @@ template <class T> struct AdafactorWithExpAvgCautionTrueScaleParameterFalse : Ad
     Adafactor<T>::answer_1_with_exp_avg_caution_true(a...);
   }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Adafactor) \
+  X(AdafactorScaleParameterFalse) \
+  X(AdafactorWithExpAvg) \
+  X(AdafactorWithExpAvgScaleParameterFalse) \
+  X(AdafactorWithExpAvgCautionTrue) \
+  X(AdafactorWithExpAvgCautionTrueScaleParameterFalse)
+
+#define LAYERWISE_FACTORED
 
 // R, C and mean(R) (rules/factors.py), made of the means of this step.
 template <class T>

@@ -11,10 +11,10 @@ template <class T> struct AdamMini : Usual {
     APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0, LAYER_STATES = 1, OF_LAYER = 1 << 1;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
 
-  T b1, a1, shrink, step;
+  T b1, a1, shrink, answer0;
 
   AdamMini(const Numbers& k, In a) {
-    b1 = T(k.b1); a1 = T(k.a1); shrink = T(k.shrink); step = T(a[0]);
+    b1 = T(k.b1); a1 = T(k.a1); shrink = T(k.shrink); answer0 = T(a[0]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
@@ -25,22 +25,25 @@ template <class T> struct AdamMini : Usual {
   }
 
   T apply(T p, T g, T* s, const T*) const {
-    const T m = s[0];
-    const T m_ = b1 * m + a1 * g;
-    s[0] = m_;
-    return p - shrink * unless_off(shrink, p) - step * m_;
+    const T exp_avg = s[0];
+    const T exp_avg_ = b1 * exp_avg + a1 * g;
+    s[0] = exp_avg_;
+    return p - shrink * unless_off(shrink, p) - answer0 * exp_avg_;
   }
 
   static void answer_0(const Numbers& k, In S, In old, Out a, Out to) {
-    const double rms = root(S[-1]), v = k.b2 * old[0] + k.a2 * (rms * rms);
-    const bool zero = k.c2 * v + k.eps_root == 0;
-    const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
-    const bool zero_ = v == 0;
-    a[0] = k.lr / d; to[0] = rms; to[1] = zero_ ? 0 : root(zero_ ? 1 : v); to[2] = 1;
+    const double gradient_rms = root(S[-1]), exp_avg_sq = k.b2 * old[0] + k.a2 * (gradient_rms * gradient_rms);
+    const double y2 = k.c2 * exp_avg_sq + k.eps_root;
+    const double average_rms = exp_avg_sq == 0 ? 0 : root(exp_avg_sq == 0 ? 1 : exp_avg_sq);
+    a[0] = k.lr / ((y2 == 0 ? 0 : root(y2 == 0 ? 1 : y2)) + k.eps); to[0] = gradient_rms; to[1] = average_rms;
+    to[2] = 1;
   }
 
   static void remember(const Numbers& k, In S, In old, Out to) {
-    const double rms = root(S[-1]), v = k.b2 * old[0] + k.a2 * (rms * rms);
-    to[0] = v;
+    const double gradient_rms = root(S[-1]), exp_avg_sq = k.b2 * old[0] + k.a2 * (gradient_rms * gradient_rms);
+    to[0] = exp_avg_sq;
   }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(AdamMini)

@@ -21,15 +21,14 @@ template <class T> struct AdamW : Usual {
   template <int ROUND, class... A> static void answer(const A&... a) { AdamW<T>::answer_0(a...); }
 
   T apply(T p, T g, T* s, const T*) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    const T v_hat = c2 * v_;
-    const T u = m_ / (root(v_hat + eps_root) + eps);
-    s[0] = m_;
-    s[1] = v_;
-    return p - shrink * unless_off(shrink, p) - lr * u;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    const T y3 = exp_avg_ / (root(c2 * exp_avg_sq_ + eps_root) + eps);
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
+    return p - shrink * unless_off(shrink, p) - lr * y3;
   }
 
   static void answer_0(const Numbers&, In, In, Out, Out to) {
@@ -37,16 +36,14 @@ template <class T> struct AdamW : Usual {
   }
 
   T apply_nesterov_true(T p, T g, T* s, const T*) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    const T ahead_ = ahead * m_ + beside * g_;
-    const T v_hat = c2 * v_;
-    const T u = ahead_ / (root(v_hat + eps_root) + eps);
-    s[0] = m_;
-    s[1] = v_;
-    return p - shrink * unless_off(shrink, p) - lr * u;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    const T y3 = (ahead * exp_avg_ + beside * y0) / (root(c2 * exp_avg_sq_ + eps_root) + eps);
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
+    return p - shrink * unless_off(shrink, p) - lr * y3;
   }
 };
 
@@ -54,3 +51,7 @@ template <class T> struct AdamWNesterovTrue : AdamW<T> {
   using AdamW<T>::AdamW;
   template <class... A> T apply(A... a) const { return this->apply_nesterov_true(a...); }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(AdamW) \
+  X(AdamWNesterovTrue)

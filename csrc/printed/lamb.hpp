@@ -13,68 +13,58 @@ template <class T> struct Lamb : Usual {
     TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1}, APPLY_READS = 1 << P, APPLY_WRITES = 0;
   static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, size, size_, f_less_1, short_, first, second, more;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, answer0, answer1, answer2, answer3, answer4;
 
   Lamb(const Numbers& k, In a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
-    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); size = T(a[0]);
-    size_ = T(a[1]); f_less_1 = T(a[2]); short_ = T(a[3]); first = T(a[4]); second = T(a[5]); more = T(a[6]);
+    c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); answer0 = T(a[0]);
+    answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) { Lamb<T>::answer_0(a...); }
 
   void keep(T p, T g, T* s) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    s[0] = m_;
-    s[1] = v_;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
   }
 
   void terms_0(T p, T, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * unless_off(lam, p_);
-    x[0] = p_;
-    x[1] = r;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    x[0] = y0;
+    x[1] = y1 + lam * unless_off(lam, y0);
   }
 
   T apply(T p, T, T*, const T* x) const {
-    const T r = x[1];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    return p_ - size * r;
+    const T x1 = x[1];
+    return p - shrink * unless_off(shrink, p) - answer0 * x1;
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
-    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_;
-    a[0] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
+    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
+    a[0] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v_;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m_ / (eps + c1 * root_v);
-    const T r = u + lam * unless_off(lam, p_);
-    s[0] = m_;
-    s[1] = v_;
-    return p_ - lr * r;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    const T y3 = p - shrink * unless_off(shrink, p);
+    const T y4 = exp_avg_ / (eps + c1 * root(c2 * exp_avg_sq_ + eps_root));
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
+    return y3 - lr * (y4 + lam * unless_off(lam, y3));
   }
 
   static void answer_0_adapt_false(const Numbers&, In, In, Out, Out to) {
@@ -82,139 +72,112 @@ template <class T> struct Lamb : Usual {
   }
 
   void terms_0_caution_true(T p, T g, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
-    x[0] = agrees;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    const T y1 = g + l2 * unless_off(l2, p);
+    x[0] = (((y0 > 0) & (y1 > 0)) | ((y0 < 0) & (y1 < 0))) ? 1 : 0 * y0;
   }
 
   void terms_1_caution_true(T p, T g, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
-    const T u_ = u * agrees / size;
-    const T r = u_ + lam * unless_off(lam, p_);
-    x[0] = p_;
-    x[1] = r;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    const T y2 = g + l2 * unless_off(l2, p);
+    const T y3 = (((y1 > 0) & (y2 > 0)) | ((y1 < 0) & (y2 < 0))) ? 1 : 0 * y1;
+    x[0] = y0;
+    x[1] = y1 * y3 / answer0 + lam * unless_off(lam, y0);
   }
 
   T apply_caution_true(T p, T, T*, const T* x) const {
-    const T r = x[1];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    return p_ - size_ * r;
+    const T x1 = x[1];
+    return p - shrink * unless_off(shrink, p) - answer1 * x1;
   }
 
   static void answer_0_caution_true(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[0] = size; to[3] = S[-1];
+    a[0] = at_least(S[-1], 0.001); to[3] = S[-1];
   }
 
   static void answer_1_caution_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
-    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_;
-    a[1] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
+    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
+    a[1] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_caution_true_adapt_false(T p, T, T* s, const T* x) const {
-    const T m = s[0], v = s[1], agrees = x[0];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T u_ = u * agrees / size;
-    const T r = u_ + lam * unless_off(lam, p_);
-    return p_ - lr * r;
+    const T exp_avg = s[0], exp_avg_sq = s[1], x0 = x[0];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    const T y2 = lr * (y1 * x0 / answer0 + lam * unless_off(lam, y0));
+    return y0 - y2;
   }
 
   static void answer_0_caution_true_adapt_false(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[0] = size; to[0] = 1; to[1] = S[-1];
+    a[0] = at_least(S[-1], 0.001); to[0] = 1; to[1] = S[-1];
   }
 
   void terms_1_keep_norm_true(T p, T, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * unless_off(lam, p_);
-    const T q = p_ + f_less_1 * p_ - short_ * r;
-    x[0] = q;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    x[0] = y0 + answer0 * y0 - answer1 * (y1 + lam * unless_off(lam, y0));
   }
 
   T apply_keep_norm_true(T p, T, T* s, const T* x) const {
-    const T m = s[0], v = s[1], q = x[0];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T v_hat = c2 * v;
-    const T root_v = root(v_hat + eps_root);
-    const T u = m / (eps + c1 * root_v);
-    const T r = u + lam * unless_off(lam, p_);
-    return p + first * p_ - second * r + more * q;
+    const T exp_avg = s[0], exp_avg_sq = s[1], x0 = x[0];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
+    const T y2 = p + answer2 * y0 - answer3 * (y1 + lam * unless_off(lam, y0));
+    return y2 + answer4 * x0;
   }
 
   static void answer_0_keep_norm_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
-    const double x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_, longest = at_least(norm, size * norm_);
-    const bool there = (norm > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm / (there ? longest : 1) : 1, short_ = size * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
+    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
+    const double y7 = at_least(weight_norm, k.lr * trust_ratio * update_norm);
+    const bool y8 = (weight_norm > 0) & (y7 > 0);
+    a[0] = y8 ? (weight_norm - (y8 ? y7 : 1)) / (y8 ? y7 : 1) : 0;
+    a[1] = k.lr * trust_ratio * (y8 ? weight_norm / (y8 ? y7 : 1) : 1); to[0] = weight_norm; to[1] = update_norm;
+    to[2] = trust_ratio;
   }
 
   static void answer_1_keep_norm_true(const Numbers&, In S, In, Out a, Out) {
-    const double norm = root(S[-1]), norm_ = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_ > 0);
-    const double first = cancels ? 0 : a[2], second = cancels ? 0 : a[3];
-    const bool there = (norm_ > 0) & (norm > 0);
-    const double more = there ? (norm_ - (there ? norm : 1)) / (there ? norm : 1) : 0;
-    a[4] = first; a[5] = second; a[6] = more;
+    const double y0 = root(S[-1]), weight_norm = root(S[-3]);
+    const bool y2 = (y0 == 0) & (weight_norm > 0), y3 = (weight_norm > 0) & (y0 > 0);
+    a[2] = y2 ? 0 : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y3 ? (weight_norm - (y3 ? y0 : 1)) / (y3 ? y0 : 1) : 0;
   }
 
   static void answer_0_with_norm_keep_norm_first(const Numbers& k, In S, In old, Out a, Out to) {
-    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], w = at_least(norm, k.trust_min_norm);
-    const double norm_ = root(S[-1]), x = at_least(norm_, k.trust_min_norm), phi = at_most(w, k.max_norm);
-    const double d = x == 0 ? 1 : x, ratio = at_most(at_least(phi / (d + k.trust_eps), k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_, longest = at_least(norm, size * norm_);
-    const bool there = (R_ > 0) & (longest > 0);
-    const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? R_ / (there ? longest : 1) : 1, short_ = size * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), norm = old[0] == 0 ? weight_norm : old[0];
+    const double y2 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y4 = at_least(update_norm, k.trust_min_norm);
+    const double y5 = at_most(y2, k.max_norm) / ((y4 == 0 ? 1 : y4) + k.trust_eps);
+    const double y6 = ((y2 != 0) & (y4 != 0)) ? at_most(at_least(y5, k.trust_low), k.trust_high) : k.trust_undefined;
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : y6;
+    const double y8 = at_least(weight_norm, k.lr * trust_ratio * update_norm);
+    const bool y9 = (norm > 0) & (y8 > 0);
+    a[0] = y9 ? (norm - (y9 ? y8 : 1)) / (y9 ? y8 : 1) : 0; a[1] = k.lr * trust_ratio * (y9 ? norm / (y9 ? y8 : 1) : 1);
+    to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   static void answer_1_with_norm_keep_norm_first(const Numbers&, In S, In old, Out a, Out) {
-    const double norm = root(S[-1]), norm_ = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_ > 0);
-    const double R_ = old[0] == 0 ? norm_ : old[0];
-    const bool there = (R_ > 0) & (norm_ > 0);
-    const double first = cancels ? (there ? (R_ - (there ? norm_ : 1)) / (there ? norm_ : 1) : 0) : a[2];
-    const double second = cancels ? 0 : a[3];
-    const bool there_ = (R_ > 0) & (norm > 0);
-    const double more = there_ ? (R_ - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
-    a[4] = first; a[5] = second; a[6] = more;
+    const double y0 = root(S[-1]), weight_norm = root(S[-3]);
+    const bool y2 = (y0 == 0) & (weight_norm > 0);
+    const double norm = old[0] == 0 ? weight_norm : old[0];
+    const bool y4 = (norm > 0) & (weight_norm > 0);
+    const double y5 = (norm - (y4 ? weight_norm : 1)) / (y4 ? weight_norm : 1);
+    const bool y6 = (norm > 0) & (y0 > 0);
+    a[2] = y2 ? (y4 ? y5 : 0) : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y6 ? (norm - (y6 ? y0 : 1)) / (y6 ? y0 : 1) : 0;
   }
 
   static void remember_with_norm_keep_norm_first(const Numbers&, In S, In old, Out to) {
-    const double norm = root(S[-3]), R_ = old[0] == 0 ? norm : old[0];
-    to[0] = R_;
+    const double weight_norm = root(S[-3]), norm = old[0] == 0 ? weight_norm : old[0];
+    to[0] = norm;
   }
 };
 
@@ -283,3 +246,11 @@ template <class T> struct LambWithNormKeepNormFirst : Lamb<T> {
   }
   template <class... A> static void remember(const A&... a) { Lamb<T>::remember_with_norm_keep_norm_first(a...); }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Lamb) \
+  X(LambAdaptFalse) \
+  X(LambCautionTrue) \
+  X(LambCautionTrueAdaptFalse) \
+  X(LambKeepNormTrue) \
+  X(LambWithNormKeepNormFirst)

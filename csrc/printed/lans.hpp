@@ -13,11 +13,12 @@ template <class T> struct Lans : Usual {
     TERMS_READ[2] = {1 << G, 1 << P | 1 << G | 1 << S0 | 1 << S1}, APPLY_READS = 1 << P, APPLY_WRITES = 0;
   static constexpr Total TOTALS[2][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
 
-  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size, step, step_;
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2;
 
   Lans(const Numbers& k, In a) {
     b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1); c2 = T(k.c2); eps_root = T(k.eps_root);
-    eps = T(k.eps); lam = T(k.lam); lr_r = T(k.lr_r); lr_c = T(k.lr_c); size = T(a[0]); step = T(a[1]); step_ = T(a[2]);
+    eps = T(k.eps); lam = T(k.lam); lr_r = T(k.lr_r); lr_c = T(k.lr_c); answer0 = T(a[0]); answer1 = T(a[1]);
+    answer2 = T(a[2]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { ROUND == 0 ? this->terms_0(a...) : this->terms_1(a...); }
@@ -26,12 +27,12 @@ template <class T> struct Lans : Usual {
   }
 
   void keep(T, T g, T* s) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g / size;
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    s[0] = m_;
-    s[1] = v_;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g / answer0;
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
   }
 
   void terms_0(T, T g, const T*, T* x) const {
@@ -39,59 +40,50 @@ template <class T> struct Lans : Usual {
   }
 
   void terms_1(T p, T g, const T* s, T* x) const {
-    const T m = s[0], v = s[1];
-    const T v_hat = c2 * v;
-    const T d = root(v_hat + eps_root) + eps;
-    const T r = c1 * m / d;
-    const T r_ = r + lam * unless_off(lam, p);
-    const T g_ = g / size;
-    const T c = g_ / d;
-    const T c_ = c + lam * unless_off(lam, p);
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = root(c2 * exp_avg_sq + eps_root) + eps;
+    const T y1 = lam * unless_off(lam, p);
     x[0] = p;
-    x[1] = r_;
-    x[2] = c_;
+    x[1] = c1 * exp_avg / y0 + y1;
+    x[2] = g / answer0 / y0 + y1;
   }
 
   T apply(T p, T, T*, const T* x) const {
-    const T r = x[1], c = x[2];
-    return p - step * r - step_ * c;
+    const T x1 = x[1], x2 = x[2];
+    return p - answer1 * x1 - answer2 * x2;
   }
 
   static void answer_0(const Numbers&, In S, In, Out a, Out) {
-    const double norm = root(S[-1]), size = norm == 0 ? 1 : norm;
-    a[0] = size;
+    const double y0 = root(S[-1]);
+    a[0] = y0 == 0 ? 1 : y0;
   }
 
   static void answer_1(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-3]), w = at_least(norm_p, k.trust_min_norm), norm_r = root(S[-2]);
-    const double x = at_least(norm_r, k.trust_min_norm), phi = at_most(w, k.max_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(phi / d, k.trust_low), k.trust_high);
-    const double ratio_r = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double norm_c = root(S[-1]), y = at_least(norm_c, k.trust_min_norm), d_ = y == 0 ? 1 : y;
-    const double ratio_ = at_most(at_least(phi / d_, k.trust_low), k.trust_high);
-    const double ratio_c = k.trust_adapts == 0 ? 1 : (((w != 0) & (y != 0)) ? ratio_ : k.trust_undefined);
-    a[1] = k.lr_r * ratio_r; a[2] = k.lr_c * ratio_c; to[0] = norm_p; to[1] = norm_r; to[2] = ratio_r;
+    const double weight_norm = root(S[-3]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-2]);
+    const double y3 = at_least(update_norm, k.trust_min_norm), y4 = at_most(y1, k.max_norm);
+    const double y5 = at_most(at_least(y4 / (y3 == 0 ? 1 : y3), k.trust_low), k.trust_high);
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y3 != 0)) ? y5 : k.trust_undefined);
+    const double y7 = at_least(root(S[-1]), k.trust_min_norm);
+    const double y8 = at_most(at_least(y4 / (y7 == 0 ? 1 : y7), k.trust_low), k.trust_high);
+    const double y9 = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y7 != 0)) ? y8 : k.trust_undefined);
+    a[1] = k.lr_r * trust_ratio; a[2] = k.lr_c * y9; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {
-    const T m = s[0], v = s[1];
-    const T g_ = g / size;
-    const T m_ = b1 * m + a1 * g_;
-    const T v_ = b2 * v + a2 * (g_ * g_);
-    const T v_hat = c2 * v_;
-    const T d = root(v_hat + eps_root) + eps;
-    const T r = c1 * m_ / d;
-    const T r_ = r + lam * unless_off(lam, p);
-    const T c = g_ / d;
-    const T c_ = c + lam * unless_off(lam, p);
-    s[0] = m_;
-    s[1] = v_;
-    return p - lr_r * r_ - lr_c * c_;
+    const T exp_avg = s[0], exp_avg_sq = s[1];
+    const T y0 = g / answer0;
+    const T exp_avg_ = b1 * exp_avg + a1 * y0;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0);
+    const T y3 = root(c2 * exp_avg_sq_ + eps_root) + eps;
+    const T y4 = lam * unless_off(lam, p);
+    s[0] = exp_avg_;
+    s[1] = exp_avg_sq_;
+    return p - lr_r * (c1 * exp_avg_ / y3 + y4) - lr_c * (y0 / y3 + y4);
   }
 
   static void answer_0_adapt_false(const Numbers&, In S, In, Out a, Out to) {
-    const double norm = root(S[-1]), size = norm == 0 ? 1 : norm;
-    a[0] = size; to[0] = 1;
+    const double y0 = root(S[-1]);
+    a[0] = y0 == 0 ? 1 : y0; to[0] = 1;
   }
 };
 
@@ -105,3 +97,7 @@ template <class T> struct LansAdaptFalse : Lans<T> {
   template <class... A> T apply(A... a) const { return this->apply_adapt_false(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) { Lans<T>::answer_0_adapt_false(a...); }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Lans) \
+  X(LansAdaptFalse)

@@ -12,62 +12,53 @@ template <class T> struct Lars : Usual {
     APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
 
-  T l2, lam, lam_x, lr, damped, mu, pace, step, size, f_less_1, short_, first, second, more;
+  T l2, lam, lam_x, lr, damped, mu, pace, answer0, answer1, answer2, answer3, answer4, answer5;
 
   Lars(const Numbers& k, In a) {
     l2 = T(k.l2); lam = T(k.lam); lam_x = T(k.lam_x); lr = T(k.lr); damped = T(k.damped); mu = T(k.mu);
-    pace = T(k.pace); step = T(a[0]); size = T(a[1]); f_less_1 = T(a[2]); short_ = T(a[3]); first = T(a[4]);
-    second = T(a[5]); more = T(a[6]);
+    pace = T(k.pace); answer0 = T(a[0]); answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
+    answer5 = T(a[5]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) { Lars<T>::answer_0(a...); }
 
   void terms_0(T p, T g, const T*, T* x) const {
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T x_ = g_ + lam_x * unless_off(lam_x, p);
     x[0] = p;
-    x[1] = x_;
+    x[1] = g + l2 * unless_off(l2, p) + lam_x * unless_off(lam_x, p);
   }
 
   T apply(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    s[0] = b_;
-    return p - pace * b_;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (answer0 * y0) + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - pace * momentum_buffer_;
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm_p = root(S[-2]), w = at_least(norm_p, k.trust_min_norm), norm_x = root(S[-1]);
-    const double f = at_least(norm_x, k.trust_min_norm), d = f + k.lam_w * unless_off(k.lam_w, w) + k.eps;
-    const double ratio = k.eta * w / (f == 0 ? 1 : d);
-    const double ratio_ = at_most(at_least(ratio / k.unit, k.trust_low), k.trust_high);
-    const double ratio__ = k.trust_adapts == 0 ? 1 : (((w != 0) & (f != 0)) ? ratio_ : k.trust_undefined);
-    a[0] = k.lr * ratio__; to[0] = norm_p; to[1] = norm_x; to[2] = ratio__;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = y3 == 0 ? 1 : y3 + k.lam_w * unless_off(k.lam_w, y1) + k.eps;
+    const double y5 = at_most(at_least(k.eta * y1 / y4 / k.unit, k.trust_low), k.trust_high);
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y3 != 0)) ? y5 : k.trust_undefined);
+    a[0] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_nesterov_true(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    const T moved = u + mu * b_;
-    s[0] = b_;
-    return p - pace * moved;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (answer0 * y0) + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - pace * (answer0 * y0 + mu * momentum_buffer_);
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    s[0] = b_;
-    return p - pace * b_;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (lr * y0) + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - pace * momentum_buffer_;
   }
 
   static void answer_0_adapt_false(const Numbers&, In, In, Out, Out to) {
@@ -75,204 +66,183 @@ template <class T> struct Lars : Usual {
   }
 
   T apply_adapt_false_nesterov_true(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    const T moved = u + mu * b_;
-    s[0] = b_;
-    return p - pace * moved;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (lr * y0) + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - pace * (lr * y0 + mu * momentum_buffer_);
   }
 
   void terms_1_caution_true(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
-    x[0] = agrees;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T y1 = damped * (answer0 * (y0 + lam * unless_off(lam, p)));
+    const T momentum_buffer_ = y1 + mu * momentum_buffer;
+    const bool y3 = ((momentum_buffer_ > 0) & (y0 > 0)) | ((momentum_buffer_ < 0) & (y0 < 0));
+    x[0] = y3 ? 1 : 0 * momentum_buffer_;
   }
 
   T apply_caution_true(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
-    const T moved = b_ * agrees / size;
-    s[0] = b_;
-    return p - pace * moved;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T y1 = damped * (answer0 * (y0 + lam * unless_off(lam, p)));
+    const T momentum_buffer_ = y1 + mu * momentum_buffer;
+    const bool y3 = ((momentum_buffer_ > 0) & (y0 > 0)) | ((momentum_buffer_ < 0) & (y0 < 0));
+    const T y4 = momentum_buffer_ * (y3 ? 1 : 0 * momentum_buffer_);
+    s[0] = momentum_buffer_;
+    return p - pace * (y4 / answer1);
   }
 
   static void answer_1_caution_true(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[1] = size; to[3] = S[-1];
+    a[1] = at_least(S[-1], 0.001); to[3] = S[-1];
   }
 
   void terms_0_caution_true_adapt_false(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
-    x[0] = agrees;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T momentum_buffer_ = damped * (lr * (y0 + lam * unless_off(lam, p))) + mu * momentum_buffer;
+    const bool y2 = ((momentum_buffer_ > 0) & (y0 > 0)) | ((momentum_buffer_ < 0) & (y0 < 0));
+    x[0] = y2 ? 1 : 0 * momentum_buffer_;
   }
 
   T apply_caution_true_adapt_false(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    const T agrees = (((b_ > 0) & (g_ > 0)) | ((b_ < 0) & (g_ < 0))) ? 1 : 0 * b_;
-    const T moved = b_ * agrees / size;
-    s[0] = b_;
-    return p - pace * moved;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T momentum_buffer_ = damped * (lr * (y0 + lam * unless_off(lam, p))) + mu * momentum_buffer;
+    const bool y2 = ((momentum_buffer_ > 0) & (y0 > 0)) | ((momentum_buffer_ < 0) & (y0 < 0));
+    const T y3 = momentum_buffer_ * (y2 ? 1 : 0 * momentum_buffer_);
+    s[0] = momentum_buffer_;
+    return p - pace * (y3 / answer0);
   }
 
   static void answer_0_caution_true_adapt_false(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[1] = size; to[0] = 1; to[1] = S[-1];
+    a[0] = at_least(S[-1], 0.001); to[0] = 1; to[1] = S[-1];
   }
 
   T apply_without_momentum_buffer(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    return p - pace * u;
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    return p - pace * (answer0 * y0);
   }
 
   T apply_without_momentum_buffer_adapt_false(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    return p - pace * u;
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    return p - pace * (lr * y0);
   }
 
   void terms_1_keep_norm_true(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (answer0 * y0) + mu * momentum_buffer;
     x[0] = p;
-    x[1] = b_;
+    x[1] = momentum_buffer_;
   }
 
   void terms_2_keep_norm_true(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    const T q = p + f_less_1 * p - short_ * b_;
-    x[0] = q;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (answer0 * y0) + mu * momentum_buffer;
+    x[0] = p + answer1 * p - answer2 * momentum_buffer_;
   }
 
   T apply_keep_norm_true(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = step * r;
-    const T b_ = damped * u + mu * b;
-    const T q = p + f_less_1 * p - short_ * b_;
-    s[0] = b_;
-    return p + first * p - second * b_ + more * q;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (answer0 * y0) + mu * momentum_buffer;
+    const T y2 = answer5 * (p + answer1 * p - answer2 * momentum_buffer_);
+    s[0] = momentum_buffer_;
+    return p + answer3 * p - answer4 * momentum_buffer_ + y2;
   }
 
   static void answer_1_keep_norm_true(const Numbers& k, In S, In, Out a, Out) {
-    const double norm = root(S[-2]), norm_ = root(S[-1]), longest = at_least(norm, k.pace * norm_);
-    const bool there = (norm > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_;
+    const double y0 = root(S[-2]), y1 = at_least(y0, k.pace * root(S[-1]));
+    const bool y2 = (y0 > 0) & (y1 > 0);
+    a[1] = y2 ? (y0 - (y2 ? y1 : 1)) / (y2 ? y1 : 1) : 0; a[2] = k.pace * (y2 ? y0 / (y2 ? y1 : 1) : 1);
   }
 
   static void answer_2_keep_norm_true(const Numbers&, In S, In, Out a, Out) {
-    const double norm = root(S[-1]), norm_ = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_ > 0);
-    const double first = cancels ? 0 : a[2], second = cancels ? 0 : a[3];
-    const bool there = (norm_ > 0) & (norm > 0);
-    const double more = there ? (norm_ - (there ? norm : 1)) / (there ? norm : 1) : 0;
-    a[4] = first; a[5] = second; a[6] = more;
+    const double y0 = root(S[-1]), y1 = root(S[-3]);
+    const bool y2 = (y0 == 0) & (y1 > 0), y3 = (y1 > 0) & (y0 > 0);
+    a[3] = y2 ? 0 : a[1]; a[4] = y2 ? 0 : a[2]; a[5] = y3 ? (y1 - (y3 ? y0 : 1)) / (y3 ? y0 : 1) : 0;
   }
 
   void terms_0_keep_norm_true_adapt_false(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (lr * y0) + mu * momentum_buffer;
     x[0] = p;
-    x[1] = b_;
+    x[1] = momentum_buffer_;
   }
 
   void terms_1_keep_norm_true_adapt_false(T p, T g, const T* s, T* x) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    const T q = p + f_less_1 * p - short_ * b_;
-    x[0] = q;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (lr * y0) + mu * momentum_buffer;
+    x[0] = p + answer0 * p - answer1 * momentum_buffer_;
   }
 
   T apply_keep_norm_true_adapt_false(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T r = g_ + lam * unless_off(lam, p);
-    const T u = lr * r;
-    const T b_ = damped * u + mu * b;
-    const T q = p + f_less_1 * p - short_ * b_;
-    s[0] = b_;
-    return p + first * p - second * b_ + more * q;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p) + lam * unless_off(lam, p);
+    const T momentum_buffer_ = damped * (lr * y0) + mu * momentum_buffer;
+    const T y2 = answer4 * (p + answer0 * p - answer1 * momentum_buffer_);
+    s[0] = momentum_buffer_;
+    return p + answer2 * p - answer3 * momentum_buffer_ + y2;
   }
 
   static void answer_0_keep_norm_true_adapt_false(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), norm_ = root(S[-1]), longest = at_least(norm, k.pace * norm_);
-    const bool there = (norm > 0) & (longest > 0);
-    const double f_less_1 = there ? (norm - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? norm / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = 1;
+    const double weight_norm = root(S[-2]), update_norm = root(S[-1]), y2 = at_least(weight_norm, k.pace * update_norm);
+    const bool y3 = (weight_norm > 0) & (y2 > 0);
+    a[0] = y3 ? (weight_norm - (y3 ? y2 : 1)) / (y3 ? y2 : 1) : 0;
+    a[1] = k.pace * (y3 ? weight_norm / (y3 ? y2 : 1) : 1); to[0] = weight_norm; to[1] = update_norm; to[2] = 1;
+  }
+
+  static void answer_1_keep_norm_true_adapt_false(const Numbers&, In S, In, Out a, Out) {
+    const double y0 = root(S[-1]), weight_norm = root(S[-3]);
+    const bool y2 = (y0 == 0) & (weight_norm > 0), y3 = (weight_norm > 0) & (y0 > 0);
+    a[2] = y2 ? 0 : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y3 ? (weight_norm - (y3 ? y0 : 1)) / (y3 ? y0 : 1) : 0;
   }
 
   static void answer_1_with_norm_keep_norm_first(const Numbers& k, In S, In old, Out a, Out) {
-    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], norm_ = root(S[-1]);
-    const double longest = at_least(norm, k.pace * norm_);
-    const bool there = (R_ > 0) & (longest > 0);
-    const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? R_ / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_;
+    const double y0 = root(S[-2]), norm = old[0] == 0 ? y0 : old[0], y2 = at_least(y0, k.pace * root(S[-1]));
+    const bool y3 = (norm > 0) & (y2 > 0);
+    a[1] = y3 ? (norm - (y3 ? y2 : 1)) / (y3 ? y2 : 1) : 0; a[2] = k.pace * (y3 ? norm / (y3 ? y2 : 1) : 1);
   }
 
   static void answer_2_with_norm_keep_norm_first(const Numbers&, In S, In old, Out a, Out) {
-    const double norm = root(S[-1]), norm_ = root(S[-3]);
-    const bool cancels = (norm == 0) & (norm_ > 0);
-    const double R_ = old[0] == 0 ? norm_ : old[0];
-    const bool there = (R_ > 0) & (norm_ > 0);
-    const double first = cancels ? (there ? (R_ - (there ? norm_ : 1)) / (there ? norm_ : 1) : 0) : a[2];
-    const double second = cancels ? 0 : a[3];
-    const bool there_ = (R_ > 0) & (norm > 0);
-    const double more = there_ ? (R_ - (there_ ? norm : 1)) / (there_ ? norm : 1) : 0;
-    a[4] = first; a[5] = second; a[6] = more;
+    const double y0 = root(S[-1]), y1 = root(S[-3]);
+    const bool y2 = (y0 == 0) & (y1 > 0);
+    const double norm = old[0] == 0 ? y1 : old[0];
+    const bool y4 = (norm > 0) & (y1 > 0), y5 = (norm > 0) & (y0 > 0);
+    a[3] = y2 ? (y4 ? (norm - (y4 ? y1 : 1)) / (y4 ? y1 : 1) : 0) : a[1]; a[4] = y2 ? 0 : a[2];
+    a[5] = y5 ? (norm - (y5 ? y0 : 1)) / (y5 ? y0 : 1) : 0;
   }
 
   static void remember_with_norm_keep_norm_first(const Numbers&, In S, In old, Out to) {
-    const double norm = root(S[-3]), R_ = old[0] == 0 ? norm : old[0];
-    to[0] = R_;
+    const double norm = old[0] == 0 ? root(S[-3]) : old[0];
+    to[0] = norm;
   }
 
   static void answer_0_with_norm_keep_norm_first_adapt_false(const Numbers& k, In S, In old, Out a, Out to) {
-    const double norm = root(S[-2]), R_ = old[0] == 0 ? norm : old[0], norm_ = root(S[-1]);
-    const double longest = at_least(norm, k.pace * norm_);
-    const bool there = (R_ > 0) & (longest > 0);
-    const double f_less_1 = there ? (R_ - (there ? longest : 1)) / (there ? longest : 1) : 0;
-    const double f = there ? R_ / (there ? longest : 1) : 1, short_ = k.pace * f;
-    a[2] = f_less_1; a[3] = short_; to[0] = norm; to[1] = norm_; to[2] = 1;
+    const double weight_norm = root(S[-2]), norm = old[0] == 0 ? weight_norm : old[0], update_norm = root(S[-1]);
+    const double y3 = at_least(weight_norm, k.pace * update_norm);
+    const bool y4 = (norm > 0) & (y3 > 0);
+    a[0] = y4 ? (norm - (y4 ? y3 : 1)) / (y4 ? y3 : 1) : 0; a[1] = k.pace * (y4 ? norm / (y4 ? y3 : 1) : 1);
+    to[0] = weight_norm; to[1] = update_norm; to[2] = 1;
+  }
+
+  static void answer_1_with_norm_keep_norm_first_adapt_false(const Numbers&, In S, In old, Out a, Out) {
+    const double y0 = root(S[-1]), weight_norm = root(S[-3]);
+    const bool y2 = (y0 == 0) & (weight_norm > 0);
+    const double norm = old[0] == 0 ? weight_norm : old[0];
+    const bool y4 = (norm > 0) & (weight_norm > 0);
+    const double y5 = (norm - (y4 ? weight_norm : 1)) / (y4 ? weight_norm : 1);
+    const bool y6 = (norm > 0) & (y0 > 0);
+    a[2] = y2 ? (y4 ? y5 : 0) : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y6 ? (norm - (y6 ? y0 : 1)) / (y6 ? y0 : 1) : 0;
+  }
+
+  static void remember_with_norm_keep_norm_first_adapt_false(const Numbers&, In S, In old, Out to) {
+    const double weight_norm = root(S[-3]), norm = old[0] == 0 ? weight_norm : old[0];
+    to[0] = norm;
   }
 };
 
@@ -362,7 +332,8 @@ template <class T> struct LarsKeepNormTrueAdaptFalse : Lars<T> {
   }
   template <class... A> T apply(A... a) const { return this->apply_keep_norm_true_adapt_false(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
-    ROUND == 0 ? Lars<T>::answer_0_keep_norm_true_adapt_false(a...) : Lars<T>::answer_2_keep_norm_true(a...);
+    ROUND == 0 ? Lars<T>::answer_0_keep_norm_true_adapt_false(a...) :
+    Lars<T>::answer_1_keep_norm_true_adapt_false(a...);
   }
 };
 
@@ -395,7 +366,23 @@ template <class T> struct LarsWithNormKeepNormFirstAdaptFalse : Lars<T> {
   template <class... A> T apply(A... a) const { return this->apply_keep_norm_true_adapt_false(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
     ROUND == 0 ? Lars<T>::answer_0_with_norm_keep_norm_first_adapt_false(a...) :
-    Lars<T>::answer_2_with_norm_keep_norm_first(a...);
+    Lars<T>::answer_1_with_norm_keep_norm_first_adapt_false(a...);
   }
-  template <class... A> static void remember(const A&... a) { Lars<T>::remember_with_norm_keep_norm_first(a...); }
+  template <class... A> static void remember(const A&... a) {
+    Lars<T>::remember_with_norm_keep_norm_first_adapt_false(a...);
+  }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Lars) \
+  X(LarsNesterovTrue) \
+  X(LarsAdaptFalse) \
+  X(LarsAdaptFalseNesterovTrue) \
+  X(LarsCautionTrue) \
+  X(LarsCautionTrueAdaptFalse) \
+  X(LarsWithoutMomentumBuffer) \
+  X(LarsWithoutMomentumBufferAdaptFalse) \
+  X(LarsKeepNormTrue) \
+  X(LarsKeepNormTrueAdaptFalse) \
+  X(LarsWithNormKeepNormFirst) \
+  X(LarsWithNormKeepNormFirstAdaptFalse)

@@ -11,26 +11,24 @@ template <class T> struct Lion : Usual {
     APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   static constexpr Total TOTALS[1][4] = {{NONE}};
 
-  T l2, shrink, b1, a1, b2, a2, lam, lr, size, size_;
+  T l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1;
 
   Lion(const Numbers& k, In a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); lam = T(k.lam);
-    lr = T(k.lr); size = T(a[0]); size_ = T(a[1]);
+    lr = T(k.lr); answer0 = T(a[0]); answer1 = T(a[1]);
   }
 
   template <int ROUND, class... A> static void answer(const A&... a) { Lion<T>::answer_0(a...); }
 
   T apply(T p, T g, T* s, const T*) const {
-    const T m = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b2 * m + a2 * g_;
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T x__ = a1 * g_ + b1 * m;
-    const T u = x__ > 0 ? 1 : (x__ < 0 ? -1 : x__);
-    const T r = u + lam * unless_off(lam, p_);
-    s[0] = m_;
-    return p_ - lr * r;
+    const T exp_avg = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b2 * exp_avg + a2 * y0;
+    const T y2 = p - shrink * unless_off(shrink, p);
+    const T y3 = a1 * y0 + b1 * exp_avg;
+    const T y4 = (y3 > 0 ? 1 : (y3 < 0 ? -1 : y3)) + lam * unless_off(lam, y2);
+    s[0] = exp_avg_;
+    return y2 - lr * y4;
   }
 
   static void answer_0(const Numbers&, In, In, Out, Out to) {
@@ -38,104 +36,85 @@ template <class T> struct Lion : Usual {
   }
 
   void terms_0_adapt_true(T p, T g, const T* s, T* x) const {
-    const T m = s[0];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T x__ = a1 * g_ + b1 * m;
-    const T u = x__ > 0 ? 1 : (x__ < 0 ? -1 : x__);
-    const T r = u + lam * unless_off(lam, p_);
-    x[0] = p_;
-    x[1] = r;
+    const T exp_avg = s[0];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = a1 * (g + l2 * unless_off(l2, p)) + b1 * exp_avg;
+    x[0] = y0;
+    x[1] = (y1 > 0 ? 1 : (y1 < 0 ? -1 : y1)) + lam * unless_off(lam, y0);
   }
 
   T apply_adapt_true(T p, T g, T* s, const T*) const {
-    const T m = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b2 * m + a2 * g_;
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T x__ = a1 * g_ + b1 * m;
-    const T u = x__ > 0 ? 1 : (x__ < 0 ? -1 : x__);
-    const T r = u + lam * unless_off(lam, p_);
-    s[0] = m_;
-    return p_ - size * r;
+    const T exp_avg = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b2 * exp_avg + a2 * y0;
+    const T y2 = p - shrink * unless_off(shrink, p);
+    const T y3 = a1 * y0 + b1 * exp_avg;
+    const T y4 = (y3 > 0 ? 1 : (y3 < 0 ? -1 : y3)) + lam * unless_off(lam, y2);
+    s[0] = exp_avg_;
+    return y2 - answer0 * y4;
   }
 
   static void answer_0_adapt_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
-    const double x = at_least(norm_, k.trust_min_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(w / d, k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_;
-    a[0] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = at_most(at_least(y1 / (y3 == 0 ? 1 : y3), k.trust_low), k.trust_high);
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y3 != 0)) ? y4 : k.trust_undefined);
+    a[0] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   void terms_0_caution_true(T p, T g, const T* s, T* x) const {
-    const T m = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T x_ = a1 * g_ + b1 * m;
-    const T u = x_ > 0 ? 1 : (x_ < 0 ? -1 : x_);
-    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
-    x[0] = agrees;
+    const T exp_avg = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T y1 = a1 * y0 + b1 * exp_avg;
+    const T y2 = y1 > 0 ? 1 : (y1 < 0 ? -1 : y1);
+    x[0] = (((y2 > 0) & (y0 > 0)) | ((y2 < 0) & (y0 < 0))) ? 1 : 0 * y2;
   }
 
   T apply_caution_true(T p, T g, T* s, const T*) const {
-    const T m = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b2 * m + a2 * g_;
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T x__ = a1 * g_ + b1 * m;
-    const T u = x__ > 0 ? 1 : (x__ < 0 ? -1 : x__);
-    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
-    const T u_ = u * agrees / size;
-    const T r = u_ + lam * unless_off(lam, p_);
-    s[0] = m_;
-    return p_ - lr * r;
+    const T exp_avg = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T exp_avg_ = b2 * exp_avg + a2 * y0;
+    const T y2 = p - shrink * unless_off(shrink, p);
+    const T y3 = a1 * y0 + b1 * exp_avg;
+    const T y4 = y3 > 0 ? 1 : (y3 < 0 ? -1 : y3);
+    const T y5 = (((y4 > 0) & (y0 > 0)) | ((y4 < 0) & (y0 < 0))) ? 1 : 0 * y4;
+    const T y6 = lr * (y4 * y5 / answer0 + lam * unless_off(lam, y2));
+    s[0] = exp_avg_;
+    return y2 - y6;
   }
 
   static void answer_0_caution_true(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[0] = size; to[0] = 1; to[1] = S[-1];
+    a[0] = at_least(S[-1], 0.001); to[0] = 1; to[1] = S[-1];
   }
 
   void terms_1_caution_true_adapt_true(T p, T g, const T* s, T* x) const {
-    const T m = s[0];
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T x__ = a1 * g_ + b1 * m;
-    const T u = x__ > 0 ? 1 : (x__ < 0 ? -1 : x__);
-    const T agrees = (((u > 0) & (g_ > 0)) | ((u < 0) & (g_ < 0))) ? 1 : 0 * u;
-    const T u_ = u * agrees / size;
-    const T r = u_ + lam * unless_off(lam, p_);
-    x[0] = p_;
-    x[1] = r;
+    const T exp_avg = s[0];
+    const T y0 = p - shrink * unless_off(shrink, p);
+    const T y1 = g + l2 * unless_off(l2, p);
+    const T y2 = a1 * y1 + b1 * exp_avg;
+    const T y3 = y2 > 0 ? 1 : (y2 < 0 ? -1 : y2);
+    const T y4 = (((y3 > 0) & (y1 > 0)) | ((y3 < 0) & (y1 < 0))) ? 1 : 0 * y3;
+    x[0] = y0;
+    x[1] = y3 * y4 / answer0 + lam * unless_off(lam, y0);
   }
 
   T apply_caution_true_adapt_true(T p, T g, T* s, const T* x) const {
-    const T m = s[0], r = x[1];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T m_ = b2 * m + a2 * g_;
-    const T x_ = unless_off(shrink, p);
-    const T p_ = p - shrink * x_;
-    s[0] = m_;
-    return p_ - size_ * r;
+    const T exp_avg = s[0], x1 = x[1];
+    const T exp_avg_ = b2 * exp_avg + a2 * (g + l2 * unless_off(l2, p));
+    s[0] = exp_avg_;
+    return p - shrink * unless_off(shrink, p) - answer1 * x1;
   }
 
   static void answer_0_caution_true_adapt_true(const Numbers&, In S, In, Out a, Out to) {
-    const double size = at_least(S[-1], 0.001);
-    a[0] = size; to[3] = S[-1];
+    a[0] = at_least(S[-1], 0.001); to[3] = S[-1];
   }
 
   static void answer_1_caution_true_adapt_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double norm = root(S[-2]), w = at_least(norm, k.trust_min_norm), norm_ = root(S[-1]);
-    const double x = at_least(norm_, k.trust_min_norm), d = x == 0 ? 1 : x;
-    const double ratio = at_most(at_least(w / d, k.trust_low), k.trust_high);
-    const double ratio_ = k.trust_adapts == 0 ? 1 : (((w != 0) & (x != 0)) ? ratio : k.trust_undefined);
-    const double size = k.lr * ratio_;
-    a[1] = size; to[0] = norm; to[1] = norm_; to[2] = ratio_;
+    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm);
+    const double y4 = at_most(at_least(y1 / (y3 == 0 ? 1 : y3), k.trust_low), k.trust_high);
+    const double trust_ratio = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y3 != 0)) ? y4 : k.trust_undefined);
+    a[1] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 };
 
@@ -170,3 +149,9 @@ template <class T> struct LionCautionTrueAdaptTrue : Lion<T> {
     ROUND == 0 ? Lion<T>::answer_0_caution_true_adapt_true(a...) : Lion<T>::answer_1_caution_true_adapt_true(a...);
   }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(Lion) \
+  X(LionAdaptTrue) \
+  X(LionCautionTrue) \
+  X(LionCautionTrueAdaptTrue)

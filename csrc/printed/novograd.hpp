@@ -11,10 +11,10 @@ template <class T> struct NovoGrad : Usual {
     APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0, LAYER_STATES = 1, OF_LAYER = 1 << 1;
   static constexpr Total TOTALS[1][4] = {{SQUARES}};
 
-  T b1, shrink, step, step_, step__;
+  T b1, shrink, answer0, answer1, answer2;
 
   NovoGrad(const Numbers& k, In a) {
-    b1 = T(k.b1); shrink = T(k.shrink); step = T(a[0]); step_ = T(a[1]); step__ = T(a[2]);
+    b1 = T(k.b1); shrink = T(k.shrink); answer0 = T(a[0]); answer1 = T(a[1]); answer2 = T(a[2]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
@@ -25,28 +25,27 @@ template <class T> struct NovoGrad : Usual {
   }
 
   T apply(T p, T g, T* s, const T*) const {
-    const T m = s[0];
-    const T u = step_ * g;
-    const T u_ = u + step__ * unless_off(step__, p);
-    const T m_ = u_ + b1 * m;
-    s[0] = m_;
-    return p - shrink * unless_off(shrink, p) - step * m_;
+    const T exp_avg = s[0];
+    const T exp_avg_ = answer1 * g + answer2 * unless_off(answer2, p) + b1 * exp_avg;
+    s[0] = exp_avg_;
+    return p - shrink * unless_off(shrink, p) - answer0 * exp_avg_;
   }
 
   static void answer_0(const Numbers& k, In S, In old, Out a, Out to) {
-    const bool inside = k.inside == 1;
-    const double norm = root(S[-1]), squares = norm * norm, new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = ((k.reseeds != 0) & (old[0] == 0)) ? squares : new_;
-    const bool zero = k.c2 * v + k.eps_root == 0;
-    const double d = (zero ? 0 : root(zero ? 1 : k.c2 * v + k.eps_root)) + k.eps;
-    const bool zero_ = v == 0;
-    a[0] = k.lr * (inside ? 1 : 1 / d); a[1] = inside ? k.a1 / d : k.a1; a[2] = k.a1 * k.lam; to[0] = norm;
-    to[1] = zero_ ? 0 : root(zero_ ? 1 : v); to[2] = 1;
+    const double gradient_norm = root(S[-1]), y1 = k.b2 * old[0] + k.a2 * (gradient_norm * gradient_norm);
+    const double exp_avg_sq = ((k.reseeds != 0) & (old[0] == 0)) ? gradient_norm * gradient_norm : y1;
+    const double y3 = k.c2 * exp_avg_sq + k.eps_root, y4 = (y3 == 0 ? 0 : root(y3 == 0 ? 1 : y3)) + k.eps;
+    const double average_norm = exp_avg_sq == 0 ? 0 : root(exp_avg_sq == 0 ? 1 : exp_avg_sq);
+    a[0] = k.lr * (k.inside == 1 ? 1 : 1 / y4); a[1] = k.inside == 1 ? k.a1 / y4 : k.a1; a[2] = k.a1 * k.lam;
+    to[0] = gradient_norm; to[1] = average_norm; to[2] = 1;
   }
 
   static void remember(const Numbers& k, In S, In old, Out to) {
-    const double norm = root(S[-1]), squares = norm * norm, new_ = k.b2 * old[0] + k.a2 * squares;
-    const double v = ((k.reseeds != 0) & (old[0] == 0)) ? squares : new_;
-    to[0] = v;
+    const double gradient_norm = root(S[-1]), y1 = k.b2 * old[0] + k.a2 * (gradient_norm * gradient_norm);
+    const double exp_avg_sq = ((k.reseeds != 0) & (old[0] == 0)) ? gradient_norm * gradient_norm : y1;
+    to[0] = exp_avg_sq;
   }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(NovoGrad)

@@ -20,8 +20,7 @@ template <class T> struct SGD : Usual {
   template <int ROUND, class... A> static void answer(const A&... a) { SGD<T>::answer_0(a...); }
 
   T apply(T p, T g, T*, const T*) const {
-    const T g_ = g + l2 * unless_off(l2, p);
-    return p - shrink * unless_off(shrink, p) - lr * g_;
+    return p - shrink * unless_off(shrink, p) - lr * (g + l2 * unless_off(l2, p));
   }
 
   static void answer_0(const Numbers&, In, In, Out, Out to) {
@@ -29,20 +28,18 @@ template <class T> struct SGD : Usual {
   }
 
   T apply_with_momentum_buffer(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T b_ = damped * g_ + mu * b;
-    s[0] = b_;
-    return p - shrink * unless_off(shrink, p) - lr * b_;
+    const T momentum_buffer = s[0];
+    const T momentum_buffer_ = damped * (g + l2 * unless_off(l2, p)) + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - shrink * unless_off(shrink, p) - lr * momentum_buffer_;
   }
 
   T apply_with_momentum_buffer_nesterov_true(T p, T g, T* s, const T*) const {
-    const T b = s[0];
-    const T g_ = g + l2 * unless_off(l2, p);
-    const T b_ = damped * g_ + mu * b;
-    const T moved = g_ + mu * b_;
-    s[0] = b_;
-    return p - shrink * unless_off(shrink, p) - lr * moved;
+    const T momentum_buffer = s[0];
+    const T y0 = g + l2 * unless_off(l2, p);
+    const T momentum_buffer_ = damped * y0 + mu * momentum_buffer;
+    s[0] = momentum_buffer_;
+    return p - shrink * unless_off(shrink, p) - lr * (y0 + mu * momentum_buffer_);
   }
 };
 
@@ -57,3 +54,8 @@ template <class T> struct SGDWithMomentumBufferNesterovTrue : SGD<T> {
   static constexpr int STATES = 1, APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   template <class... A> T apply(A... a) const { return this->apply_with_momentum_buffer_nesterov_true(a...); }
 };
+
+#define LAYERWISE_PROGRAMS(X) \
+  X(SGD) \
+  X(SGDWithMomentumBuffer) \
+  X(SGDWithMomentumBufferNesterovTrue)

@@ -1,16 +1,14 @@
 // Printed from layerwise/storage by `make generate`: change that, not this file.
 
 inline uint32_t mix(uint32_t x, uint32_t between) {
-  const auto x_ = x ^ (x >> 16);
-  const auto x__ = x_ * 0x21f0aaad;
-  const auto x___ = (x__ ^ (x__ >> 15)) ^ between;
-  const auto x____ = x___ * 0xd35a2d97;
-  return x____ ^ (x____ >> 15);
+  const auto y0 = (x ^ (x >> 16)) * 0x21f0aaad;
+  const auto y1 = ((y0 ^ (y0 >> 15)) ^ between) * 0xd35a2d97;
+  return y1 ^ (y1 >> 15);
 }
 
 inline Two<uint32_t, uint32_t> at_step(uint32_t first, uint32_t second, uint32_t low, uint32_t high) {
-  const auto first_ = mix(low ^ first, 0);
-  return {uint32_t(first_), uint32_t(mix((first_ ^ second) ^ high, 0))};
+  const auto y0 = mix(low ^ first, 0);
+  return {uint32_t(y0), uint32_t(mix((y0 ^ second) ^ high, 0))};
 }
 
 inline uint32_t random(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high) {
@@ -26,100 +24,89 @@ inline float fraction(uint32_t drawn) {
 }
 
 inline uint16_t round_bf16(float x, uint32_t drawn) {
-  const auto u = bits_of(x);
-  const auto size = u & 0x7fffffff;
-  const auto added = size <= 0x7f7f0000 ? drawn >> 16 : (size <= 0x7f800000 ? 0x8000 : 0);
-  return uint16_t((u + added) >> 16);
+  const auto y0 = bits_of(x) & 0x7fffffff;
+  const auto y1 = y0 <= 0x7f7f0000 ? drawn >> 16 : (y0 <= 0x7f800000 ? 0x8000 : 0);
+  return uint16_t((bits_of(x) + y1) >> 16);
 }
 
 inline uint16_t round_f16(float x, uint32_t drawn) {
-  const auto u = bits_of(x);
-  const auto size = u & 0x7fffffff;
-  const auto units = (as_int(float_of(size < 0x38800000 ? size : 0) * 1099511627776.0f) + (drawn >> 16)) >> 16;
-  const auto sign = u & 0x80000000;
-  return size > 0x477fe000 ? float_to_f16(x) : (size < 0x38800000 ? uint16_t(units | (sign >> 16)) : uint16_t(((((u + (drawn >> 19)) & 0x7fffffff) - 0x38000000) >> 13) | (((u + (drawn >> 19)) & 0x80000000) >> 16)));
+  const auto y0 = bits_of(x) & 0x7fffffff;
+  const auto y1 = float_of(y0 < 0x38800000 ? y0 : 0) * 1099511627776.0f;
+  const auto y2 = ((as_int(y1) + (drawn >> 16)) >> 16) | ((bits_of(x) & 0x80000000) >> 16);
+  const auto y3 = bits_of(x) + (drawn >> 19);
+  const auto y4 = (((y3 & 0x7fffffff) - 0x38000000) >> 13) | ((y3 & 0x80000000) >> 16);
+  const auto y5 = y0 > 0x477fe000 ? float_to_f16(x) : (y0 < 0x38800000 ? uint16_t(y2) : uint16_t(y4));
+  return y5;
 }
 
 template <int KEPT>
 inline float join_bf16(float p, int32_t rest) {
-  const auto u = bits_of(p);
-  const auto held = (u & 0x7fffffff) == 0 ? at_least(rest, 0) : rest;
-  return float_of(u + (held << (16 - KEPT)));
+  const auto y0 = (bits_of(p) & 0x7fffffff) == 0 ? at_least(rest, 0) : rest;
+  return float_of(bits_of(p) + (y0 << (16 - KEPT)));
 }
 
 template <int KEPT>
 inline float join_f16(float p, int32_t rest) {
-  const auto u = bits_of(p);
-  const auto size = u & 0x7fffffff;
-  const auto below = (((u & 0x80000000) > 0 ? rest > 0 : rest < 0) & ((size & 0x7fffff) == 0)) & (size > 0x38800000);
-  const auto part = float_of(((at_least(size, 0x38800000) >> 23) - 10 - (below ? 1 : 0)) << 23) * (1.0f / (1 << KEPT));
-  return size < 0x7f800000 ? p + as_float(rest) * part : p;
+  const auto y0 = bits_of(p) & 0x7fffffff;
+  const auto y1 = (bits_of(p) & 0x80000000) > 0 ? rest > 0 : rest < 0;
+  const auto y2 = (y1 & ((y0 & 0x7fffff) == 0)) & (y0 > 0x38800000);
+  const auto y3 = (at_least(y0, 0x38800000) >> 23) - 10 - (y2 ? 1 : 0);
+  const auto y4 = as_float(rest) * (float_of(y3 << 23) * (1.0f / (1 << KEPT)));
+  return y0 < 0x7f800000 ? p + y4 : p;
 }
 
 template <int KEPT>
 inline Two<uint16_t, int32_t> split_bf16(float x) {
-  const auto is_number = x == x;
-  const auto dropped = 16 - KEPT;
-  const auto added = (1 << dropped) >> 1;
-  const auto u = ((bits_of(x) + added) >> dropped) << dropped;
-  return {uint16_t(is_number ? uint16_t((u + 0x8000) >> 16) : float_to_bf16(x)), int32_t(is_number ? (u & 0xffff) >> dropped : 0)};
+  const auto y0 = (bits_of(x) + ((1 << (16 - KEPT)) >> 1)) >> (16 - KEPT);
+  const auto y1 = y0 << (16 - KEPT);
+  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : float_to_bf16(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
 }
 
 template <int KEPT>
 inline Two<uint16_t, int32_t> split_bf16_drawn(float x, uint32_t drawn) {
-  const auto is_number = x == x;
-  const auto dropped = 16 - KEPT;
-  const auto added = drawn >> (32 - dropped);
-  const auto u = ((bits_of(x) + added) >> dropped) << dropped;
-  return {uint16_t(is_number ? uint16_t((u + 0x8000) >> 16) : float_to_bf16(x)), int32_t(is_number ? (u & 0xffff) >> dropped : 0)};
+  const auto y0 = (bits_of(x) + (drawn >> (32 - (16 - KEPT)))) >> (16 - KEPT);
+  const auto y1 = y0 << (16 - KEPT);
+  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : float_to_bf16(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
 }
 
 template <int KEPT>
 inline Two<uint16_t, int32_t> split_f16(float x) {
-  const auto u = bits_of(x);
-  const auto size = u & 0x7fffffff;
-  const auto inside = size <= 0x477fe000;
-  const auto place = (at_least(size, 0x38800000) >> 23) - 10;
-  const auto fine = inside ? float_of(size) * float_of((254 - place) << 23) * (1 << KEPT) : 0.0f;
-  const auto whole = as_int(fine);
-  const auto over = fine - as_float(whole);
-  const auto up = over >= 0.5f;
-  const auto whole_ = whole + (up ? 1 : 0);
-  const auto sign = u & 0x80000000;
-  const auto half = sign > 0 ? ((1 << KEPT) >> 1) - 1 : (1 << KEPT) >> 1;
-  const auto p = (whole_ + half) >> KEPT;
-  const auto found = float_of(bits_of(as_float(p) * float_of(place << 23)) | sign);
-  const auto rest = whole_ - (p << KEPT);
-  return {uint16_t(float_to_f16(inside ? found : x)), int32_t(inside ? (sign > 0 ? -rest : rest) : 0)};
+  const auto y0 = bits_of(x) & 0x7fffffff;
+  const auto y1 = (at_least(y0, 0x38800000) >> 23) - 10;
+  const auto y2 = float_of(y0) * float_of((254 - y1) << 23) * (1 << KEPT);
+  const auto y3 = y0 <= 0x477fe000 ? y2 : 0.0f;
+  const auto y4 = as_int(y3) + (y3 - as_float(as_int(y3)) >= 0.5f ? 1 : 0);
+  const auto y5 = bits_of(x) & 0x80000000;
+  const auto y6 = (1 << KEPT) >> 1;
+  const auto y7 = (y4 + (y5 > 0 ? y6 - 1 : y6)) >> KEPT;
+  const auto y8 = float_of(bits_of(as_float(y7) * float_of(y1 << 23)) | y5);
+  const auto y9 = y4 - (y7 << KEPT);
+  return {uint16_t(float_to_f16(y0 <= 0x477fe000 ? y8 : x)), int32_t(y0 <= 0x477fe000 ? (y5 > 0 ? -y9 : y9) : 0)};
 }
 
 template <int KEPT>
 inline Two<uint16_t, int32_t> split_f16_drawn(float x, uint32_t drawn) {
-  const auto u = bits_of(x);
-  const auto size = u & 0x7fffffff;
-  const auto inside = size <= 0x477fe000;
-  const auto place = (at_least(size, 0x38800000) >> 23) - 10;
-  const auto fine = inside ? float_of(size) * float_of((254 - place) << 23) * (1 << KEPT) : 0.0f;
-  const auto whole = as_int(fine);
-  const auto over = fine - as_float(whole);
-  const auto up = as_int(over * 65536.0f) + (drawn >> 16) >= 0x10000;
-  const auto whole_ = whole + (up ? 1 : 0);
-  const auto sign = u & 0x80000000;
-  const auto half = sign > 0 ? ((1 << KEPT) >> 1) - 1 : (1 << KEPT) >> 1;
-  const auto p = (whole_ + half) >> KEPT;
-  const auto found = float_of(bits_of(as_float(p) * float_of(place << 23)) | sign);
-  const auto rest = whole_ - (p << KEPT);
-  return {uint16_t(float_to_f16(inside ? found : x)), int32_t(inside ? (sign > 0 ? -rest : rest) : 0)};
+  const auto y0 = bits_of(x) & 0x7fffffff;
+  const auto y1 = (at_least(y0, 0x38800000) >> 23) - 10;
+  const auto y2 = float_of(y0) * float_of((254 - y1) << 23) * (1 << KEPT);
+  const auto y3 = y0 <= 0x477fe000 ? y2 : 0.0f;
+  const auto y4 = as_int((y3 - as_float(as_int(y3))) * 65536.0f) + (drawn >> 16);
+  const auto y5 = as_int(y3) + (y4 >= 0x10000 ? 1 : 0);
+  const auto y6 = bits_of(x) & 0x80000000;
+  const auto y7 = (1 << KEPT) >> 1;
+  const auto y8 = (y5 + (y6 > 0 ? y7 - 1 : y7)) >> KEPT;
+  const auto y9 = float_of(bits_of(as_float(y8) * float_of(y1 << 23)) | y6);
+  const auto y10 = y5 - (y8 << KEPT);
+  return {uint16_t(float_to_f16(y0 <= 0x477fe000 ? y9 : x)), int32_t(y0 <= 0x477fe000 ? (y6 > 0 ? -y10 : y10) : 0)};
 }
 
 inline float drawn_signed(float code, float share) {
-  const auto low = as_float(as_int(code));
-  const auto over = code - low;
-  return share * (2.0f * low + 1.0f) < over * (over + 2.0f * low) ? low + 1.0f : low;
+  const auto y0 = as_float(as_int(code));
+  const auto y1 = share * (2.0f * y0 + 1.0f) < (code - y0) * (code - y0 + 2.0f * y0);
+  return y1 ? y0 + 1.0f : y0;
 }
 
 inline float drawn_unsigned(float code, float share) {
-  const auto low = as_float(as_int(code));
-  const auto over = code - low;
-  return share < over ? low + 1.0f : low;
+  const auto y0 = as_float(as_int(code));
+  return share < code - y0 ? y0 + 1.0f : y0;
 }

@@ -101,7 +101,7 @@ class Signals:
     def __exit__(self, kind: object | None, error: object | None, trace: object | None) -> None: ...
 
 def programs() -> list[str]:
-    """Return the names of the printed programs, in their order."""
+    """Return the names of the printed programs."""
 
 class Batch:
     """Jobs, laid out once and stepped again and again."""

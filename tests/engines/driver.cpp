@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -63,7 +62,7 @@ struct Numbers {
     for (int t = 0; t < STEPS; t++) {
       const double scale = t == 1 ? 8 : usual.scale;
       of[t] = {t + 1., scale, usual.sign, usual.low, usual.high, usual.own, usual.model};
-      for (int i = 0; i < programs[form.program].numbers; i++) {
+      for (int i = 0; i < form.program->numbers; i++) {
         const int kind = pick(6);
         of[t].push_back(kind < 2 ? kind : share(draw));
       }
@@ -71,7 +70,7 @@ struct Numbers {
   }
 };
 
-bool factors(const Program& program) { return std::strncmp(program.name, "Adafactor", 9) == 0; }
+bool factors(const Program& program) { return program.factored[baseline_any] != nullptr; }
 
 struct World {
   Memory memory;
@@ -85,14 +84,14 @@ struct World {
   };
   std::vector<std::vector<Beside>> beside;
 
-  void add(std::mt19937& draw, int program, int kind) {
+  void add(std::mt19937& draw, const Program& program, int kind) {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
     const std::vector<std::vector<int64_t>> shapes = {{}, {0, 3}, {17}, {40000}, {300, 170}, {3, 5, 7, 11}, {2, 20000}};
     Tensor t;
     t.shape = t.full_shape = shapes[size_t(pick(int(shapes.size())))];
-    t.form.program = program, t.form.clips_own = kind & 2, t.form.clips_model = kind & 1;
+    t.form.program = &program, t.form.clips_own = kind & 2, t.form.clips_model = kind & 1;
     const int rank = int(t.shape.size());
-    const bool factored = rank >= 2 && factors(programs[program]) && pick(4);
+    const bool factored = rank >= 2 && factors(program) && pick(4);
     if (factored) t.form.rows = {rank - 2}, t.form.cols = {rank - 1};
     if (rank == 4 && pick(2)) t.block_dims = {pick(2)};
     const Dtype p = Dtype(pick(4)), state = p == F64 ? F64 : pick(3) ? F32 : BF16;
@@ -125,13 +124,13 @@ struct World {
     }
     have(ROLE_P, p), have(ROLE_G, pick(2) ? p : Dtype(pick(4)));
     if (factored) have(ROLE_R, state), have(ROLE_C, state);  // instead of the first part
-    for (int i = factored ? 1 : 0; i < programs[program].states; i++) {
+    for (int i = factored ? 1 : 0; i < program.states; i++) {
       const Operand of = Operand(S0 + i);
       if (grouped) formats.of[of] = {GROUPED, false, {}}, have_beside(of, F32, rows * ((row + 63) / 64));
       else if (stored && state == BF16) formats.of[of] = {PLAIN, true, {uint32_t(draw()), uint32_t(draw())}};
       have(Role(ROLE_S0 + i), grouped ? i == 1 ? U8 : I8 : state);
     }
-    for (int i = 0; i < programs[program].layer_states; i++) have(Role(ROLE_L0 + i), state);
+    for (int i = 0; i < program.layer_states; i++) have(Role(ROLE_L0 + i), state);
     if (stored) t.form.formats = formats;
     numbers.emplace_back(draw, t.form);
     tensors.push_back(t);
@@ -139,7 +138,7 @@ struct World {
 
   explicit World(unsigned seed) {
     std::mt19937 draw(seed);
-    for (int i = 0; i < program_count; i++) add(draw, i, int(seed % 8));
+    for_programs([&](const Program& program) { add(draw, program, int(seed % 8)); });
   }
 
   // In rounds where nobody else has sums to add. Each step is given up once before it is finished.

@@ -74,7 +74,7 @@ def test_a_part_without_blocks_asks_as_the_others_do(case, one, shape):
 @pytest.mark.parametrize("clipped", [False, True])
 def test_nothing_is_written_before_the_last_answer(case, one, clipped):
     clips = ("max_grad_norm", "max_grad_norm_per_tensor") if clipped else ()
-    h = case.hyper(**{name: 1.0 for name in clips if name in case.options})
+    h = case.hyper(**case.busy, **{name: 1.0 for name in clips if name in case.options})
     jobs, step = prepared(one, [make_job(case, h, shape, (), i) for i, shape in enumerate(SHAPES[:2])])
     before, rounds = bits(jobs), case.exchanges(len([x for x in clips if x in case.options]))
     for stop in range(rounds):

@@ -1,15 +1,20 @@
 """optax.lamb, optax.lars, optax.adafactor and optax.novograd, run beside ours."""
 
+from dataclasses import MISSING, fields
 from functools import partial
 from inspect import signature
 
 import numpy as np
 import pytest
+from cases import case_of
 from draws import seeds
 from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
+import layerwise.numpy
 from layerwise import preset
-from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, Lion, NovoGrad
+from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.registry import ENTRIES
+from layerwise.spelling import OPTAX
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -17,13 +22,14 @@ factorized = pytest.importorskip("optax._src.factorized")
 
 DRAWS = seeds(6, 25)
 NAMES = sorted(SHAPES)
+OURS = {name.lower(): entry for name, entry in ENTRIES.items() if hasattr(optax, name.lower())}
 FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compiles for every shape
 # In float32 optax forms 1 − b2**t with an error of 2^-24 / (1 − b2), which the step of a tensor that starts at zero
 # has in full.
 FLOAT32 = {"of_size": 3e-6, "of_move": 6e-5}
 
 
-@pytest.mark.parametrize("name", ["lamb", "lars", "adafactor", "novograd", "adamw", "sgd"])
+@pytest.mark.parametrize("name", OURS)
 def test_arguments_are_optax_s(name):
     """Their names, order and defaults; ours come after them."""
     from layerwise import jax as front
@@ -185,22 +191,36 @@ def sgd(draw):
     )
 
 
-CASES = {
-    "adamw": (optax.adamw, AdamW, preset("optax.adamw"), adamw),
-    "sgd": (optax.sgd, SGD, preset("optax.sgd"), sgd),
-    "lamb": (optax.lamb, Lamb, preset("optax.lamb"), lamb),
-    "lars": (optax.lars, Lars, preset("optax.lars"), lars),
-    "adafactor": (optax.adafactor, Adafactor, preset("optax.adafactor"), adafactor),
-    "novograd": (optax.novograd, NovoGrad, preset("optax.novograd"), novograd),
-    "lion": (optax.lion, Lion, preset("optax.lion"), lion),
-}
+# Which take more than numbers.
+DRAWN = {one.__name__: one for one in (adamw, sgd, lamb, lars, adafactor, novograd, lion)}
+
+
+def drawn(name, draw):
+    """One draw of values that tests have of the options that optax has: its arguments, and ours."""
+    case, theirs = case_of(OURS[name].name), signature(getattr(optax, name)).parameters
+    given = {
+        option: draw.of(*values)
+        for option, values in case.options.items()
+        if theirs.keys() >= {*OPTAX.of(case.hyper).get(option, (option,))}
+    }
+    return OPTAX.called(case.hyper, given), given
+
+
+def both(name):
+    """Their function, our class, and the options with which ours has their defaults."""
+    specs = fields(OURS[name].hyper)
+    defaults = {
+        one.name: one.metadata["optax_default"] for one in specs if one.metadata["optax_default"] is not MISSING
+    }
+    usual = preset(f"optax.{name}") if name in DRAWN else defaults
+    return getattr(optax, name), getattr(layerwise.numpy, OURS[name].name), usual
 
 
 @pytest.mark.parametrize("seed", DRAWS)
-@pytest.mark.parametrize("case", CASES)
-def test_drawn_options(case, seed, x64, exact_b2):
-    their_class, our_class, preset_options, options = CASES[case]
-    their_options, our_options = options(Draw(seed))
+@pytest.mark.parametrize("name", OURS)
+def test_drawn_options(name, seed, x64, exact_b2):
+    their_class, our_class, preset_options = both(name)
+    their_options, our_options = DRAWN.get(name, partial(drawn, name))(Draw(seed))
     params, grads = tensors()
     assert_same(
         ours(our_class(**{**preset_options, **our_options}), params, grads),
@@ -210,13 +230,13 @@ def test_drawn_options(case, seed, x64, exact_b2):
     )
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_defaults(case, x64):
-    their_class, our_class, preset_options, _ = CASES[case]
+@pytest.mark.parametrize("name", OURS)
+def test_defaults(name, x64):
+    their_class, our_class, preset_options = both(name)
     # Large enough that optax.adafactor factors it.
     params, grads = tensors(shapes={**SHAPES, "large": (129, 2, 128)})
     # β₂ in float32 is off by 2^-24 at most, and as much is u.
-    of_move = 1e-6 if case == "adafactor" else 0.0
+    of_move = 1e-6 if name == "adafactor" else 0.0
     mine = ours(our_class(lr=0.01, **preset_options), params, grads)
     assert_same(mine, theirs(their_class(0.01), params, grads), params, 1e-12, of_move)
 
@@ -236,9 +256,9 @@ def test_adafactor_of_equal_dimensions(x64, exact_b2):
     assert_same(ours(Adafactor(**options), params, grads), peer, params, 1e-12)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_float32(case):
-    their_class, our_class, preset_options, _ = CASES[case]
+@pytest.mark.parametrize("name", OURS)
+def test_float32(name):
+    their_class, our_class, preset_options = both(name)
     params, grads = tensors("float32", FEW)
     mine = ours(our_class(lr=0.01, **preset_options), params, grads)
     assert_same(mine, theirs(their_class(0.01), params, grads), params, **FLOAT32)

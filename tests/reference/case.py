@@ -53,7 +53,7 @@ class Case:
         properties: Holds the rule against what the theory says of every step.
         limits: Holds the rule against an optimizer that it becomes under some options; None if there is none.
         consistent: Options drawn at random, made free of contradictions.
-        measured: Options under which a first step is as long as lr·trust_ratio·update_norm says.
+        measured: Options under which a first step is as long as lr·trust_ratio·update_norm says; None if none is.
         relative: Options under which a step of any direction is lr times as long as the weights.
         jumps: Whether a step jumps where a number changes its sign.
         smooth: Options under which a step has a derivative also at zero.
@@ -68,7 +68,7 @@ class Case:
     properties: Callable[[World], None]
     limits: Callable[[World], None] | None = None
     consistent: Callable[[Options], Options] = unchanged
-    measured: Options = field(default_factory=dict)
+    measured: Options | None = field(default_factory=dict)
     relative: Options = field(default_factory=dict)
     jumps: bool = False
     smooth: Options = field(default_factory=dict)

@@ -373,7 +373,7 @@ def form_of(job: Job) -> tuple[Any, ...]:
     """
     rows, cols = getattr(job.h, "factored", None) or ((), ())
     storage = None if job.storage is None else _formats(job.storage, job.state)
-    return program_for(job).place, *clips(job.h), list(rows), list(cols), storage
+    return program_for(job).name, *clips(job.h), list(rows), list(cols), storage
 
 
 def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:

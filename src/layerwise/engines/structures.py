@@ -12,7 +12,6 @@ class Program(NamedTuple):
     """The kernels of one structure of a rule, with their inputs and outputs."""
 
     name: str
-    place: int  # in the order of all programs
     stats: tuple[str, ...]  # what it reports
     states: tuple[str, ...] = ()  # those of the tensor's shape
     layer_states: tuple[str, ...] = ()  # those that are one number of the layer

@@ -19,6 +19,7 @@ from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
+from layerwise.rules import fromage as fromage_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
@@ -34,6 +35,7 @@ __all__ = [
     "AdamMiniState",
     "AdamWState",
     "CameState",
+    "FromageState",
     "LambState",
     "LansState",
     "LarsState",
@@ -47,6 +49,7 @@ __all__ = [
     "adammini",
     "adamw",
     "came",
+    "fromage",
     "lamb",
     "lans",
     "lars",
@@ -420,6 +423,80 @@ def came(
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
     return make(came_rule, came_rule.Came, CameState, locals())
+
+
+class FromageState(NamedTuple):
+    """State of `fromage`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: The number of steps taken, an int32 that stays at its largest value.
+        momentum_buffer: A tree, called `momentum_buffer` in the other APIs.
+        norm: A tree, called `norm` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    momentum_buffer: Any
+    norm: Any
+    stats: Any = None
+
+
+@explained
+def fromage(
+    learning_rate: Rate,
+    min_norm: Number = 1e-06,
+    *,
+    mask: ByLeaf = None,
+    momentum: Number = 0.0,
+    weight_decay: Rate = 0.0,
+    p_bound: Number | None = None,
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    Of the documentation, the page "Fromage" has the formula with every option, and the page "JAX API" is the guide.
+    The first 2 arguments are those of optax.fromage.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        min_norm: Lower bound of both norms in the ratio.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        p_bound: Scale the weights down after a step if their norm exceeds this times their first norm; None is no
+            bound.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within leaves, in the same form as the masks; each is a layer.
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
+        stats: Store the measurements of each step in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the mesh axes that shard parameters.
+        specs: Under shard_map, the sharded dimensions of each parameter.
+    """
+    return make(fromage_rule, fromage_rule.Fromage, FromageState, locals())
 
 
 class LambState(NamedTuple):

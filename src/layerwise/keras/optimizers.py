@@ -17,6 +17,7 @@ from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
+from layerwise.rules import fromage as fromage_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
@@ -35,6 +36,7 @@ __all__ = [
     "AdamMini",
     "AdamW",
     "Came",
+    "Fromage",
     "Lamb",
     "Lans",
     "Lars",
@@ -307,6 +309,56 @@ class Came(Optimizer):
         beta_2: float | None = None,
         epsilon_1: float | None = None,
         epsilon_2: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Fromage(Optimizer):
+    """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    Of the documentation, the page "Fromage" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        p_bound: Scale the weights down after a step if their norm exceeds this times their first norm; None is no
+            bound.
+        min_norm: Lower bound of both norms in the ratio.
+        maximize: Maximize the objective: negate the gradient first.
+        clipnorm: Scale each variable's gradient down to at most this norm.
+        clipvalue: Clip every element of the gradient to [-c, c].
+        global_clipnorm: Scale all gradients down to at most this common norm.
+        use_ema: Keep a moving average of the weights.
+        ema_momentum: Decay rate of that average.
+        ema_overwrite_frequency: Put the average in the weights every so many steps.
+        loss_scale_factor: What the loss was multiplied with, and gradients are not.
+        gradient_accumulation_steps: Step with the mean gradient of so many batches.
+        name: The name of the optimizer and its variables.
+    """
+
+    _rule, _hyper = fromage_rule, fromage_rule.Fromage
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: Rate = 0.01,
+        momentum: float = 0.0,
+        weight_decay: float | None = 0.0,
+        *,
+        p_bound: float | None = None,
+        min_norm: float = 0.0,
+        maximize: bool = False,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

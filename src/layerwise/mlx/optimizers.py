@@ -15,6 +15,7 @@ from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
+from layerwise.rules import fromage as fromage_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
@@ -33,6 +34,7 @@ __all__ = [
     "AdamMini",
     "AdamW",
     "Came",
+    "Fromage",
     "Lamb",
     "Lans",
     "Lars",
@@ -239,6 +241,45 @@ class Came(Optimizer):
         decay_scale: Literal["lr", "none"] = "lr",
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Fromage(Optimizer):
+    """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    Of the documentation, the page "Fromage" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        p_bound: Scale the weights down after a step if their norm exceeds this times their first norm; None is no
+            bound.
+        min_norm: Lower bound of both norms in the ratio.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+    """
+
+    _rule, _hyper = fromage_rule, fromage_rule.Fromage
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: Rate = 0.01,
+        momentum: float = 0.0,
+        weight_decay: Rate = 0.0,
+        *,
+        p_bound: float | None = None,
+        min_norm: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

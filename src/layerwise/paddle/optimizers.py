@@ -16,6 +16,7 @@ from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
+from layerwise.rules import fromage as fromage_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
@@ -37,6 +38,7 @@ __all__ = [
     "AdamMini",
     "AdamW",
     "Came",
+    "Fromage",
     "Lamb",
     "Lans",
     "Lars",
@@ -314,6 +316,63 @@ class Came(Optimizer):
         decay_scale: Literal["lr", "none"] = "lr",
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        parameters: Any = None,
+        grad_clip: GradientClipBase | None = None,
+        exclude_from_weight_decay_fn: Callable[[Tensor], bool] | None = None,
+        multi_precision: bool = False,
+        name: str | None = None,
+        blocks: BlocksByName | None = None,
+        skip_nonfinite: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Fromage(Optimizer):
+    """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    Of the documentation, the page "Fromage" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        p_bound: Scale the weights down after a step if their norm exceeds this times their first norm; None is no
+            bound.
+        min_norm: Lower bound of both norms in the ratio.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        parameters: Parameters, or groups of them: dicts with "params" and options of their own.
+        grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
+        exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
+            decay.
+        multi_precision: Hold a float32 copy of float16 and bfloat16 parameters.
+        name: A word that the names of the state contain, as in Paddle.
+        blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
+            3}.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
+    """
+
+    _rule, _hyper = fromage_rule, fromage_rule.Fromage
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.01,
+        *,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        p_bound: float | None = None,
+        min_norm: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -58,6 +58,7 @@ class MeanSquare(NamedTuple):
 class Keep(NamedTuple):
     """State that is final before the step is. The answer is that state, in the place that stores it from now on.
 
+    A rule returns the answer, and computes with what it had before: what is stored may be rounded, or several arrays.
     An engine that steps in place stores it at once, and the state that it replaces takes no more memory.
     """
 

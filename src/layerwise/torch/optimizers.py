@@ -18,6 +18,7 @@ from layerwise.rules import adafactor as adafactor_rule
 from layerwise.rules import adammini as adammini_rule
 from layerwise.rules import adamw as adamw_rule
 from layerwise.rules import came as came_rule
+from layerwise.rules import fromage as fromage_rule
 from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
@@ -41,6 +42,7 @@ __all__ = [
     "AdamMini",
     "AdamW",
     "Came",
+    "Fromage",
     "Lamb",
     "Lans",
     "Lars",
@@ -363,6 +365,77 @@ class Came(Optimizer):
         decay_scale: Literal["lr", "none"] = "lr",
         factored: Any = "last",
         min_dim_size_to_factor: int = 0,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+        offload: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class Fromage(Optimizer):
+    """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    Of the documentation, the page "Fromage" has the formula with every option, and the page "PyTorch API" is the
+    guide.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        p_bound: Scale the weights down after a step if their norm exceeds this times their first norm; None is no
+            bound.
+        min_norm: Lower bound of both norms in the ratio.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer.
+            Needs named_parameters().
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        model_group: Processes that hold other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        reproducible: Sum exactly, so that a step gives the same bits for any number of processes and any sharding.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
+            available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
+    """
+
+    _rule, _hyper = fromage_rule, fromage_rule.Fromage
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.01,
+        momentum: float = 0.0,
+        weight_decay: Rate = 0.0,
+        *,
+        p_bound: float | None = None,
+        min_norm: float = 0.0,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -24,192 +24,186 @@ def values(k, a, COMPUTE: tl.constexpr):
 
 @triton.jit
 def terms_0(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    (V,) = s
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    return (p, u)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    (exp_avg_sq,) = s
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p, g / at_least(root(exp_avg_sq_), least))
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    (V,) = s
-    u = x[1]
-    V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam * unless_off(lam, p) - size * u, V_)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    (exp_avg_sq,) = s
+    x1 = x[1]
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p - answer0 * unless_off(answer0, p) - answer1 * x1, exp_avg_sq_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    mean = S[-2] / n
-    uu = S[-1] / n
-    rms_p = root(mean)
-    scale = at_least(rms_p, tl.load(k + EPS2))
-    alpha = tl.load(k + RHO) * scale
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    size = alpha * clip
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, scale * clip)
-    tl.store(to + 2, rms_p)
+    mean0 = S[-2] / n
+    mean1 = S[-1] / n
+    weight_rms = root(mean0)
+    y1 = at_least(weight_rms, tl.load(k + EPS2))
+    update_rms = root(mean1)
+    y3 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y4 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y3)
+    trust_ratio = y1 * y4
+    tl.store(a + 0, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * (tl.load(k + RHO) * y1))
+    tl.store(a + 1, tl.load(k + RHO) * y1 * y4)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+    tl.store(to + 2, weight_rms)
 
 @triton.jit
 def terms_0_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    (V,) = s
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    return (u,)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    (exp_avg_sq,) = s
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (g / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def apply_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    (V,) = s
-    u = x[0]
-    V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam * unless_off(lam, p) - size * u, V_)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    (exp_avg_sq,) = s
+    x0 = x[0]
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
 
 @triton.jit
 def answer_0_scale_parameter_false(k, S, n, old, a, to):
-    uu = S[-1] / n
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    size = tl.load(k + RHO) * clip
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, clip)
+    mean0 = S[-1] / n
+    update_rms = root(mean0)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    tl.store(a + 0, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+    tl.store(a + 1, tl.load(k + RHO) * trust_ratio)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
 
 @triton.jit
 def terms_0_with_exp_avg(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    return (p, u)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p, g / at_least(root(exp_avg_sq_), least))
 
 @triton.jit
 def apply_with_exp_avg(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    u = x[1]
-    e_ = b1 * e + step * u
-    V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam * unless_off(lam, p) - size * e_, V_, e_)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    x1 = x[1]
+    exp_avg_ = b1 * exp_avg + answer2 * x1
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
 def answer_0_with_exp_avg(k, S, n, old, a, to):
-    mean = S[-2] / n
-    uu = S[-1] / n
-    rms_p = root(mean)
-    scale = at_least(rms_p, tl.load(k + EPS2))
-    alpha = tl.load(k + RHO) * scale
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
-    inside = tl.load(k + INSIDE) == 1.0
-    size = tl.where(inside, 1.0, alpha)
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(a + 2, tl.load(k + A1) * clip * tl.where(inside, alpha, 1.0))
-    tl.store(to + 0, rms)
-    tl.store(to + 1, scale * clip)
-    tl.store(to + 2, rms_p)
+    mean0 = S[-2] / n
+    mean1 = S[-1] / n
+    weight_rms = root(mean0)
+    y1 = at_least(weight_rms, tl.load(k + EPS2))
+    update_rms = root(mean1)
+    y3 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y4 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y3)
+    y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y1, 1.0)
+    trust_ratio = y1 * y4
+    tl.store(a + 0, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * (tl.load(k + RHO) * y1))
+    tl.store(a + 1, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO) * y1))
+    tl.store(a + 2, tl.load(k + A1) * y4 * y5)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+    tl.store(to + 2, weight_rms)
 
 @triton.jit
 def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    return (u,)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (g / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    u = x[0]
-    e_ = b1 * e + step * u
-    V_ = b2 * V + a2 * (g * g + eps1)
-    return (p - lam * unless_off(lam, p) - size * e_, V_, e_)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    x0 = x[0]
+    exp_avg_ = b1 * exp_avg + answer2 * x0
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
 def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
-    uu = S[-1] / n
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)
-    inside = tl.load(k + INSIDE) == 1.0
-    size = tl.where(inside, 1.0, tl.load(k + RHO))
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(a + 2, tl.load(k + A1) * clip * tl.where(inside, tl.load(k + RHO), 1.0))
-    tl.store(to + 0, rms)
-    tl.store(to + 1, clip)
+    mean0 = S[-1] / n
+    update_rms = root(mean0)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    y3 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO), 1.0)
+    tl.store(a + 0, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+    tl.store(a + 1, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)))
+    tl.store(a + 2, tl.load(k + A1) * trust_ratio * y3)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
 
 @triton.jit
 def terms_1_with_exp_avg_caution_true(k, p, g, s):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    e_ = b1 * e + step * u
-    agrees = tl.where(((e_ > 0.0) & (g > 0.0)) | ((e_ < 0.0) & (g < 0.0)), 1.0, 0.0 * e_)
-    return (agrees,)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y1 = answer0 * (g / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y1
+    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    return (tl.where(y3, 1.0, 0.0 * exp_avg_),)
 
 @triton.jit
 def apply_with_exp_avg_caution_true(k, p, g, s, x):
-    b2, a2, eps1, least, b1, lam, size, step, size_ = k
-    V, e = s
-    agrees = x[0]
-    V_ = b2 * V + a2 * (g * g + eps1)
-    u = g / at_least(root(V_), least)
-    e_ = b1 * e + step * u
-    moved = e_ * agrees / size_
-    return (p - lam * unless_off(lam, p) - size * moved, V_, e_)
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    exp_avg_sq, exp_avg = s
+    x0 = x[0]
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y1 = answer0 * (g / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y1
+    return (p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3), exp_avg_sq_, exp_avg_)
 
 @triton.jit
 def answer_0_with_exp_avg_caution_true(k, S, n, old, a, to):
-    mean = S[-2] / n
-    uu = S[-1] / n
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    inside = tl.load(k + INSIDE) == 1.0
-    rms_p = root(mean)
-    scale = at_least(rms_p, tl.load(k + EPS2))
-    alpha = tl.load(k + RHO) * scale
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * alpha
-    size = tl.where(inside, 1.0, alpha)
-    tl.store(a + 2, tl.load(k + A1) * clip * tl.where(inside, alpha, 1.0))
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, scale * clip)
-    tl.store(to + 3, rms_p)
+    mean0 = S[-2] / n
+    mean1 = S[-1] / n
+    update_rms = root(mean1)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y2 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    weight_rms = root(mean0)
+    y4 = at_least(weight_rms, tl.load(k + EPS2))
+    y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y4, 1.0)
+    trust_ratio = y4 * y2
+    tl.store(a + 0, tl.load(k + A1) * y2 * y5)
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * (tl.load(k + RHO) * y4))
+    tl.store(a + 2, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO) * y4))
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+    tl.store(to + 3, weight_rms)
 
 @triton.jit
 def answer_1_with_exp_avg_caution_true(k, S, n, old, a, to):
-    share = S[-1] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 3, size)
-    tl.store(to + 2, share)
+    mean2 = S[-1] / n
+    tl.store(a + 3, at_least(mean2, 0.001))
+    tl.store(to + 2, mean2)
 
 @triton.jit
 def answer_0_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to):
-    uu = S[-1] / n
-    rms = root(uu)
-    clip = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0))
-    inside = tl.load(k + INSIDE) == 1.0
-    lam = tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO)
-    size = tl.where(inside, 1.0, tl.load(k + RHO))
-    tl.store(a + 2, tl.load(k + A1) * clip * tl.where(inside, tl.load(k + RHO), 1.0))
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, clip)
+    mean0 = S[-1] / n
+    update_rms = root(mean0)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    y3 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO), 1.0)
+    tl.store(a + 0, tl.load(k + A1) * trust_ratio * y3)
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+    tl.store(a + 2, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)))
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def answer_1_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to):
+    mean1 = S[-1] / n
+    tl.store(a + 3, at_least(mean1, 0.001))
+    tl.store(to + 2, mean1)
 
 @triton.jit
 def averaged(k, x, mean):
@@ -217,7 +211,8 @@ def averaged(k, x, mean):
 
 @triton.jit
 def averaged_mean(k, R_mean, mean):
-    return at_least(tl.load(k + B2) * R_mean + tl.load(k + A2) * (mean + tl.load(k + EPS1)), tl.load(k + LEAST))
+    y0 = tl.load(k + B2) * R_mean + tl.load(k + A2) * (mean + tl.load(k + EPS1))
+    return at_least(y0, tl.load(k + LEAST))
 
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
@@ -233,5 +228,5 @@ PROGRAMS = {
     "AdafactorWithExpAvgCautionTrueScaleParameterFalse": Functions(values,
         terms=(terms_0_with_exp_avg_scale_parameter_false, terms_1_with_exp_avg_caution_true),
         apply=apply_with_exp_avg_caution_true, answers=(answer_0_with_exp_avg_caution_true_scale_parameter_false,
-        answer_1_with_exp_avg_caution_true)),
+        answer_1_with_exp_avg_caution_true_scale_parameter_false)),
 }

@@ -27,30 +27,31 @@ def terms_0(k, p, g, s):
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b1, a1, shrink, step = k
-    (m,) = s
-    m_ = b1 * m + a1 * g
-    return (p - shrink * unless_off(shrink, p) - step * m_, m_)
+    b1, a1, shrink, answer0 = k
+    (exp_avg,) = s
+    exp_avg_ = b1 * exp_avg + a1 * g
+    return (p - shrink * unless_off(shrink, p) - answer0 * exp_avg_, exp_avg_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    gg = S[-1] / n
-    rms = root(gg)
-    v = tl.load(k + B2) * old[0] + tl.load(k + A2) * (rms * rms)
-    zero = tl.load(k + C2) * v + tl.load(k + EPS_ROOT) == 0.0
-    d = tl.where(zero, 0.0, root(tl.where(zero, 1.0, tl.load(k + C2) * v + tl.load(k + EPS_ROOT)))) + tl.load(k + EPS)
-    zero_ = v == 0.0
-    tl.store(a + 0, tl.load(k + LR) / d)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, tl.where(zero_, 0.0, root(tl.where(zero_, 1.0, v))))
+    mean0 = S[-1] / n
+    gradient_rms = root(mean0)
+    exp_avg_sq = tl.load(k + B2) * old[0] + tl.load(k + A2) * (gradient_rms * gradient_rms)
+    y2 = tl.load(k + C2) * exp_avg_sq + tl.load(k + EPS_ROOT)
+    y3 = tl.where(y2 == 0.0, 0.0, root(tl.where(y2 == 0.0, 1.0, y2)))
+    y4 = root(tl.where(exp_avg_sq == 0.0, 1.0, exp_avg_sq))
+    average_rms = tl.where(exp_avg_sq == 0.0, 0.0, y4)
+    tl.store(a + 0, tl.load(k + LR) / (y3 + tl.load(k + EPS)))
+    tl.store(to + 0, gradient_rms)
+    tl.store(to + 1, average_rms)
     tl.store(to + 2, 1.0)
 
 @triton.jit
 def remember(k, S, n, old):
-    gg = S[-1] / n
-    rms = root(gg)
-    v = tl.load(k + B2) * old[0] + tl.load(k + A2) * (rms * rms)
-    return (v,)
+    mean0 = S[-1] / n
+    gradient_rms = root(mean0)
+    exp_avg_sq = tl.load(k + B2) * old[0] + tl.load(k + A2) * (gradient_rms * gradient_rms)
+    return (exp_avg_sq,)
 
 PROGRAMS = {
     "AdamMini": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,), remember=remember),

@@ -26,13 +26,12 @@ def values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def apply(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, ahead, beside, c2, eps_root, eps, lr = k
-    m, v = s
-    g_ = g + l2 * unless_off(l2, p)
-    m_ = b1 * m + a1 * g_
-    v_ = b2 * v + a2 * (g_ * g_)
-    v_hat = c2 * v_
-    u = m_ / (root(v_hat + eps_root) + eps)
-    return (p - shrink * unless_off(shrink, p) - lr * u, m_, v_)
+    exp_avg, exp_avg_sq = s
+    y0 = g + l2 * unless_off(l2, p)
+    exp_avg_ = b1 * exp_avg + a1 * y0
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0)
+    y3 = exp_avg_ / (root(c2 * exp_avg_sq_ + eps_root) + eps)
+    return (p - shrink * unless_off(shrink, p) - lr * y3, exp_avg_, exp_avg_sq_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
@@ -41,14 +40,12 @@ def answer_0(k, S, n, old, a, to):
 @triton.jit
 def apply_nesterov_true(k, p, g, s, x):
     l2, shrink, b1, a1, b2, a2, ahead, beside, c2, eps_root, eps, lr = k
-    m, v = s
-    g_ = g + l2 * unless_off(l2, p)
-    m_ = b1 * m + a1 * g_
-    ahead_ = ahead * m_ + beside * g_
-    v_ = b2 * v + a2 * (g_ * g_)
-    v_hat = c2 * v_
-    u = ahead_ / (root(v_hat + eps_root) + eps)
-    return (p - shrink * unless_off(shrink, p) - lr * u, m_, v_)
+    exp_avg, exp_avg_sq = s
+    y0 = g + l2 * unless_off(l2, p)
+    exp_avg_ = b1 * exp_avg + a1 * y0
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0)
+    y3 = (ahead * exp_avg_ + beside * y0) / (root(c2 * exp_avg_sq_ + eps_root) + eps)
+    return (p - shrink * unless_off(shrink, p) - lr * y3, exp_avg_, exp_avg_sq_)
 
 PROGRAMS = {
     "AdamW": Functions(values, apply=apply, answers=(answer_0,)),

@@ -28,12 +28,12 @@ def values(k, a, COMPUTE: tl.constexpr):
 
 @triton.jit
 def keep(k, p, g, s):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size, step, step_ = k
-    m, v = s
-    g_ = g / size
-    m_ = b1 * m + a1 * g_
-    v_ = b2 * v + a2 * (g_ * g_)
-    return (m_, v_)
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    exp_avg, exp_avg_sq = s
+    y0 = g / answer0
+    exp_avg_ = b1 * exp_avg + a1 * y0
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0)
+    return (exp_avg_, exp_avg_sq_)
 
 @triton.jit
 def terms_0(k, p, g, s):
@@ -41,74 +41,60 @@ def terms_0(k, p, g, s):
 
 @triton.jit
 def terms_1(k, p, g, s):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size, step, step_ = k
-    m, v = s
-    v_hat = c2 * v
-    d = root(v_hat + eps_root) + eps
-    r = c1 * m / d
-    r_ = r + lam * unless_off(lam, p)
-    g_ = g / size
-    c = g_ / d
-    c_ = c + lam * unless_off(lam, p)
-    return (p, r_, c_)
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    exp_avg, exp_avg_sq = s
+    y0 = root(c2 * exp_avg_sq + eps_root) + eps
+    y1 = lam * unless_off(lam, p)
+    return (p, c1 * exp_avg / y0 + y1, g / answer0 / y0 + y1)
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size, step, step_ = k
-    m, v = s
-    r = x[1]
-    c = x[2]
-    return (p - step * r - step_ * c, m, v)
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    exp_avg, exp_avg_sq = s
+    x1 = x[1]
+    x2 = x[2]
+    return (p - answer1 * x1 - answer2 * x2, exp_avg, exp_avg_sq)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    norm = root(S[-1])
-    size = tl.where(norm == 0.0, 1.0, norm)
-    tl.store(a + 0, size)
+    y0 = root(S[-1])
+    tl.store(a + 0, tl.where(y0 == 0.0, 1.0, y0))
 
 @triton.jit
 def answer_1(k, S, n, old, a, to):
-    norm_p = root(S[-3])
-    w = at_least(norm_p, tl.load(k + TRUST_MIN_NORM))
-    norm_r = root(S[-2])
-    x = at_least(norm_r, tl.load(k + TRUST_MIN_NORM))
-    phi = at_most(w, tl.load(k + MAX_NORM))
-    d = tl.where(x == 0.0, 1.0, x)
-    ratio = at_most(at_least(phi / d, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio_r = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
-        tl.load(k + TRUST_UNDEFINED)))
-    norm_c = root(S[-1])
-    y = at_least(norm_c, tl.load(k + TRUST_MIN_NORM))
-    d_ = tl.where(y == 0.0, 1.0, y)
-    ratio_ = at_most(at_least(phi / d_, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio_c = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (y != 0.0), ratio_,
-        tl.load(k + TRUST_UNDEFINED)))
-    tl.store(a + 1, tl.load(k + LR_R) * ratio_r)
-    tl.store(a + 2, tl.load(k + LR_C) * ratio_c)
-    tl.store(to + 0, norm_p)
-    tl.store(to + 1, norm_r)
-    tl.store(to + 2, ratio_r)
+    weight_norm = root(S[-3])
+    y1 = at_least(weight_norm, tl.load(k + TRUST_MIN_NORM))
+    update_norm = root(S[-2])
+    y3 = at_least(update_norm, tl.load(k + TRUST_MIN_NORM))
+    y4 = at_most(y1, tl.load(k + MAX_NORM))
+    y5 = at_least(y4 / tl.where(y3 == 0.0, 1.0, y3), tl.load(k + TRUST_LOW))
+    y6 = tl.where((y1 != 0.0) & (y3 != 0.0), at_most(y5, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
+    trust_ratio = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y6)
+    y8 = at_least(root(S[-1]), tl.load(k + TRUST_MIN_NORM))
+    y9 = at_least(y4 / tl.where(y8 == 0.0, 1.0, y8), tl.load(k + TRUST_LOW))
+    y10 = tl.where((y1 != 0.0) & (y8 != 0.0), at_most(y9, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
+    y11 = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y10)
+    tl.store(a + 1, tl.load(k + LR_R) * trust_ratio)
+    tl.store(a + 2, tl.load(k + LR_C) * y11)
+    tl.store(to + 0, weight_norm)
+    tl.store(to + 1, update_norm)
+    tl.store(to + 2, trust_ratio)
 
 @triton.jit
 def apply_adapt_false(k, p, g, s, x):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, size, step, step_ = k
-    m, v = s
-    g_ = g / size
-    m_ = b1 * m + a1 * g_
-    v_ = b2 * v + a2 * (g_ * g_)
-    v_hat = c2 * v_
-    d = root(v_hat + eps_root) + eps
-    r = c1 * m_ / d
-    r_ = r + lam * unless_off(lam, p)
-    c = g_ / d
-    c_ = c + lam * unless_off(lam, p)
-    return (p - lr_r * r_ - lr_c * c_, m_, v_)
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    exp_avg, exp_avg_sq = s
+    y0 = g / answer0
+    exp_avg_ = b1 * exp_avg + a1 * y0
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y0 * y0)
+    y3 = root(c2 * exp_avg_sq_ + eps_root) + eps
+    y4 = lam * unless_off(lam, p)
+    return (p - lr_r * (c1 * exp_avg_ / y3 + y4) - lr_c * (y0 / y3 + y4), exp_avg_, exp_avg_sq_)
 
 @triton.jit
 def answer_0_adapt_false(k, S, n, old, a, to):
-    norm = root(S[-1])
-    size = tl.where(norm == 0.0, 1.0, norm)
-    tl.store(a + 0, size)
+    y0 = root(S[-1])
+    tl.store(a + 0, tl.where(y0 == 0.0, 1.0, y0))
     tl.store(to + 0, 1.0)
 
 PROGRAMS = {

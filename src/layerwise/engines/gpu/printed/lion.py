@@ -25,16 +25,14 @@ def values(k, a, COMPUTE: tl.constexpr):
 
 @triton.jit
 def apply(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    x__ = a1 * g_ + b1 * m
-    u = tl.where(x__ > 0.0, 1.0, tl.where(x__ < 0.0, -1.0, x__))
-    r = u + lam * unless_off(lam, p_)
-    m_ = b2 * m + a2 * g_
-    return (p_ - lr * r, m_)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = p - shrink * unless_off(shrink, p)
+    y1 = g + l2 * unless_off(l2, p)
+    y2 = a1 * y1 + b1 * exp_avg
+    y3 = tl.where(y2 > 0.0, 1.0, tl.where(y2 < 0.0, -1.0, y2))
+    exp_avg_ = b2 * exp_avg + a2 * y1
+    return (y0 - lr * (y3 + lam * unless_off(lam, y0)), exp_avg_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
@@ -42,125 +40,106 @@ def answer_0(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_adapt_true(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    x__ = a1 * g_ + b1 * m
-    u = tl.where(x__ > 0.0, 1.0, tl.where(x__ < 0.0, -1.0, x__))
-    r = u + lam * unless_off(lam, p_)
-    return (p_, r)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = p - shrink * unless_off(shrink, p)
+    y1 = a1 * (g + l2 * unless_off(l2, p)) + b1 * exp_avg
+    y2 = tl.where(y1 > 0.0, 1.0, tl.where(y1 < 0.0, -1.0, y1))
+    return (y0, y2 + lam * unless_off(lam, y0))
 
 @triton.jit
 def apply_adapt_true(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    x__ = a1 * g_ + b1 * m
-    u = tl.where(x__ > 0.0, 1.0, tl.where(x__ < 0.0, -1.0, x__))
-    r = u + lam * unless_off(lam, p_)
-    m_ = b2 * m + a2 * g_
-    return (p_ - size * r, m_)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = p - shrink * unless_off(shrink, p)
+    y1 = g + l2 * unless_off(l2, p)
+    y2 = a1 * y1 + b1 * exp_avg
+    y3 = tl.where(y2 > 0.0, 1.0, tl.where(y2 < 0.0, -1.0, y2))
+    exp_avg_ = b2 * exp_avg + a2 * y1
+    return (y0 - answer0 * (y3 + lam * unless_off(lam, y0)), exp_avg_)
 
 @triton.jit
 def answer_0_adapt_true(k, S, n, old, a, to):
-    norm = root(S[-2])
-    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
-    norm_ = root(S[-1])
-    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
-    d = tl.where(x == 0.0, 1.0, x)
-    ratio = at_most(at_least(w / d, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
-        tl.load(k + TRUST_UNDEFINED)))
-    size = tl.load(k + LR) * ratio_
-    tl.store(a + 0, size)
-    tl.store(to + 0, norm)
-    tl.store(to + 1, norm_)
-    tl.store(to + 2, ratio_)
+    weight_norm = root(S[-2])
+    y1 = at_least(weight_norm, tl.load(k + TRUST_MIN_NORM))
+    update_norm = root(S[-1])
+    y3 = at_least(update_norm, tl.load(k + TRUST_MIN_NORM))
+    y4 = at_least(y1 / tl.where(y3 == 0.0, 1.0, y3), tl.load(k + TRUST_LOW))
+    y5 = tl.where((y1 != 0.0) & (y3 != 0.0), at_most(y4, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
+    trust_ratio = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y5)
+    tl.store(a + 0, tl.load(k + LR) * trust_ratio)
+    tl.store(to + 0, weight_norm)
+    tl.store(to + 1, update_norm)
+    tl.store(to + 2, trust_ratio)
 
 @triton.jit
 def terms_0_caution_true(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    g_ = g + l2 * unless_off(l2, p)
-    x_ = a1 * g_ + b1 * m
-    u = tl.where(x_ > 0.0, 1.0, tl.where(x_ < 0.0, -1.0, x_))
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    return (agrees,)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = g + l2 * unless_off(l2, p)
+    y1 = a1 * y0 + b1 * exp_avg
+    y2 = tl.where(y1 > 0.0, 1.0, tl.where(y1 < 0.0, -1.0, y1))
+    y3 = ((y2 > 0.0) & (y0 > 0.0)) | ((y2 < 0.0) & (y0 < 0.0))
+    return (tl.where(y3, 1.0, 0.0 * y2),)
 
 @triton.jit
 def apply_caution_true(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    x__ = a1 * g_ + b1 * m
-    u = tl.where(x__ > 0.0, 1.0, tl.where(x__ < 0.0, -1.0, x__))
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    u_ = u * agrees / size
-    r = u_ + lam * unless_off(lam, p_)
-    m_ = b2 * m + a2 * g_
-    return (p_ - lr * r, m_)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = p - shrink * unless_off(shrink, p)
+    y1 = g + l2 * unless_off(l2, p)
+    y2 = a1 * y1 + b1 * exp_avg
+    y3 = tl.where(y2 > 0.0, 1.0, tl.where(y2 < 0.0, -1.0, y2))
+    y4 = ((y3 > 0.0) & (y1 > 0.0)) | ((y3 < 0.0) & (y1 < 0.0))
+    y5 = y3 * tl.where(y4, 1.0, 0.0 * y3) / answer0 + lam * unless_off(lam, y0)
+    exp_avg_ = b2 * exp_avg + a2 * y1
+    return (y0 - lr * y5, exp_avg_)
 
 @triton.jit
 def answer_0_caution_true(k, S, n, old, a, to):
-    share = S[-1] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
+    mean0 = S[-1] / n
+    tl.store(a + 0, at_least(mean0, 0.001))
     tl.store(to + 0, 1.0)
-    tl.store(to + 1, share)
+    tl.store(to + 1, mean0)
 
 @triton.jit
 def terms_1_caution_true_adapt_true(k, p, g, s):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    x__ = a1 * g_ + b1 * m
-    u = tl.where(x__ > 0.0, 1.0, tl.where(x__ < 0.0, -1.0, x__))
-    agrees = tl.where(((u > 0.0) & (g_ > 0.0)) | ((u < 0.0) & (g_ < 0.0)), 1.0, 0.0 * u)
-    u_ = u * agrees / size
-    r = u_ + lam * unless_off(lam, p_)
-    return (p_, r)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    y0 = p - shrink * unless_off(shrink, p)
+    y1 = g + l2 * unless_off(l2, p)
+    y2 = a1 * y1 + b1 * exp_avg
+    y3 = tl.where(y2 > 0.0, 1.0, tl.where(y2 < 0.0, -1.0, y2))
+    y4 = ((y3 > 0.0) & (y1 > 0.0)) | ((y3 < 0.0) & (y1 < 0.0))
+    return (y0, y3 * tl.where(y4, 1.0, 0.0 * y3) / answer0 + lam * unless_off(lam, y0))
 
 @triton.jit
 def apply_caution_true_adapt_true(k, p, g, s, x):
-    l2, shrink, b1, a1, b2, a2, lam, lr, size, size_ = k
-    (m,) = s
-    r = x[1]
-    x_ = unless_off(shrink, p)
-    p_ = p - shrink * x_
-    g_ = g + l2 * unless_off(l2, p)
-    m_ = b2 * m + a2 * g_
-    return (p_ - size_ * r, m_)
+    l2, shrink, b1, a1, b2, a2, lam, lr, answer0, answer1 = k
+    (exp_avg,) = s
+    x1 = x[1]
+    exp_avg_ = b2 * exp_avg + a2 * (g + l2 * unless_off(l2, p))
+    return (p - shrink * unless_off(shrink, p) - answer1 * x1, exp_avg_)
 
 @triton.jit
 def answer_0_caution_true_adapt_true(k, S, n, old, a, to):
-    share = S[-1] / n
-    size = at_least(share, 0.001)
-    tl.store(a + 0, size)
-    tl.store(to + 3, share)
+    mean0 = S[-1] / n
+    tl.store(a + 0, at_least(mean0, 0.001))
+    tl.store(to + 3, mean0)
 
 @triton.jit
 def answer_1_caution_true_adapt_true(k, S, n, old, a, to):
-    norm = root(S[-2])
-    w = at_least(norm, tl.load(k + TRUST_MIN_NORM))
-    norm_ = root(S[-1])
-    x = at_least(norm_, tl.load(k + TRUST_MIN_NORM))
-    d = tl.where(x == 0.0, 1.0, x)
-    ratio = at_most(at_least(w / d, tl.load(k + TRUST_LOW)), tl.load(k + TRUST_HIGH))
-    ratio_ = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, tl.where((w != 0.0) & (x != 0.0), ratio,
-        tl.load(k + TRUST_UNDEFINED)))
-    size = tl.load(k + LR) * ratio_
-    tl.store(a + 1, size)
-    tl.store(to + 0, norm)
-    tl.store(to + 1, norm_)
-    tl.store(to + 2, ratio_)
+    weight_norm = root(S[-2])
+    y1 = at_least(weight_norm, tl.load(k + TRUST_MIN_NORM))
+    update_norm = root(S[-1])
+    y3 = at_least(update_norm, tl.load(k + TRUST_MIN_NORM))
+    y4 = at_least(y1 / tl.where(y3 == 0.0, 1.0, y3), tl.load(k + TRUST_LOW))
+    y5 = tl.where((y1 != 0.0) & (y3 != 0.0), at_most(y4, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
+    trust_ratio = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y5)
+    tl.store(a + 1, tl.load(k + LR) * trust_ratio)
+    tl.store(to + 0, weight_norm)
+    tl.store(to + 1, update_norm)
+    tl.store(to + 2, trust_ratio)
 
 PROGRAMS = {
     "Lion": Functions(values, apply=apply, answers=(answer_0,)),

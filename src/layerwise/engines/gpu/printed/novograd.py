@@ -27,37 +27,37 @@ def terms_0(k, p, g, s):
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b1, shrink, step, step_, step__ = k
-    (m,) = s
-    u = step_ * g
-    u_ = u + step__ * unless_off(step__, p)
-    m_ = u_ + b1 * m
-    return (p - shrink * unless_off(shrink, p) - step * m_, m_)
+    b1, shrink, answer0, answer1, answer2 = k
+    (exp_avg,) = s
+    exp_avg_ = answer1 * g + answer2 * unless_off(answer2, p) + b1 * exp_avg
+    return (p - shrink * unless_off(shrink, p) - answer0 * exp_avg_, exp_avg_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    inside = tl.load(k + INSIDE) == 1.0
-    norm = root(S[-1])
-    squares = norm * norm
-    new = tl.load(k + B2) * old[0] + tl.load(k + A2) * squares
-    v = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), squares, new)
-    zero = tl.load(k + C2) * v + tl.load(k + EPS_ROOT) == 0.0
-    d = tl.where(zero, 0.0, root(tl.where(zero, 1.0, tl.load(k + C2) * v + tl.load(k + EPS_ROOT)))) + tl.load(k + EPS)
-    zero_ = v == 0.0
-    tl.store(a + 0, tl.load(k + LR) * tl.where(inside, 1.0, 1.0 / d))
-    tl.store(a + 1, tl.where(inside, tl.load(k + A1) / d, tl.load(k + A1)))
+    gradient_norm = root(S[-1])
+    y1 = tl.load(k + A2) * (gradient_norm * gradient_norm)
+    exp_avg_sq = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), gradient_norm * gradient_norm,
+        tl.load(k + B2) * old[0] + y1)
+    y3 = tl.load(k + C2) * exp_avg_sq + tl.load(k + EPS_ROOT)
+    y4 = tl.where(y3 == 0.0, 0.0, root(tl.where(y3 == 0.0, 1.0, y3)))
+    y5 = tl.where(tl.load(k + INSIDE) == 1.0, 1.0, 1.0 / (y4 + tl.load(k + EPS)))
+    y6 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + A1) / (y4 + tl.load(k + EPS)), tl.load(k + A1))
+    y7 = root(tl.where(exp_avg_sq == 0.0, 1.0, exp_avg_sq))
+    average_norm = tl.where(exp_avg_sq == 0.0, 0.0, y7)
+    tl.store(a + 0, tl.load(k + LR) * y5)
+    tl.store(a + 1, y6)
     tl.store(a + 2, tl.load(k + A1) * tl.load(k + LAM))
-    tl.store(to + 0, norm)
-    tl.store(to + 1, tl.where(zero_, 0.0, root(tl.where(zero_, 1.0, v))))
+    tl.store(to + 0, gradient_norm)
+    tl.store(to + 1, average_norm)
     tl.store(to + 2, 1.0)
 
 @triton.jit
 def remember(k, S, n, old):
-    norm = root(S[-1])
-    squares = norm * norm
-    new = tl.load(k + B2) * old[0] + tl.load(k + A2) * squares
-    v = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), squares, new)
-    return (v,)
+    gradient_norm = root(S[-1])
+    y1 = tl.load(k + A2) * (gradient_norm * gradient_norm)
+    exp_avg_sq = tl.where((tl.load(k + RESEEDS) != 0.0) & (old[0] == 0.0), gradient_norm * gradient_norm,
+        tl.load(k + B2) * old[0] + y1)
+    return (exp_avg_sq,)
 
 PROGRAMS = {
     "NovoGrad": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,), remember=remember),

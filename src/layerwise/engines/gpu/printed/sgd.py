@@ -24,8 +24,7 @@ def values(k, a, COMPUTE: tl.constexpr):
 @triton.jit
 def apply(k, p, g, s, x):
     l2, shrink, damped, mu, lr = k
-    g_ = g + l2 * unless_off(l2, p)
-    return (p - shrink * unless_off(shrink, p) - lr * g_,)
+    return (p - shrink * unless_off(shrink, p) - lr * (g + l2 * unless_off(l2, p)),)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
@@ -34,19 +33,17 @@ def answer_0(k, S, n, old, a, to):
 @triton.jit
 def apply_with_momentum_buffer(k, p, g, s, x):
     l2, shrink, damped, mu, lr = k
-    (b,) = s
-    g_ = g + l2 * unless_off(l2, p)
-    b_ = damped * g_ + mu * b
-    return (p - shrink * unless_off(shrink, p) - lr * b_, b_)
+    (momentum_buffer,) = s
+    momentum_buffer_ = damped * (g + l2 * unless_off(l2, p)) + mu * momentum_buffer
+    return (p - shrink * unless_off(shrink, p) - lr * momentum_buffer_, momentum_buffer_)
 
 @triton.jit
 def apply_with_momentum_buffer_nesterov_true(k, p, g, s, x):
     l2, shrink, damped, mu, lr = k
-    (b,) = s
-    g_ = g + l2 * unless_off(l2, p)
-    b_ = damped * g_ + mu * b
-    moved = g_ + mu * b_
-    return (p - shrink * unless_off(shrink, p) - lr * moved, b_)
+    (momentum_buffer,) = s
+    y0 = g + l2 * unless_off(l2, p)
+    momentum_buffer_ = damped * y0 + mu * momentum_buffer
+    return (p - shrink * unless_off(shrink, p) - lr * (y0 + mu * momentum_buffer_), momentum_buffer_)
 
 PROGRAMS = {
     "SGD": Functions(values, apply=apply, answers=(answer_0,)),

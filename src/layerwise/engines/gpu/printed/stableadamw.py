@@ -24,53 +24,49 @@ def values(k, a, COMPUTE: tl.constexpr):
 
 @triton.jit
 def keep(k, p, g, s):
-    b1, a1, b2, a2, eps_root, eps, lr, lam, size = k
-    m, v = s
-    m_ = b1 * m + a1 * g
-    v_ = b2 * v + a2 * (g * g)
-    return (m_, v_)
+    b1, a1, b2, a2, eps_root, eps, lr, answer0, answer1 = k
+    exp_avg, exp_avg_sq = s
+    exp_avg_ = b1 * exp_avg + a1 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g)
+    return (exp_avg_, exp_avg_sq_)
 
 @triton.jit
 def terms_0(k, p, g, s):
-    b1, a1, b2, a2, eps_root, eps, lr, lam, size = k
-    m, v = s
-    root_v = root(v + eps_root)
-    return (g / at_least(root_v, eps),)
+    b1, a1, b2, a2, eps_root, eps, lr, answer0, answer1 = k
+    exp_avg, exp_avg_sq = s
+    return (g / at_least(root(exp_avg_sq + eps_root), eps),)
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b1, a1, b2, a2, eps_root, eps, lr, lam, size = k
-    m, v = s
-    root_v = root(v + eps_root)
-    r = m / (root_v + eps)
-    return (p - lam * unless_off(lam, p) - size * r, m, v)
+    b1, a1, b2, a2, eps_root, eps, lr, answer0, answer1 = k
+    exp_avg, exp_avg_sq = s
+    y0 = answer1 * (exp_avg / (root(exp_avg_sq + eps_root) + eps))
+    return (p - answer0 * unless_off(answer0, p) - y0, exp_avg, exp_avg_sq)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
-    uu = S[-1] / n
-    rms = root(uu)
-    ratio = 1.0 / at_least(rms / tl.load(k + THRESHOLD), 1.0)
-    size = tl.load(k + LR) * ratio
-    lam = tl.load(k + LAM) + tl.load(k + LAM_SIZE) * size
-    tl.store(a + 0, lam)
-    tl.store(a + 1, size)
-    tl.store(to + 0, rms)
-    tl.store(to + 1, ratio)
+    mean0 = S[-1] / n
+    update_rms = root(mean0)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = 1.0 / y1
+    y3 = tl.load(k + LAM_SIZE) * (tl.load(k + LR) * trust_ratio)
+    tl.store(a + 0, tl.load(k + LAM) + y3)
+    tl.store(a + 1, tl.load(k + LR) * trust_ratio)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
 
 @triton.jit
 def apply_clip_threshold_none(k, p, g, s, x):
-    b1, a1, b2, a2, eps_root, eps, lr, lam, size = k
-    m, v = s
-    m_ = b1 * m + a1 * g
-    v_ = b2 * v + a2 * (g * g)
-    root_v = root(v_ + eps_root)
-    r = m_ / (root_v + eps)
-    return (p - lam * unless_off(lam, p) - lr * r, m_, v_)
+    b1, a1, b2, a2, eps_root, eps, lr, answer0, answer1 = k
+    exp_avg, exp_avg_sq = s
+    exp_avg_ = b1 * exp_avg + a1 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g)
+    y2 = lr * (exp_avg_ / (root(exp_avg_sq_ + eps_root) + eps))
+    return (p - answer0 * unless_off(answer0, p) - y2, exp_avg_, exp_avg_sq_)
 
 @triton.jit
 def answer_0_clip_threshold_none(k, S, n, old, a, to):
-    lam = tl.load(k + LAM) + tl.load(k + LAM_SIZE) * tl.load(k + LR)
-    tl.store(a + 0, lam)
+    tl.store(a + 0, tl.load(k + LAM) + tl.load(k + LAM_SIZE) * tl.load(k + LR))
     tl.store(to + 0, 1.0)
 
 PROGRAMS = {

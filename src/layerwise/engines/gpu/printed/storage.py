@@ -14,16 +14,14 @@ from layerwise.engines.gpu.kernels.parts import as_float, as_int, at_least, bits
 
 @triton.jit
 def mix(x, between):
-    x_ = x ^ (x >> 16)
-    x__ = x_ * 0x21f0aaad
-    x___ = (x__ ^ (x__ >> 15)) ^ between
-    x____ = x___ * 0xd35a2d97
-    return x____ ^ (x____ >> 15)
+    y0 = (x ^ (x >> 16)) * 0x21f0aaad
+    y1 = ((y0 ^ (y0 >> 15)) ^ between) * 0xd35a2d97
+    return y1 ^ (y1 >> 15)
 
 @triton.jit
 def at_step(first, second, low, high):
-    first_ = mix(low ^ first, 0)
-    return first_, mix((first_ ^ second) ^ high, 0)
+    y0 = mix(low ^ first, 0)
+    return y0, mix((y0 ^ second) ^ high, 0)
 
 @triton.jit
 def random(k0, k1, low, high):
@@ -39,99 +37,83 @@ def fraction(drawn):
 
 @triton.jit
 def round_bf16(x, drawn):
-    u = bits_of(x)
-    size = u & 0x7fffffff
-    added = tl.where(size <= 0x7f7f0000, drawn >> 16, tl.where(size <= 0x7f800000, 0x8000, 0))
-    return float_of((u + added) & 0xffff0000)
+    y0 = bits_of(x) & 0x7fffffff
+    y1 = tl.where(y0 <= 0x7f7f0000, drawn >> 16, tl.where(y0 <= 0x7f800000, 0x8000, 0))
+    return float_of((bits_of(x) + y1) & 0xffff0000)
 
 @triton.jit
 def round_f16(x, drawn):
-    u = bits_of(x)
-    size = u & 0x7fffffff
-    units = (as_int(float_of(tl.where(size < 0x38800000, size, 0)) * 1099511627776.0) + (drawn >> 16)) >> 16
-    sign = u & 0x80000000
-    small = float_of(bits_of(as_float(units) * 5.960464477539063e-08) | sign)
-    normal = float_of((u + (drawn >> 19)) & 0xffffe000)
-    return tl.where(size > 0x477fe000, x, tl.where(size < 0x38800000, small, normal))
+    y0 = bits_of(x) & 0x7fffffff
+    y1 = float_of(tl.where(y0 < 0x38800000, y0, 0)) * 1099511627776.0
+    y2 = as_float((as_int(y1) + (drawn >> 16)) >> 16) * 5.960464477539063e-08
+    y3 = float_of(bits_of(y2) | (bits_of(x) & 0x80000000))
+    y4 = float_of((bits_of(x) + (drawn >> 19)) & 0xffffe000)
+    return tl.where(y0 > 0x477fe000, x, tl.where(y0 < 0x38800000, y3, y4))
 
 @triton.jit
 def join_bf16(p, rest, KEPT: tl.constexpr):
-    u = bits_of(p)
-    held = tl.where((u & 0x7fffffff) == 0, at_least(rest, 0), rest)
-    return float_of(u + (held << (16 - KEPT)))
+    y0 = tl.where((bits_of(p) & 0x7fffffff) == 0, at_least(rest, 0), rest)
+    return float_of(bits_of(p) + (y0 << (16 - KEPT)))
 
 @triton.jit
 def join_f16(p, rest, KEPT: tl.constexpr):
-    u = bits_of(p)
-    size = u & 0x7fffffff
-    below = (tl.where((u & 0x80000000) > 0, rest > 0, rest < 0) & ((size & 0x7fffff) == 0)) & (size > 0x38800000)
-    part = float_of(((at_least(size, 0x38800000) >> 23) - 10 - tl.where(below, 1, 0)) << 23) * (1.0 / (1 << KEPT))
-    return tl.where(size < 0x7f800000, p + as_float(rest) * part, p)
+    y0 = bits_of(p) & 0x7fffffff
+    y1 = tl.where((bits_of(p) & 0x80000000) > 0, rest > 0, rest < 0)
+    y2 = (y1 & ((y0 & 0x7fffff) == 0)) & (y0 > 0x38800000)
+    y3 = (at_least(y0, 0x38800000) >> 23) - 10 - tl.where(y2, 1, 0)
+    y4 = as_float(rest) * (float_of(y3 << 23) * (1.0 / (1 << KEPT)))
+    return tl.where(y0 < 0x7f800000, p + y4, p)
 
 @triton.jit
 def split_bf16(x, KEPT: tl.constexpr):
-    is_number = x == x
-    dropped = 16 - KEPT
-    added = (1 << dropped) >> 1
-    u = ((bits_of(x) + added) >> dropped) << dropped
-    p = ((u + 0x8000) >> 16) << 16
-    rest = ((u & 0xffff) >> dropped) - tl.where((u & 0x8000) > 0, 1 << KEPT, 0)
-    return tl.where(is_number, float_of(p), x), tl.where(is_number, rest, 0)
+    y0 = (bits_of(x) + ((1 << (16 - KEPT)) >> 1)) >> (16 - KEPT)
+    y1 = y0 << (16 - KEPT)
+    y2 = ((y1 & 0xffff) >> (16 - KEPT)) - tl.where((y1 & 0x8000) > 0, 1 << KEPT, 0)
+    return tl.where(x == x, float_of(((y1 + 0x8000) >> 16) << 16), x), tl.where(x == x, y2, 0)
 
 @triton.jit
 def split_bf16_drawn(x, drawn, KEPT: tl.constexpr):
-    is_number = x == x
-    dropped = 16 - KEPT
-    added = drawn >> (32 - dropped)
-    u = ((bits_of(x) + added) >> dropped) << dropped
-    p = ((u + 0x8000) >> 16) << 16
-    rest = ((u & 0xffff) >> dropped) - tl.where((u & 0x8000) > 0, 1 << KEPT, 0)
-    return tl.where(is_number, float_of(p), x), tl.where(is_number, rest, 0)
+    y0 = (bits_of(x) + (drawn >> (32 - (16 - KEPT)))) >> (16 - KEPT)
+    y1 = y0 << (16 - KEPT)
+    y2 = ((y1 & 0xffff) >> (16 - KEPT)) - tl.where((y1 & 0x8000) > 0, 1 << KEPT, 0)
+    return tl.where(x == x, float_of(((y1 + 0x8000) >> 16) << 16), x), tl.where(x == x, y2, 0)
 
 @triton.jit
 def split_f16(x, KEPT: tl.constexpr):
-    u = bits_of(x)
-    size = u & 0x7fffffff
-    inside = size <= 0x477fe000
-    place = (at_least(size, 0x38800000) >> 23) - 10
-    fine = tl.where(inside, float_of(size) * float_of((254 - place) << 23) * (1 << KEPT), 0.0)
-    whole = as_int(fine)
-    over = fine - as_float(whole)
-    up = over >= 0.5
-    whole_ = whole + tl.where(up, 1, 0)
-    sign = u & 0x80000000
-    half = tl.where(sign > 0, ((1 << KEPT) >> 1) - 1, (1 << KEPT) >> 1)
-    p = (whole_ + half) >> KEPT
-    found = float_of(bits_of(as_float(p) * float_of(place << 23)) | sign)
-    rest = whole_ - (p << KEPT)
-    return tl.where(inside, found, x), tl.where(inside, tl.where(sign > 0, -rest, rest), 0)
+    y0 = bits_of(x) & 0x7fffffff
+    y1 = (at_least(y0, 0x38800000) >> 23) - 10
+    y2 = float_of(y0) * float_of((254 - y1) << 23) * (1 << KEPT)
+    y3 = tl.where(y0 <= 0x477fe000, y2, 0.0)
+    y4 = as_int(y3) + tl.where(y3 - as_float(as_int(y3)) >= 0.5, 1, 0)
+    y5 = bits_of(x) & 0x80000000
+    y6 = (1 << KEPT) >> 1
+    y7 = (y4 + tl.where(y5 > 0, y6 - 1, y6)) >> KEPT
+    y8 = float_of(bits_of(as_float(y7) * float_of(y1 << 23)) | y5)
+    y9 = y4 - (y7 << KEPT)
+    return tl.where(y0 <= 0x477fe000, y8, x), tl.where(y0 <= 0x477fe000, tl.where(y5 > 0, -y9, y9), 0)
 
 @triton.jit
 def split_f16_drawn(x, drawn, KEPT: tl.constexpr):
-    u = bits_of(x)
-    size = u & 0x7fffffff
-    inside = size <= 0x477fe000
-    place = (at_least(size, 0x38800000) >> 23) - 10
-    fine = tl.where(inside, float_of(size) * float_of((254 - place) << 23) * (1 << KEPT), 0.0)
-    whole = as_int(fine)
-    over = fine - as_float(whole)
-    up = as_int(over * 65536.0) + (drawn >> 16) >= 0x10000
-    whole_ = whole + tl.where(up, 1, 0)
-    sign = u & 0x80000000
-    half = tl.where(sign > 0, ((1 << KEPT) >> 1) - 1, (1 << KEPT) >> 1)
-    p = (whole_ + half) >> KEPT
-    found = float_of(bits_of(as_float(p) * float_of(place << 23)) | sign)
-    rest = whole_ - (p << KEPT)
-    return tl.where(inside, found, x), tl.where(inside, tl.where(sign > 0, -rest, rest), 0)
+    y0 = bits_of(x) & 0x7fffffff
+    y1 = (at_least(y0, 0x38800000) >> 23) - 10
+    y2 = float_of(y0) * float_of((254 - y1) << 23) * (1 << KEPT)
+    y3 = tl.where(y0 <= 0x477fe000, y2, 0.0)
+    y4 = as_int((y3 - as_float(as_int(y3))) * 65536.0) + (drawn >> 16)
+    y5 = as_int(y3) + tl.where(y4 >= 0x10000, 1, 0)
+    y6 = bits_of(x) & 0x80000000
+    y7 = (1 << KEPT) >> 1
+    y8 = (y5 + tl.where(y6 > 0, y7 - 1, y7)) >> KEPT
+    y9 = float_of(bits_of(as_float(y8) * float_of(y1 << 23)) | y6)
+    y10 = y5 - (y8 << KEPT)
+    return tl.where(y0 <= 0x477fe000, y9, x), tl.where(y0 <= 0x477fe000, tl.where(y6 > 0, -y10, y10), 0)
 
 @triton.jit
 def drawn_signed(code, share):
-    low = as_float(as_int(code))
-    over = code - low
-    return tl.where(share * (2.0 * low + 1.0) < over * (over + 2.0 * low), low + 1.0, low)
+    y0 = as_float(as_int(code))
+    y1 = share * (2.0 * y0 + 1.0) < (code - y0) * (code - y0 + 2.0 * y0)
+    return tl.where(y1, y0 + 1.0, y0)
 
 @triton.jit
 def drawn_unsigned(code, share):
-    low = as_float(as_int(code))
-    over = code - low
-    return tl.where(share < over, low + 1.0, low)
+    y0 = as_float(as_int(code))
+    return tl.where(share < code - y0, y0 + 1.0, y0)

@@ -1,2 +1,0 @@
-#define LAYERWISE_TABLE avx2_any
-#include "table.hpp"

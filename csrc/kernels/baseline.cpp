@@ -1,2 +1,0 @@
-#define LAYERWISE_TABLE baseline_any
-#include "table.hpp"

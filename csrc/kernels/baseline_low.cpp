@@ -1,3 +1,0 @@
-#define LAYERWISE_TABLE baseline_low
-#define LAYERWISE_LOW
-#include "table.hpp"

@@ -1,0 +1,40 @@
+// The loops of all kernels, compiled for one set of instructions and dtypes, which CMakeLists.txt names LAYERWISE_SET; with
+// LAYERWISE_LOW they are for p and g of bfloat16, with LAYERWISE_NARROW for float32 alone.
+//
+// Everything is in a namespace without a name, and of the standard libraries only C's functions are used: an inline function
+// that several files share exists once in the program, and might then be the one with instructions not every machine has.
+#pragma once
+
+#include <float.h>
+#include <math.h>
+#include <string.h>
+
+#include <type_traits>
+
+#include "../compiler.hpp"
+#include "../digits.hpp"
+#include "../layer.hpp"
+
+namespace layerwise {
+namespace {
+
+#include "../numbers.hpp"
+#include "convert.hpp"
+#include "../printed/storage.hpp"
+#include "formats.hpp"
+#include "runs.hpp"
+#include "gradient.hpp"
+#include "passes.hpp"
+
+#if defined(LAYERWISE_LOW)
+#define LAYERWISE_CALL(function, ...) return function(float, uint16_t)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#elif defined(LAYERWISE_NARROW)
+#define LAYERWISE_CALL(function, ...) return function(float, float)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#else
+#define LAYERWISE_CALL(function, ...)                                                             \
+  if (layer.wide) return function(double, double)(layer, chunk __VA_OPT__(, ) __VA_ARGS__); \
+  return function(float, float)(layer, chunk __VA_OPT__(, ) __VA_ARGS__)
+#endif
+
+}  // namespace
+}  // namespace layerwise

@@ -1,0 +1,114 @@
+"""The programs of Fromage, as device functions.
+
+Printed from rules/fromage.py by `make generate`: change that, not this file.
+"""
+
+# fmt: off
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
+from layerwise.engines.gpu.kernels.tables import columns
+from layerwise.engines.gpu.program import Functions
+
+# The numbers that are known before a tensor is read.
+MU, SHRINK, SIZE, LEAST, BOUND = columns(5)
+
+@triton.jit
+def values(k, a, COMPUTE: tl.constexpr):
+    return (tl.load(k + MU).to(COMPUTE), tl.load(k + SHRINK).to(COMPUTE), tl.load(a + 0).to(COMPUTE),
+        tl.load(a + 1).to(COMPUTE))
+
+@triton.jit
+def terms_0(k, p, g, s):
+    return (p, g)
+
+@triton.jit
+def apply(k, p, g, s, x):
+    mu, shrink, answer0, answer1 = k
+    return (p - shrink * unless_off(shrink, p) - answer0 * g,)
+
+@triton.jit
+def answer_0(k, S, n, old, a, to):
+    weight_norm = root(S[-2])
+    y1 = at_least(weight_norm, tl.load(k + LEAST))
+    update_norm = root(S[-1])
+    y3 = at_least(update_norm, tl.load(k + LEAST))
+    y4 = (y1 > 0.0) & (y3 > 0.0)
+    trust_ratio = tl.where(y4, y1 / tl.where(y4, y3, 1.0), 1.0)
+    tl.store(a + 0, tl.load(k + SIZE) * trust_ratio)
+    tl.store(to + 0, weight_norm)
+    tl.store(to + 1, update_norm)
+    tl.store(to + 2, trust_ratio)
+
+@triton.jit
+def terms_1_with_norm_p_bound_given(k, p, g, s):
+    mu, shrink, answer0, answer1 = k
+    return (p - shrink * unless_off(shrink, p) - answer0 * g,)
+
+@triton.jit
+def apply_with_norm_p_bound_given(k, p, g, s, x):
+    mu, shrink, answer0, answer1 = k
+    y0 = p - shrink * unless_off(shrink, p) - answer0 * g
+    return (y0 + answer1 * y0,)
+
+@triton.jit
+def answer_1_with_norm_p_bound_given(k, S, n, old, a, to):
+    y0 = root(S[-1])
+    weight_norm = root(S[-3])
+    norm = tl.where(old[0] == 0.0, weight_norm, old[0])
+    y3 = y0 > tl.load(k + BOUND) * norm
+    y4 = (tl.load(k + BOUND) * norm - y0) / tl.where(y3, y0, 1.0)
+    tl.store(a + 1, tl.where(y3, y4, 0.0))
+
+@triton.jit
+def remember_with_norm_p_bound_given(k, S, n, old):
+    weight_norm = root(S[-3])
+    norm = tl.where(old[0] == 0.0, weight_norm, old[0])
+    return (norm,)
+
+@triton.jit
+def keep_with_momentum_buffer(k, p, g, s):
+    mu, shrink, answer0, answer1 = k
+    (momentum_buffer,) = s
+    momentum_buffer_ = g + mu * momentum_buffer
+    return (momentum_buffer_,)
+
+@triton.jit
+def terms_0_with_momentum_buffer(k, p, g, s):
+    (momentum_buffer,) = s
+    return (p, momentum_buffer)
+
+@triton.jit
+def apply_with_momentum_buffer(k, p, g, s, x):
+    mu, shrink, answer0, answer1 = k
+    (momentum_buffer,) = s
+    return (p - shrink * unless_off(shrink, p) - answer0 * momentum_buffer, momentum_buffer)
+
+@triton.jit
+def terms_1_with_momentum_buffer_with_norm_p_bound_given(k, p, g, s):
+    mu, shrink, answer0, answer1 = k
+    (momentum_buffer,) = s
+    return (p - shrink * unless_off(shrink, p) - answer0 * momentum_buffer,)
+
+@triton.jit
+def apply_with_momentum_buffer_with_norm_p_bound_given(k, p, g, s, x):
+    mu, shrink, answer0, answer1 = k
+    (momentum_buffer,) = s
+    y0 = p - shrink * unless_off(shrink, p) - answer0 * momentum_buffer
+    return (y0 + answer1 * y0, momentum_buffer)
+
+PROGRAMS = {
+    "Fromage": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
+    "FromageWithNormPBoundGiven": Functions(values, terms=(terms_0, terms_1_with_norm_p_bound_given),
+        apply=apply_with_norm_p_bound_given, answers=(answer_0, answer_1_with_norm_p_bound_given),
+        remember=remember_with_norm_p_bound_given),
+    "FromageWithMomentumBuffer": Functions(values, keep=keep_with_momentum_buffer,
+        terms=(terms_0_with_momentum_buffer,), apply=apply_with_momentum_buffer, answers=(answer_0,)),
+    "FromageWithMomentumBufferWithNormPBoundGiven": Functions(values, keep=keep_with_momentum_buffer,
+        terms=(terms_0_with_momentum_buffer, terms_1_with_momentum_buffer_with_norm_p_bound_given),
+        apply=apply_with_momentum_buffer_with_norm_p_bound_given, answers=(answer_0, answer_1_with_norm_p_bound_given),
+        remember=remember_with_norm_p_bound_given),
+}

@@ -1,0 +1,140 @@
+"""Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
+
+    b ← mu·b + g                      with momentum;  else b = g
+    p ← (p − lr·ratio·b) / √(1 + lr²),   ratio = ‖p‖ / ‖b‖,  and 1 where a norm is 0
+
+The division makes up for what steps across p add to its norm. g is the gradient made ready: parts.py's `ready` and
+`clipped` unscale it, turn it round and clip it, if asked to.
+
+Departures, each an option:
+
+    paper: no momentum               momentum:  mu > 0
+    paper: no decay                  weight_decay:  p ← (p − lr·lam·p − lr·ratio·b) / √(1 + lr²)
+    authors' code: no floor          min_norm:  max(‖p‖, min_norm) and max(‖b‖, min_norm) instead of both norms
+    authors' code: no bound          p_bound:  p ← p·min(1, p_bound·R / ‖p‖) in the end,  R = ‖p‖ before the first step
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass
+from math import inf
+from typing import Any, NamedTuple
+
+from layerwise.checks import NONE, number
+from layerwise.hyper import (
+    ClippedByNorm,
+    NumberOfLayer,
+    Scheduled,
+    lr_option,
+    option,
+    weight_decay_option,
+)
+from layerwise.momentum import momentum_option
+from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.parts import (
+    add,
+    choose,
+    clipped,
+    final,
+    first_norm,
+    floored,
+    is_zero,
+    length,
+    one_like,
+    ready,
+    shrinking,
+)
+
+
+@dataclass(frozen=True)
+class Fromage(NumberOfLayer, ClippedByNorm):
+    """Options of Fromage. Its page in the documentation gives each its place in the formula."""
+
+    lr: Scheduled = lr_option(0.01)
+    momentum: float = momentum_option(0.0)
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    p_bound: float | None = option(
+        None,
+        number(0, above=True) | NONE,
+        "Scale the weights down after a step if their norm exceeds this times their first norm; None is no bound.",
+        "Pass a number such as p_bound=2, or None for no bound.",
+    )
+
+    min_norm: float = option(
+        0.0,
+        number(0),
+        "Lower bound of both norms in the ratio.",
+        "Pass the norm below which none counts, such as 1e-6, or 0 for no floor.",
+        optax_default=1e-6,
+    )
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Fromage:
+        return self if self.p_bound is None else super().fit(shape, block_dims, machine_eps)
+
+
+class State(NamedTuple):
+    momentum_buffer: Array  # b; None without momentum
+    norm: PerLayer = None  # R; None without p_bound
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(
+        momentum_buffer=None if is_zero(h.momentum) else shape,
+        norm=None if h.p_bound is None else h.layer_shape(shape),
+    )
+
+
+class Coefficients(NamedTuple):
+    mu: Scalar  # b ← mu·b + g
+    shrink: Scalar  # p ← p − shrink·p − size·ratio·b
+    size: Scalar
+    least: Scalar  # of both norms in the ratio
+    bound: Scalar  # ‖p‖ ≤ bound·R
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    lr = now.lr
+    root = (1 + lr * lr) ** 0.5
+    return Coefficients(
+        mu=h.momentum,
+        shrink=lr * lr / (root * (1 + root)) + lr * now.weight_decay / root,  # the first is 1 − 1/root, in all digits
+        size=lr / root,
+        least=h.min_norm,
+        bound=inf if h.p_bound is None else h.p_bound,
+    )
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (b, R) = coefficients(xp, h, now), state
+    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    if b is not None:
+        (g,) = final(xp, add(xp, g, k.mu, b))
+        b, _ = yield Keep(State(g, R))
+    pp, gg = yield Squares(p), Squares(g)
+    norm_p, norm_g = length(xp, pp, p), length(xp, gg, g)
+    ratio = _ratio(xp, *(floored(xp, norm, k.least) for norm in (norm_p, norm_g)))
+    moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio, g))
+    if h.p_bound is not None:
+        R = first_norm(xp, R, norm_p)
+        moves = yield from _bounded(xp, p, moves, k.bound * R)
+    return Stepped(moves, State(b, R), {"weight_norm": norm_p, "update_norm": norm_g, "trust_ratio": ratio})
+
+
+def _ratio(xp: Any, w: Scalar, x: Scalar) -> Scalar:
+    """Return w/x, and 1 where one of them is 0."""
+    defined, one = (w > 0) & (x > 0), one_like(xp, w)
+    return choose(xp, defined, w / choose(xp, defined, x, one), one)
+
+
+def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
+    """Return moves to weights whose norm is at most this."""
+    q = p
+    for a, x in moves:
+        q = add(xp, q, a, x)
+    (qq,) = yield (Squares(q),)
+    one = one_like(xp, most)  # a choice between an array and a number would take a dtype of its own
+    norm = one * length(xp, qq, q)
+    above = norm > most
+    shrink = choose(xp, above, (most - norm) / choose(xp, above, norm, one), 0 * one)
+    return (*moves, (shrink, q))
