@@ -36,7 +36,7 @@ def test_each_optimizer(late, name):
         for _ in range(3):
             run.step()
     assert same(a, b)
-    assert len(stepper_of(b.opt).host._ring.parts) > 4
+    assert len(stepper_of(b.opt).host._now.ring.parts) > 4
 
 
 @pytest.mark.parametrize("dtype", LARGE)
