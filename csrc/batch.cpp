@@ -354,8 +354,8 @@ void Batch::step(const double* model) {
       for (int i = stage->first; i < stage->last; i++)
         used += scratch_of(layers_[size_t(i)], at + used);
     }
-  model_known_ = model;
-  if (model) answer_model(*model);
+  model_ = model;
+  if (model && (stages_.empty() || stages_.front()->work.kind != OWN)) answer_model();
   carry_out(stages_);
   stats_.swap(reported_);
 }
@@ -378,7 +378,7 @@ void Batch::work(void* self) {
   Batch& batch = *static_cast<Batch*>(self);
   const size_t own = size_t(batch.come_.fetch_add(1, std::memory_order_relaxed));
   for (auto& stage : *batch.running_) {
-    if (stage->work.kind == MODEL && batch.model_known_) continue;
+    if (stage->work.kind == MODEL && batch.model_) continue;
     for (size_t k = 0; k < stage->parts.size(); k++) batch.work_on(*stage, (own + k) % stage->parts.size());
     wait_for(stage->over);
   }
@@ -390,11 +390,7 @@ void Batch::work_on(Stage& stage, size_t part) {
   for (int i; (i = first + stage.parts[part].done.fetch_add(1, std::memory_order_relaxed)) < last;) {
     carry_out(stage.tasks[size_t(stage.backwards ? first + last - 1 - i : i)], stage.work);
     if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      if (stage.work.kind == MODEL && !stops_) {
-        double squares = 0;
-        for (int t = 0; t < tensors(); t++) squares += squares_of(t);
-        answer_model(squares);
-      }
+      if (!stops_ && stage.work.kind == (model_ ? OWN : MODEL)) answer_model();  // own norms are those before it
       raise(stage.over);
     }
   }
@@ -483,7 +479,9 @@ double Batch::squares_of(int tensor) const {
   return gg;
 }
 
-void Batch::answer_model(double squares) {
+void Batch::answer_model() {
+  double squares = model_ ? *model_ : 0;
+  for (int t = 0; !model_ && t < tensors(); t++) squares += squares_of(t);
   for (Layer& l : layers_)
     if (l.clips_model) l.clip_model = shorter(squares, l.gradient->model);
 }

@@ -165,7 +165,7 @@ class Batch {
   void add_up(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
   double squares_of(int tensor) const;
-  void answer_model(double squares);
+  void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
   static void remember(Layer& layer);
   int index(const Layer& layer) const { return int(&layer - layers_.data()); }
@@ -189,7 +189,7 @@ class Batch {
   std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
-  bool model_known_ = false;      // by the caller of `step`
+  const double* model_ = nullptr;  // as `step` was given it
   bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
   const bool stops_;

@@ -109,9 +109,11 @@ class Batch:
     def __init__(
         self, jobs: list[object], grads: list[object], forms: list[object], numbers: object, stops: bool = False
     ) -> None: ...
-    def step(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
+    def step(
+        self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
+    ) -> bool:
         """
-        Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.
+        Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ. `model` is the sum of squares over the model, if others are added to that of these jobs.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:

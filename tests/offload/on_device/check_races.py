@@ -66,9 +66,9 @@ def measured_at_once(steps, wait):
 
 def returned_first(stepper, work, *given):
     """A step whose weights leave before it has ended."""
-    stepper.host.send_back(work.params)
-    with replaced(_host.Host, "send_back", nothing):
-        return STEP_WORK(stepper, work, *given)
+    _host.Host.send_back(stepper.host, work.params)
+    stepper.host.send_back = nothing
+    return STEP_WORK(stepper, work, *given)
 
 
 def all_but_the_last(arrivals):
