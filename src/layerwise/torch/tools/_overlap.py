@@ -69,7 +69,8 @@ def overlap(
     """Copy gradients to the host in the backward pass, and weights back while the next forward pass has begun.
 
     It is for an optimizer with `offload=True`, whose steps stay the same. Without it gradients leave when `step()` is
-    called, and the device waits for all weights. Call remove() of the result to go back to that.
+    called, and the device waits for all weights. Call remove() of the result to go back to that. What has arrived is
+    measured beside the backward pass, by the compiled engine; `step()` alone writes.
 
     In one of several processes, gradients of `fully_shard` leave in the backward pass, and those of others, such as
     DistributedDataParallel's, in `step()`: they are added up after the hooks.
