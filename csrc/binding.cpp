@@ -520,8 +520,7 @@ NB_MODULE(_native, m) {
            nb::arg("numbers"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
-           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ. "
-           "`model` is the sum of squares over the model, if others are added to that of these jobs.")
+           "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")
       .def("takes", &Jobs::takes, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),

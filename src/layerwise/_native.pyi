@@ -113,7 +113,7 @@ class Batch:
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
     ) -> bool:
         """
-        Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ. `model` is the sum of squares over the model, if others are added to that of these jobs.
+        Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:

@@ -47,8 +47,9 @@ def calls() -> list[Row]:
     during = ""
 
     def note(call: str, x: torch.Tensor) -> None:
-        own = {near(y).data_ptr(): i for i, p in enumerate(model, 1) for y in (p.weight, p.weight.grad) if y is not None}
-        rows.append({"during": during, "call": call, "layer": str(own[near(x).data_ptr()])})
+        both = [(i, y) for i, layer in enumerate(model, 1) for y in (layer.weight, layer.weight.grad) if y is not None]
+        layer = next(i for i, y in both if near(y).data_ptr() == near(x).data_ptr())
+        rows.append({"during": during, "call": call, "layer": str(layer)})
 
     def copied(host, pairs, back):
         for source, target in pairs:
