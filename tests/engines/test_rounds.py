@@ -111,6 +111,19 @@ def test_a_step_in_three_parts_is_the_whole_one_and_only_the_third_writes(case, 
     assert bits(jobs) == bits(alone)
 
 
+@pytest.mark.parametrize("one", ["compiled-torch"], indirect=True)
+def test_weights_that_have_moved_since_they_were_measured_are_not_written(one):
+    engine, world = one
+    job = mapped(make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0), world.array)
+    steps = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)]).ahead([job.g], [job.now])
+    next(steps), next(steps)
+    job.p.data = job.p.data.clone()
+    before = bits([job])
+    with pytest.raises(engines.Changed):
+        next(steps, None)
+    assert bits([job]) == before
+
+
 @pytest.mark.parametrize("one", ENGINES[:2], indirect=True)
 def test_a_step_that_is_closed_after_measuring_has_touched_nothing_and_can_begin_again(one):
     engine, world = one

@@ -223,7 +223,7 @@ class Stepper:
                 states.pop(p, None)
         for part in parts:
             part.leave()
-        return [work.with_grads([g for part in parts for g in part.grads_here])]
+        return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
 
     def _measured(self, part: Work) -> Work:
         """Return a part that is measured, if its engine does that."""

@@ -265,6 +265,7 @@ def test_a_model_that_moves_to_the_host_goes_on_there(late):
 def test_no_hook_keeps_the_optimizer_or_its_memory(late):
     b = Run(LAMB, True).overlap()
     b.step()
+    b.backward()
     opt, host = ref(b.opt), ref(stepper_of(b.opt).host)
     gc.disable()
     try:

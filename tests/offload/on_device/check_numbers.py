@@ -276,9 +276,16 @@ def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, op
     assert same(a, b)
 
 
+SMALL = {"master_weights": "split24", "state_dtype": "int8"}
+
+
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
-@pytest.mark.parametrize("what", ["a rate", "weights", "state", "nothing"])
-def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what, options):
+@pytest.mark.parametrize("what", ["a rate", "an option", "weights", "state", "nothing"])
+@pytest.mark.parametrize("small", [False, True])
+def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what, options, small):
+    if small:
+        options = {**options, **SMALL}
+
     def train(run):
         run.overlap()
         for i in range(4):
@@ -286,15 +293,33 @@ def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what
             with torch.no_grad():
                 if what == "a rate":
                     run.opt.param_groups[0]["weight_decay"] = 0.1 * i
+                if what == "an option":
+                    run.opt.param_groups[0]["eps"] = 1e-4 * (1 + i)
                 if what == "weights":
                     run.model.layers[0][1].weight.mul_(0.5)
+                    run.model.layers[1][1].weight.zero_()
                 if what == "state" and i:
-                    run.opt.state[run.model.layers[0][1].weight]["exp_avg"].mul_(0.5)
+                    run.opt.state[run.model.layers[0][1].weight]["exp_avg"].zero_()
             run.opt.step()
             run.opt.zero_grad()
 
-    a, b = both(LAMB, **options)
+    a, b = both(LAMB, torch.bfloat16 if small else torch.float32, **options)
     train(a), train(b)
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
+def test_several_engines(late, options):
+    def several(model, **given):
+        matrices = [("embed", model.embed.weight), ("head", model.head.weight)]
+        others = [(n, p) for n, p in model.named_parameters() if p.ndim == 1]
+        groups = [{"params": matrices, "rule": "came", "lr": 0.01}, {"params": others, "rule": "lamb", "lr": 0.02}]
+        return lw.Mixed(groups, **given)
+
+    a, b = both(several, **options)
+    for run in (a, b.overlap()):
+        for _ in range(3):
+            run.step()
     assert same(a, b)
 
 

@@ -224,6 +224,7 @@ class Turn:
         nows = self._nows(work, scale)
         if work.ahead is not None and self._goes_on(work, work.ahead, nows):
             return work.ahead
+        work.leave()
         if self._remainders and not self._remainders.current:
             return None
         steps = self._turn.ahead(work.grads_here, nows)
