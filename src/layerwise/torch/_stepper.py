@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from struct import pack
 from typing import Any
@@ -13,13 +14,13 @@ from torch import Tensor
 from layerwise.core.turn import keep
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, LayerwiseError, sentence
 from layerwise.hyper import Hyper
 from layerwise.threads import OneAtATime
 from layerwise.torch._members import Members, apart
 from layerwise.torch._planner import Planner, Setup
 from layerwise.torch._ranks import Ranks
-from layerwise.torch.offload._host import Host
+from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import stretched
@@ -236,21 +237,22 @@ class Stepper:
         return part._replace(ahead=turn.ahead(part, self._scale, at_once))
 
     def arrived(self, p: Tensor) -> None:
-        """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is whole.
-
-        Numbers of the step that differ by the time it is taken have it measured again.
-        """
+        """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is all."""
         host: Any = self.host
         with self.one_at_a_time, signals_wait:
             arrived = host.arrived(p)
-            if arrived is None:
-                return
-            work = Work.of(self._dues(list(map(self.groups.current, self.members.groups)), frozenset(arrived.params)))
-            if list(map(id, work.params)) == arrived.params and host.is_current(work.params):
-                work = host.stepped(work)._replace(grads_here=arrived.grads)
-                turn = self._kept_turn(_key(work, None), work, at_once=True)
-                if turn is not None:
-                    arrived.slot.ahead = turn.ahead(work, self._scale, arrived.slot.waiting())
+            if arrived is not None:
+                with suppress(LayerwiseError):  # of settings that the step will refuse
+                    self._measure(host, arrived)
+
+    def _measure(self, host: Host, part: Arrived) -> None:
+        """Begin to measure with the numbers of the next step as they are now."""
+        work = Work.of(self._dues(list(map(self.groups.current, self.members.groups)), frozenset(part.params)))
+        if list(map(id, work.params)) == part.params and host.is_current(work.params):
+            work = host.stepped(work)._replace(grads_here=part.grads)
+            turn = self._kept_turn(_key(work, None), work, at_once=True)
+            if turn is not None:
+                part.slot.ahead = turn.ahead(work, self._scale, part.slot.waiting())
 
     def _agreed_step(
         self,

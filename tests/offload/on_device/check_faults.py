@@ -200,6 +200,43 @@ def test_measuring_that_fails_in_the_backward_pass_is_done_again(late, options):
     assert same(a, b)
 
 
+def test_a_wrong_setting_is_news_of_the_step_and_not_of_the_backward_pass(late):
+    a, b = pair()
+    before = b.numbers()
+    b.opt.param_groups[0]["betas"] = (0.9, 2.0)
+    b.backward()
+    with pytest.raises(HyperparameterError, match="betas"):
+        b.opt.step()
+    assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+    b.opt.param_groups[0]["betas"] = (0.9, 0.999)
+    b.opt.step()
+    a.step()
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
+def test_memory_that_was_exchanged_is_found_before_the_first_part_steps(late, options):
+    a, b = pair(**options)
+    before = b.numbers()
+    for early in (False, True):
+        moments = b.opt.state[b.model.head.bias]["exp_avg"]
+        if early:
+            b.backward()
+        kept, moments.data = moments.data, torch.ones(2)
+        if not early:
+            b.backward()
+        with pytest.raises(StateError, match="exp_avg"):
+            b.opt.step()
+        moments.data = kept
+        assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+        b.again()
+        b.opt.zero_grad()
+    b.backward()
+    b.opt.step()
+    a.step()
+    assert same(a, b)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
 def test_a_forked_process_measures(late):
     _, b = pair()

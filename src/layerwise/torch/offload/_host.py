@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.core.turn import keep
-from layerwise.engines.places import objects_of
+from layerwise.engines.places import Looks, objects_of
 from layerwise.torch.offload._copies import Arrival, Copies, Pairs, copies_of
 from layerwise.torch.offload._ring import HOST, SLOTS, Ring, Slot
 from layerwise.torch.offload._sums import Sums
@@ -42,7 +42,18 @@ class Planned:
         self.kinds, self.ring = kinds, ring
         self.params = list(map(id, work.params))
         self.place = {p: i for i, p in enumerate(self.params)}
-        self.objects: Any = None
+        self._objects: Any = None
+        self._looks: Any = None
+
+    def holds(self, work: Work, states: States) -> bool:
+        """Return True if the state is as it was after the last step, but for its numbers."""
+        same = self._objects is not None and bool(self._objects.same(work.params, states))
+        return same and self._looks.same(_arrays(work, states), ())
+
+    def see(self, work: Work, states: States) -> None:
+        """Note the state."""
+        if all(p in states for p in work.params) and not self.holds(work, states):
+            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
 
 
 class Host:
@@ -84,9 +95,9 @@ class Host:
         return work._replace(stepped=stepped, params_here=list(map(local, stepped)))
 
     def knows(self, work: Work, together: bool, states: States) -> bool:
-        """Return True if there is a ring for these parameters and gradients, and nothing of the state was replaced."""
+        """Return True if there is a ring for these parameters and gradients, and their state is as it was."""
         one = self._planned.get(_kinds(work, together))
-        if one is None or one.objects is None or not one.objects.same(work.params, states):
+        if one is None or not one.holds(work, states):
             return False
         self._use(one, work)
         return True
@@ -181,9 +192,7 @@ class Host:
     def keep(self, work: Work, states: States) -> None:
         """Note the state of parameters that have stepped."""
         now: Any = self._now
-        if now.objects is None or not now.objects.same(work.params, states):
-            known = all(p in states for p in work.params)
-            now.objects = objects_of(work.params, states) if known else None
+        now.see(work, states)
 
     def returned(self, params: Iterable[Tensor]) -> None:
         """Let the devices wait for the weights of a step, but those for which modules wait."""
@@ -242,6 +251,10 @@ def _returning(params: Iterable[Tensor]) -> list[Arrival]:
 def _wait(arrivals: Sequence[Arrival]) -> None:
     for arrival in arrivals:
         arrival.wait()
+
+
+def _arrays(work: Work, states: States) -> list[Tensor]:
+    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
 
 
 def _kinds(work: Work, together: bool) -> Kinds:

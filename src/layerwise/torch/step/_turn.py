@@ -221,14 +221,14 @@ class Turn:
 
     def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
         """Return this step, of which sums are measured after a wait; None if it has to be taken at once."""
-        nows = self._nows(work, scale)
-        if work.ahead is not None and self._goes_on(work, work.ahead, nows):
-            return work.ahead
-        work.leave()
-        if self._remainders and not self._remainders.current:
-            return None
-        steps = self._turn.ahead(work.grads_here, nows)
         try:
+            nows = self._nows(work, scale)
+            if work.ahead is not None and self._goes_on(work, work.ahead, nows):
+                return work.ahead
+            work.leave()
+            if self._remainders and not self._remainders.current:
+                return None
+            steps = self._turn.ahead(work.grads_here, nows)
             next(steps)
         except Changed:
             return None
