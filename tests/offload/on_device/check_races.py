@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from offload.device import Ended, StandIn
@@ -113,6 +115,12 @@ def test_a_race_is_noticed(race, late):
     with replaced(*fault):
         train(b, between)
     assert not same(a, b)
+
+
+def test_the_page_says_how_many_there_are():
+    page = (Path(__file__).parents[3] / "docs" / "offload.md").read_text("utf-8")
+    assert "Fourteen planted races are all noticed." in page
+    assert len(RACES) == 14
 
 
 @pytest.mark.parametrize("between", [nothing, changed, weighed, slowed])
