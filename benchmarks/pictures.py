@@ -1,4 +1,4 @@
-"""Draw the pictures of README and docs from the rows under benchmarks/results, each for light and for dark."""
+"""Draw the pictures of README and docs from the rows that they show, each for light and for dark."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from drawn.demo import DEMO
 from drawn.losses import LOSSES
 from drawn.maps import BATCHES, WIDTHS
 from drawn.memory import MEMORY
+from drawn.offload import OFFLOAD
 from drawn.sharded import SHARDED
 from drawn.speed import SPEED
 from drawn.style import THEMES, Drawing, save
@@ -19,6 +20,7 @@ DRAWINGS: Mapping[str, Drawing] = {
     "speed": SPEED,
     "memory": MEMORY,
     "sharded": SHARDED,
+    "offload": OFFLOAD,
     "losses": LOSSES,
     "scaling-batch": BATCHES,
     "scaling-width": WIDTHS,

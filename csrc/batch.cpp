@@ -345,7 +345,7 @@ void Batch::start() {
   }
 }
 
-void Batch::step() {
+void Batch::step(const double* model) {
   const Scratchpad scratch(scratch_);
   char* at = scratch.at();
   for (auto& stage : stages_)
@@ -354,6 +354,8 @@ void Batch::step() {
       for (int i = stage->first; i < stage->last; i++)
         used += scratch_of(layers_[size_t(i)], at + used);
     }
+  model_ = model;
+  if (model && (stages_.empty() || stages_.front()->work.kind != OWN)) answer_model();
   carry_out(stages_);
   stats_.swap(reported_);
 }
@@ -376,6 +378,7 @@ void Batch::work(void* self) {
   Batch& batch = *static_cast<Batch*>(self);
   const size_t own = size_t(batch.come_.fetch_add(1, std::memory_order_relaxed));
   for (auto& stage : *batch.running_) {
+    if (stage->work.kind == MODEL && batch.model_) continue;
     for (size_t k = 0; k < stage->parts.size(); k++) batch.work_on(*stage, (own + k) % stage->parts.size());
     wait_for(stage->over);
   }
@@ -387,7 +390,7 @@ void Batch::work_on(Stage& stage, size_t part) {
   for (int i; (i = first + stage.parts[part].done.fetch_add(1, std::memory_order_relaxed)) < last;) {
     carry_out(stage.tasks[size_t(stage.backwards ? first + last - 1 - i : i)], stage.work);
     if (stage.unfinished.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      if (stage.work.kind == MODEL && !stops_) answer_model();
+      if (!stops_ && stage.work.kind == (model_ ? OWN : MODEL)) answer_model();  // own norms are those before it
       raise(stage.over);
     }
   }
@@ -468,12 +471,19 @@ void Batch::remember(Layer& l) {
   for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 
-void Batch::answer_model() {
+// Added up tensor by tensor, as it is where others complete the sum.
+double Batch::squares_of(int tensor) const {
   double gg = 0;
-  for (const Layer& l : layers_)
-    if (l.clips_model) gg += l.squares;
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++)
+    if (layers_[size_t(i)].clips_model) gg += layers_[size_t(i)].squares;
+  return gg;
+}
+
+void Batch::answer_model() {
+  double squares = model_ ? *model_ : 0;
+  for (int t = 0; !model_ && t < tensors(); t++) squares += squares_of(t);
   for (Layer& l : layers_)
-    if (l.clips_model) l.clip_model = shorter(gg, l.gradient->model);
+    if (l.clips_model) l.clip_model = shorter(squares, l.gradient->model);
 }
 
 std::vector<double> Batch::measured(int tensor, int which) const {

@@ -101,7 +101,8 @@ class Batch {
   int numbers(int tensor) const { return OF_GRADIENT + count_of_numbers_[size_t(tensor)]; }
   const Form& form(int tensor) const { return tensors_[size_t(tensor)].form; }
   void start();  // a step, once all is placed
-  void step();
+  // Σg² of the model, where it is known before.
+  void step(const double* model = nullptr);
 
   // Where the batch stops: `measure` goes to the next request, and is false where there is none left. What was asked
   // for lies in `sums`, to be completed there before the next call. `leave` gives up, or ends, a step.
@@ -163,6 +164,7 @@ class Batch {
   void carry_out(Layer& layer, Work work, int64_t chunk);
   void add_up(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
+  double squares_of(int tensor) const;
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
   static void remember(Layer& layer);
@@ -187,6 +189,7 @@ class Batch {
   std::atomic<int> come_{0};  // how many have come to take part in this step
   int64_t scratch_ = 0;  // bytes, of the group that needs most
   int64_t count_ = 0;
+  const double* model_ = nullptr;  // as `step` was given it
   bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
   const bool stops_;

@@ -164,14 +164,14 @@ class Jobs {
 
   // Carries out the jobs, or returns false if they are not like those this was made for, or if their weights and state do
   // not lie in these places; nothing has been touched then.
-  bool step(Objects jobs, Objects grads, Objects nows, const Places& places) {
+  bool step(Objects jobs, Objects grads, Objects nows, const Places& places, std::optional<double> model) {
     if (!begin(jobs, grads, nows, places)) return false;
     struct Release {
       Batch& b;
       ~Release() { b.busy.store(false); }
     } release{*batch_};
     const Unlocked others_may_run;
-    batch_->step();
+    batch_->step(model ? &*model : nullptr);
     return true;
   }
 
@@ -525,7 +525,8 @@ NB_MODULE(_native, m) {
       .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"), nb::arg("forms"),
            nb::arg("numbers"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.")
+           nb::arg("model") = nb::none(),
+           "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")
       .def("takes", &Jobs::takes, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            "Whether `step` would carry them out.")
       .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),

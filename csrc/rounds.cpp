@@ -99,13 +99,13 @@ void Batch::leave() {
 // Moves the numbers of one request from the layers to `sums_` or back.
 void Batch::exchange(const Request& request, bool back) {
   double* at = sums_.data() + request.at;
-  if (request.sum == SUM_MODEL && !back) *at = 0;
+  if (request.sum == SUM_MODEL && !back) *at = squares_of(request.tensor);
   for (int i = first_layer_[size_t(request.tensor)]; i < first_layer_[size_t(request.tensor) + 1]; i++) {
     Layer& l = layers_[size_t(i)];
     const auto& base = base_[size_t(i)];
     const auto one = [&](double& number) { back ? number = *at++ : *at++ = number; };
     switch (request.sum) {
-      case SUM_MODEL: back ? l.clip_model = shorter(*at, l.gradient->model) : *at += l.squares; break;
+      case SUM_MODEL: if (back) l.clip_model = shorter(*at, l.gradient->model); break;
       case SUM_OWN: one(l.squares); break;
       case SUM_TOTAL: one(l.totals[request.total]); break;
       default: exchange_factors(l, request.sum, at, base, back);

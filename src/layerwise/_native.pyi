@@ -109,9 +109,11 @@ class Batch:
     def __init__(
         self, jobs: list[object], grads: list[object], forms: list[object], numbers: object, stops: bool = False
     ) -> None: ...
-    def step(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
+    def step(
+        self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
+    ) -> bool:
         """
-        Carry out jobs like those given at the start, in these places; False, with nothing done, if they differ.
+        Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.
         """
 
     def takes(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:

@@ -86,6 +86,59 @@ def test_nothing_is_written_before_the_last_answer(case, one, clipped):
 
 
 @cases
+@pytest.mark.parametrize("clipped", [False, True])
+@pytest.mark.parametrize("one", ENGINES[:2], indirect=True)
+def test_a_step_in_three_parts_is_the_whole_one_and_only_the_third_writes(case, one, clipped):
+    engine, world = one
+    clips = [name for name in ("max_grad_norm", "max_grad_norm_per_tensor") if clipped and name in case.options]
+    h, of_model = case.hyper(**dict.fromkeys(clips, 0.5)), "max_grad_norm" in clips
+    jobs = [make_job(case, h, shape, (0,) if len(shape) > 1 else (), i) for i, shape in enumerate(SHAPES)]
+    jobs, alone = ([mapped(copied(job), world.array) for job in jobs] for _ in range(2))
+    world.engine().step(alone)
+    before, parts = bits(jobs), []
+    for some in (jobs[:1], jobs[1:]):
+        ready = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in some])
+        steps = ready.ahead([j.g for j in some], [j.now for j in some])
+        next(steps)
+        parts.append((steps, next(steps)))
+    assert [len(model) for _, model in parts] == ([1, len(SHAPES) - 1] if of_model else [0, 0])
+    total = sum(x for _, model in parts for x in model)
+    for _, model in parts:
+        model[:] = [total] * of_model
+    assert bits(jobs) == before
+    for steps, _ in parts:
+        next(steps, None)
+    assert bits(jobs) == bits(alone)
+
+
+@pytest.mark.parametrize("one", ["compiled-torch"], indirect=True)
+def test_weights_that_have_moved_since_they_were_measured_are_not_written(one):
+    engine, world = one
+    job = mapped(make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0), world.array)
+    steps = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)]).ahead([job.g], [job.now])
+    next(steps), next(steps)
+    job.p.data = job.p.data.clone()
+    before = bits([job])
+    with pytest.raises(engines.Changed):
+        next(steps, None)
+    assert bits([job]) == before
+
+
+@pytest.mark.parametrize("one", ENGINES[:2], indirect=True)
+def test_a_step_that_is_closed_after_measuring_has_touched_nothing_and_can_begin_again(one):
+    engine, world = one
+    jobs = [mapped(make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0), world.array)]
+    ready, before = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state) for j in jobs]), bits(jobs)
+    for _ in range(2):
+        steps = ready.ahead([j.g for j in jobs], [j.now for j in jobs])
+        next(steps), next(steps)
+        steps.close()
+        assert bits(jobs) == before
+    ready.step([j.g for j in jobs], [j.now for j in jobs])
+    assert bits(jobs) != before
+
+
+@cases
 @pytest.mark.parametrize("one", ENGINES[:4], indirect=True)
 def test_sums_come_in_the_order_of_the_jobs(case, one):
     """Others may have stacked theirs in another way."""

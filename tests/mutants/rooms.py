@@ -75,7 +75,7 @@ ROOMS: tuple[Room, ...] = (
         "torch",
         "torch/",
         "torch_front contract test_lifetimes.py sharding/test_model_group.py sharding/test_layouts.py "
-        "sharding/test_collectives.py",
+        "sharding/test_collectives.py offload",
     ),
     _room(
         "checkpoints",
@@ -91,7 +91,7 @@ ROOMS: tuple[Room, ...] = (
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
         "sharding/test_collectives.py sharding/test_replaced.py sharding/test_on_device.py sharding",
     ),
-    _room("offload", "torch/offload/ torch/tools/_overlap.py", "offload"),
+    _room("offload", "torch/offload/ torch/step/_ahead.py torch/tools/_overlap.py", "offload"),
     _room(
         "tools",
         "torch/tools/ torch/step/_schedule.py contrib/",

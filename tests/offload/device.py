@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from random import Random
+from threading import Lock
 from typing import NamedTuple
 
 import torch
@@ -73,18 +74,21 @@ class Lane:
     def __init__(self) -> None:
         self._under_way: deque[Copy] = deque()
         self.begun = self._ended = 0
+        self._lock = Lock()
 
     def begin(self, source: torch.Tensor, target: torch.Tensor) -> None:
         source, target = near(source.detach()), near(target.detach())
-        self._under_way.append(Copy(source, target, source.clone()))
-        _fill_with_nan(target)
-        self.begun += 1
+        with self._lock:
+            self._under_way.append(Copy(source, target, source.clone()))
+            _fill_with_nan(target)
+            self.begun += 1
 
     def end(self, number: int) -> None:
         """End all copies up to this one."""
-        while self._ended < number:
-            self._under_way.popleft().end()
-            self._ended += 1
+        with self._lock:
+            while self._ended < number:
+                self._under_way.popleft().end()
+                self._ended += 1
 
     def end_some(self, random: Random) -> None:
         self.end(random.randint(self._ended, self.begun))

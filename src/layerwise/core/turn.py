@@ -8,7 +8,7 @@ from typing import Any
 from layerwise.core.library import Array
 from layerwise.core.plan import Plan
 from layerwise.drive import Others
-from layerwise.engines import Job, Prepared
+from layerwise.engines import Changed, Job, Prepared
 from layerwise.names import Name
 from layerwise.rules.asks import Now
 
@@ -48,6 +48,13 @@ class Turn:
         if not self.whole:
             grads, nows = self._of_jobs(grads, nows)
         self.prepared.step(grads, nows, skip, others)
+        self._measured = self.prepared
+
+    def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
+        """Step in three parts, of which the last writes (`Prepared.ahead`); raise `Changed` where that cannot be."""
+        if self.prepared.ahead is None:
+            raise Changed
+        yield from self.prepared.ahead(*self._of_jobs(grads, nows))
         self._measured = self.prepared
 
     def _of_jobs(self, grads: Sequence[Array], nows: Sequence[Now]) -> tuple[Sequence[Array], Sequence[Now]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -89,6 +89,16 @@ class Prepared(Protocol):
 
         If `skip` is true, on the device, nothing changes. If `others` hold parts of these tensors, they complete the
         sums, and nothing is written before the last of them is known.
+        """
+
+    @property
+    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
+        """What steps whole tensors in three parts, of an engine whose numbers are then the same bit for bit.
+
+        The first begins, the second measures, and may run beside the program, and only the third writes. The second
+        yields the sum of each job that is asked for over the model; all that is in the list before the third is the
+        sum over the model. The first and third raise `Changed` as `step` does, and a step that is closed before its
+        third part has touched nothing.
         """
 
     def stats(self) -> Sequence[Stats]:

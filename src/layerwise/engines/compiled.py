@@ -305,10 +305,28 @@ class PreparedCompiled:
         given = list(grads), list(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
-        elif self._jobs and not (skip is None and self._known and self._stepped(*given)):
-            self._lay_out(*given, skip)
-            if not self._stepped(*given):
+        elif self._jobs:
+            self._at_once(*given, skip)
+
+    def ahead(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
+        """Carry out the jobs in three parts, of which the last writes."""
+        self._layouts.numbers.of_all(self._layouts.hs, nows)
+        given = list(grads), list(nows)
+        rounds = self._begun(*given)
+        try:
+            steps = rounds.ahead()
+            yield []
+            yield (model := next(steps))
+            if not self._places.same(self._arrays):
                 raise Changed
+            if not model:
+                next(steps, None)
+        finally:
+            rounds.batch.leave()
+        if model:
+            self._at_once(*given, None, model[0])
+        else:
+            self._was_stepped(rounds.batch)
 
     def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
@@ -316,6 +334,12 @@ class PreparedCompiled:
             return []
         self._layouts.measured = self._layouts.measured or [_stats(job) for job in self._jobs]
         return AllMeasured(self._batch, self._layouts.measured)
+
+    def _at_once(self, grads: list[Any], nows: list[Now], skip: Any, model: float | None = None) -> None:
+        if not (skip is None and self._known and self._stepped(grads, nows, model)):
+            self._lay_out(grads, nows, skip)
+            if not self._stepped(grads, nows, model):
+                raise Changed
 
     def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
@@ -332,16 +356,26 @@ class PreparedCompiled:
             raise Changed from None
 
     def _in_rounds(self, grads: list[Any], nows: list[Now], skip: Any, others: Others) -> None:
-        given = grads, nows, self._places, others
-        if skip is not None or self._rounds is None or not self._rounds.step(*given):
-            self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
-            if not self._rounds.step(*given):
-                raise Changed
-        self._was_stepped(self._rounds.batch)
+        rounds = self._begun(grads, nows, skip)
+        try:
+            rounds.step(others)
+        finally:
+            rounds.batch.leave()
+        self._was_stepped(rounds.batch)
 
-    def _stepped(self, grads: list[Any], nows: list[Now]) -> bool:
+    def _begun(self, grads: list[Any], nows: list[Now], skip: Any = None) -> Rounds:
+        """Return the jobs in rounds, to be left after the step."""
+        given = grads, nows, self._places
+        if skip is None and self._rounds is not None and self._rounds.begin(*given):
+            return self._rounds
+        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
+        if not self._rounds.begin(*given):
+            raise Changed
+        return self._rounds
+
+    def _stepped(self, grads: list[Any], nows: list[Now], model: float | None = None) -> bool:
         for i, batch in enumerate(self._layouts.batches):
-            if batch.step(self._jobs, grads, nows, self._places):
+            if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
                     self._layouts.used(batch)
                 self._was_stepped(batch)

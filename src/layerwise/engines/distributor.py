@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from layerwise.drive import Others
@@ -86,6 +86,15 @@ class Distributed:
                 self._step(shares, grads, nows, skip, others)
             except Changed:
                 raise EngineError(CHANGED) from None
+        self._new, self._last = False, shares
+
+    def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
+        """Step in three parts, if one engine that can has all jobs; else raise `Changed`."""
+        shares = self._shares(self._coupled)
+        ahead = shares[0].prepared.ahead if len(shares) == 1 and not self._undecided else None
+        if ahead is None:
+            raise Changed
+        yield from ahead(grads, nows)
         self._new, self._last = False, shares
 
     def _step(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.programs import requests_of, tensor_request
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import ModelSum, Now
 
 
 class Rounds:
@@ -21,28 +21,38 @@ class Rounds:
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
         self._requests: list[list[TensorRequest]] = []  # of each round
 
-    def step(self, grads: list[Any], nows: list[Now], places: Any, others: Others) -> bool:
-        """Carry out the jobs, unless they differ from those this was made for, or lie elsewhere than in `places`."""
-        if not self.batch.begin(self._jobs, grads, nows, places):
-            return False
-        try:
-            self._measure(others)
-            self.batch.apply()
-        finally:
-            self.batch.leave()
-        return True
+    def begin(self, grads: list[Any], nows: list[Now], places: Any) -> bool:
+        """Take the batch for a step, until it is left, unless the jobs differ from those this was made for, or lie
+        elsewhere than in `places`.
+        """
+        return bool(self.batch.begin(self._jobs, grads, nows, places))
 
-    def _measure(self, others: Others) -> None:
+    def step(self, others: Others) -> None:
+        """Carry out the jobs."""
         others.announce("the compiled engine")
-        more, number = self.batch.measure(), 0
-        while True:
+        asked = False
+        for requests, sums in self._each():
+            asked, sums[:] = True, others.add_up(requests, sums)
+        if not asked:
+            others.add_up([], self.batch.sums())
+        self.batch.apply()
+
+    def ahead(self) -> Iterator[Any]:
+        """Measure up to the sums over the model, or to the end, and yield those sums of each job; then carry out the
+        jobs, if there were none.
+        """
+        each = self._each()
+        yield next(([*sums] for requests, sums in each if requests[0].request is ModelSum), [])
+        self.batch.apply()
+
+    def _each(self) -> Iterator[tuple[list[TensorRequest], Any]]:
+        """Measure, and yield the requests of each round with their sums, to be completed in place."""
+        number = 0
+        while self.batch.measure():
             if number == len(self._requests):
                 self._requests.append([self._tensor_request(*each) for each in self.batch.requests()])
-            sums = self.batch.sums()
-            sums[:] = others.add_up(self._requests[number], sums)
+            yield self._requests[number], self.batch.sums()
             number += 1
-            if not more or not self.batch.measure():
-                return
 
     def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
         job = self._jobs[i]

@@ -71,6 +71,7 @@ class PreparedRules:
 
     counts = False
     layouts = ()
+    ahead = None
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs, self._watched = engine, jobs, Watched(jobs)

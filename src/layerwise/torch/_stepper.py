@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from struct import pack
 from typing import Any
@@ -13,19 +14,20 @@ from torch import Tensor
 from layerwise.core.turn import keep
 from layerwise.engines import Changed
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, sentence
+from layerwise.errors import ContradictionError, LayerwiseError, sentence
 from layerwise.hyper import Hyper
 from layerwise.threads import OneAtATime
 from layerwise.torch._members import Members, apart
 from layerwise.torch._planner import Planner, Setup
 from layerwise.torch._ranks import Ranks
-from layerwise.torch.offload._host import Host
+from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _tensors
+from layerwise.torch.step._ahead import add_up, at_once
 from layerwise.torch.step._capture import capturing, check_capture, check_offloaded
 from layerwise.torch.step._current import Current, at_hand
 from layerwise.torch.step._plan import Plan
@@ -113,20 +115,25 @@ class Stepper:
 
     def step(self) -> None:
         """Step every parameter that has a gradient."""
-        groups = self.members.groups
-        settings = list(map(self.groups.current, groups))
+        settings = list(map(self.groups.current, self.members.groups))
         if self.setup.offload or self.ranks.model_group is not None or capturing():
-            for group, now in zip(groups, settings, strict=True):
+            for group, now in zip(self.members.groups, settings, strict=True):
                 self._check_here(group, now)
+        dues = self._dues(settings)
+        of_groups = sum(len(group["params"]) for group in self.members.groups)
+        self.ranks.check_model(of_groups - sum(len(due.params) for due in dues), len(dues))
+        self.step_due(dues, self.ranks.agreement())
+
+    def _dues(self, settings: Sequence[Current], of: Collection[int] | None = None) -> list[Due]:
+        """Return what is due of all groups, or of parameters with these ids."""
         counts = any(now.asks_of_model for now in settings)
-        dues, idle = [], 0
-        for number, (group, now) in enumerate(zip(groups, settings, strict=True)):
-            params, grads = with_gradients(group["params"], None if self.host is None else self.host.gradient_of)
-            idle += len(group["params"]) - len(params)
+        dues = []
+        for number, (group, now) in enumerate(zip(self.members.groups, settings, strict=True)):
+            asked = group["params"] if of is None else [p for p in group["params"] if id(p) in of]
+            params, grads = with_gradients(asked, None if self.host is None else self.host.gradient_of)
             if params:
                 dues.append(self.due_of(number, group, now, params, grads, counts))
-        self.ranks.check_model(idle, len(dues))
-        self.step_due(dues, self.ranks.agreement())
+        return dues
 
     def due_of(
         self,
@@ -164,7 +171,7 @@ class Stepper:
 
     def _step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters that are where they are stepped, by the turn they had before or by a new one."""
-        key = pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
+        key = _key(work, agreement)
         turn = self._kept_turn(key, work, not might_skip)
         if turn is None:
             work, plans = self.planner.planned(work)
@@ -174,27 +181,78 @@ class Stepper:
         self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
 
     def _step_on_host(self, host: Host, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
-        """Step parameters of a device in the host's memory: part by part, unless a part's step needs them all."""
+        """Step parameters of a device in the host's memory, part by part."""
+        host.count_anew(work.params)
         work = host.stepped(work)
-        whole = agreement is not None or any(due.h.asks_of_model for due in work.dues)
+        together = agreement is not None or any(due.h.asks_of_model for due in work.dues)
         states = self.optimizer.state
-        if not host.knows(work, whole, states):
+        if not host.knows(work, together, states):
             work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
                 self.step_due(work.dues, self.ranks.renewed(agreement))
                 return
-            host.plan(work, whole)
+            host.plan(work, together)
         skip = self._to_skip(work) if might_skip and agreement is None else None
         if skip is not None and bool(skip):
             self.skipped += 1
             return
         try:
-            for part in host.parts(work):
+            for part in self._together(host, work, agreement) if together else host.parts(work):
                 self._step_work(part, might_skip and agreement is not None, agreement)
                 host.send_back(part.params)
+                part.leave()
             host.keep(work, states)
         finally:
             host.returned(work.params)
+
+    def _together(self, host: Host, work: Work, agreement: Agreement | None) -> list[Work]:
+        """Return the parts of a step, with the sum over the model; or all as one part, if an engine has to add it up,
+        or other processes have a share.
+        """
+        states, parts = self.optimizer.state, list[Work]()
+        new = [p for p in work.params if p not in states]
+        try:
+            for part in host.parts(work):
+                parts.append(part if agreement is not None else self._measured(part))
+            ahead = [part.ahead for part in parts if part.ahead is not None]
+            if len(ahead) == len(parts):
+                add_up(ahead)
+                new = []
+                return parts
+        finally:
+            for p in new:  # as long as nothing is to be stepped
+                states.pop(p, None)
+        for part in parts:
+            part.leave()
+        return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
+
+    def _measured(self, part: Work) -> Work:
+        """Return a part that is measured, if its engine does that."""
+        key = _key(part, None)
+        turn = self._kept_turn(key, part, at_once=True)
+        if turn is None:
+            part, plans = self.planner.planned(part)
+            turn = self.planner.prepare(part, plans, False, None)
+            self._remember(key, turn, None)
+        return part._replace(ahead=turn.ahead(part, self._scale, at_once))
+
+    def arrived(self, p: Tensor) -> None:
+        """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is all."""
+        host: Any = self.host
+        with self.one_at_a_time, signals_wait:
+            arrived = host.arrived(p)
+            if arrived is not None:
+                with suppress(LayerwiseError):  # of settings that the step will refuse
+                    self._measure(host, arrived)
+
+    def _measure(self, host: Host, part: Arrived) -> None:
+        """Begin to measure with the numbers of the next step as they are now."""
+        work = Work.of(self._dues(list(map(self.groups.current, self.members.groups)), frozenset(part.params)))
+        if list(map(id, work.params)) == part.params and host.is_current(work.params):
+            work = host.stepped(work)._replace(grads_here=part.grads)
+            turn = self._kept_turn(_key(work, None), work, at_once=True)
+            if turn is not None:
+                part.slot.ahead = turn.ahead(work, self._scale, part.slot.waiting())
 
     def _agreed_step(
         self,
@@ -257,8 +315,7 @@ class Stepper:
 
     def _stepped(self, turn: Turn, work: Work, skip: Tensor | None, skips: Skips | None) -> Turn:
         """Take the step, with another turn if an engine finds that this one no longer holds."""
-        scale = getattr(self.optimizer, "grad_scale", None)
-        given = skip, scale if self.host is None else at_hand(scale), skips
+        given = skip, self._scale, skips
         try:
             turn.step(work, *given)
         except Changed:
@@ -266,6 +323,11 @@ class Stepper:
             turn = self.planner.prepare(work, plans, skip is not None, turn.agreement)
             turn.step(work, *given)
         return turn
+
+    @property
+    def _scale(self) -> Any:
+        scale = getattr(self.optimizer, "grad_scale", None)
+        return scale if self.host is None else at_hand(scale)
 
     # ---- skipping
 
@@ -308,3 +370,7 @@ class Stepper:
             for name, one in measured:
                 found.append(apart(name, found))
                 yield p, found[-1], one
+
+
+def _key(work: Work, agreement: Agreement | None) -> bytes:
+    return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import os
 import signal
 from weakref import ref
 
@@ -15,7 +16,9 @@ from offload.training import RING, Run, both, named, replaced, same
 import layerwise.torch as lw
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, StateError
 from layerwise.torch.offload import _ring
+from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding._owner import stepper_of
+from layerwise.torch.step import _ahead
 from layerwise.torch.tools import _overlap
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
@@ -154,6 +157,96 @@ def test_a_signal_while_copies_are_under_way_comes_after_the_step(late):
     assert same(a, b)
 
 
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
+def test_a_signal_while_gradients_leave(late, options):
+    a, b = pair(**options)
+    arrived = Host.arrived
+
+    def interrupted(host, p):
+        if p is b.model.layers[1][1].weight:
+            signal.raise_signal(signal.SIGINT)
+        return arrived(host, p)
+
+    a.step()
+    with replaced(Host, "arrived", interrupted), pytest.raises(KeyboardInterrupt):
+        b.backward()
+    b.opt.zero_grad()
+    b.again()
+    b.step()
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
+def test_measuring_that_fails_in_the_backward_pass_is_done_again(late, options):
+    def fails(steps, wait):
+        raise MemoryError
+
+    a, b = pair(**options)
+    a.step()
+    with replaced(_ahead, "_measure", fails):
+        b.backward()
+    b.opt.step()
+    b.opt.zero_grad()
+    assert same(a, b)
+    before = b.numbers()
+    with replaced(_ahead, "_measure", fails):
+        b.backward()
+        if options:
+            with pytest.raises(MemoryError):
+                b.opt.step()
+            assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+    b.opt.step()
+    a.step()
+    assert same(a, b)
+
+
+def test_a_wrong_setting_is_news_of_the_step_and_not_of_the_backward_pass(late):
+    a, b = pair()
+    before = b.numbers()
+    b.opt.param_groups[0]["betas"] = (0.9, 2.0)
+    b.backward()
+    with pytest.raises(HyperparameterError, match="betas"):
+        b.opt.step()
+    assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+    b.opt.param_groups[0]["betas"] = (0.9, 0.999)
+    b.opt.step()
+    a.step()
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
+def test_memory_that_was_exchanged_is_found_before_the_first_part_steps(late, options):
+    a, b = pair(**options)
+    before = b.numbers()
+    for early in (False, True):
+        moments = b.opt.state[b.model.head.bias]["exp_avg"]
+        if early:
+            b.backward()
+        kept, moments.data = moments.data, torch.ones(2)
+        if not early:
+            b.backward()
+        with pytest.raises(StateError, match="exp_avg"):
+            b.opt.step()
+        moments.data = kept
+        assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+        b.again()
+        b.opt.zero_grad()
+    b.backward()
+    b.opt.step()
+    a.step()
+    assert same(a, b)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+def test_a_forked_process_measures(late):
+    _, b = pair()
+    b.backward()
+    child = os.fork()
+    if child == 0:
+        os._exit(_ahead._worker.submit(int, "3").result(20))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
 @pytest.mark.parametrize("already", [0, 1])
 def test_memory_that_cannot_be_pinned(late, already):
     a, b = both(LAMB)
@@ -209,6 +302,7 @@ def test_a_model_that_moves_to_the_host_goes_on_there(late):
 def test_no_hook_keeps_the_optimizer_or_its_memory(late):
     b = Run(LAMB, True).overlap()
     b.step()
+    b.backward()
     opt, host = ref(b.opt), ref(stepper_of(b.opt).host)
     gc.disable()
     try:

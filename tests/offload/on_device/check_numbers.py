@@ -8,12 +8,15 @@ import io
 import pytest
 import torch
 from offload.device import Far, StandIn, near
-from offload.training import RING, both, named, same
+from offload.training import RING, both, named, replaced, same
 
 import layerwise.torch as lw
 from layerwise.errors import ContradictionError
 from layerwise.registry import ENTRIES
+from layerwise.torch.offload import _host
+from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding._owner import stepper_of
+from layerwise.torch.step import _ahead
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
 LARGE = torch.float32, torch.bfloat16
@@ -36,7 +39,7 @@ def test_each_optimizer(late, name):
         for _ in range(3):
             run.step()
     assert same(a, b)
-    assert len(stepper_of(b.opt).host._ring.parts) > 4
+    assert len(stepper_of(b.opt).host._now.ring.parts) > 4
 
 
 @pytest.mark.parametrize("dtype", LARGE)
@@ -159,11 +162,17 @@ def test_gradients_that_are_put_there_by_hand_after_others_have_left(late):
 
 def test_steps_in_the_backward_pass(late):
     a, b = both(LAMB)
-    for run in (a, b):
-        lw.step_in_backward(run.opt)
-        for _ in range(3):
-            run.step()
+    plans = []
+    ring = _host.Ring
+    with replaced(_host, "Ring", lambda *given: plans.append(given) or ring(*given)):
+        for run in (a, b):
+            lw.step_in_backward(run.opt)
+            for _ in range(3):
+                run.step()
     assert same(a, b)
+    params = list(b.model.parameters())
+    assert len(plans) == len(params)
+    assert StandIn.pinned_bytes < sum(p.numel() * 4 for p in params) + 64 * len(params) + 3 * 64 * 64 * 4
 
 
 def test_one_parameter_alone(late):
@@ -235,6 +244,95 @@ def test_all_gradients_leave_in_the_backward_pass_where_there_is_room(late):
     assert StandIn.copied_bytes[0] == sum(p.numel() * 4 for p in b.model.parameters())
     b.opt.step()
     assert StandIn.copied_bytes[0] == sum(p.numel() * 4 for p in b.model.parameters())
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
+def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, options):
+    begun, taken = [], []
+
+    def measure(steps, wait):
+        begun.append(steps)
+        return measured(steps, wait)
+
+    def take(ahead):
+        taken.append(ahead)
+        written(ahead)
+
+    measured, written = _ahead._measure, _ahead.Ahead.take
+    a, b = both(LAMB, **options)
+    for run in (a, b.overlap()):
+        run.step()
+        run.step()
+    before = b.numbers()
+    with replaced(_ahead, "_measure", measure), replaced(_ahead.Ahead, "take", take):
+        b.backward()
+        slots = stepper_of(b.opt).host._now.ring.slots
+        assert all(slot.ahead is not None and slot.ahead._measured.exception() is None for slot in slots)
+        assert len(begun) == len(slots)
+        assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
+        b.opt.step()
+        assert len(taken) == len(slots) == len(begun)
+    a.step(), b.opt.zero_grad()
+    assert same(a, b)
+
+
+SMALL = {"master_weights": "split24", "state_dtype": "int8"}
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
+@pytest.mark.parametrize("what", ["a rate", "an option", "weights", "state", "nothing"])
+@pytest.mark.parametrize("small", [False, True])
+def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what, options, small):
+    if small:
+        options = {**options, **SMALL}
+
+    def train(run):
+        run.overlap()
+        for i in range(4):
+            run.backward()
+            with torch.no_grad():
+                if what == "a rate":
+                    run.opt.param_groups[0]["weight_decay"] = 0.1 * i
+                if what == "an option":
+                    run.opt.param_groups[0]["eps"] = 1e-4 * (1 + i)
+                if what == "weights":
+                    run.model.layers[0][1].weight.mul_(0.5)
+                    run.model.layers[1][1].weight.zero_()
+                if what == "state" and i:
+                    run.opt.state[run.model.layers[0][1].weight]["exp_avg"].zero_()
+            run.opt.step()
+            run.opt.zero_grad()
+
+    a, b = both(LAMB, torch.bfloat16 if small else torch.float32, **options)
+    train(a), train(b)
+    assert same(a, b)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
+def test_several_engines(late, options):
+    def several(model, **given):
+        matrices = [("embed", model.embed.weight), ("head", model.head.weight)]
+        others = [(n, p) for n, p in model.named_parameters() if p.ndim == 1]
+        groups = [{"params": matrices, "rule": "came", "lr": 0.01}, {"params": others, "rule": "lamb", "lr": 0.02}]
+        return lw.Mixed(groups, **given)
+
+    a, b = both(several, **options)
+    for run in (a, b.overlap()):
+        for _ in range(3):
+            run.step()
+    assert same(a, b)
+
+
+def test_with_max_grad_norm_weights_return_part_by_part(late):
+    _, b = both(LAMB, max_grad_norm=0.01)
+    b.step()
+    parts = stepper_of(b.opt).host._now.ring.parts
+    assert len(parts) > 4
+    sent = []
+    send_back = Host.send_back
+    with replaced(Host, "send_back", lambda host, params: sent.append(len(params)) or send_back(host, params)):
+        b.step()
+    assert sent == list(map(len, parts))
 
 
 def test_gradients_leave_in_the_last_pass_of_each_step(late):

@@ -62,6 +62,7 @@ class PreparedOnGpu:
 
     counts = True
     layouts = None  # a CUDA graph may replay them
+    ahead = None
 
     def __init__(self, jobs: Sequence[Job], otherwise: Engine | None, sizes: Sizes, proof: Proof | None) -> None:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from sys import maxsize
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.engines.places import objects_of
+from layerwise.core.turn import keep
+from layerwise.engines.places import Looks, objects_of
 from layerwise.torch.offload._copies import Arrival, Copies, Pairs, copies_of
-from layerwise.torch.offload._ring import HOST, SLOTS, Ring
+from layerwise.torch.offload._ring import HOST, SLOTS, Ring, Slot
 from layerwise.torch.offload._sums import Sums
 from layerwise.torch.offload._twins import Twins
 from layerwise.torch.sharding._cuts import local
@@ -22,8 +22,38 @@ from layerwise.torch.step._turn import States, Work
 
 RING = 1 << 28  # bytes, by default
 Kind = tuple[Any, ...]
+Kinds = tuple[Kind, ...]
 RETURNING: Any = WeakTensorKeyDictionary()
 """The ends of the last copies of weights to the device, by parameters: an optimizer may go before they are there."""
+
+
+class Arrived(NamedTuple):
+    """A part whose gradients are on their way, or here."""
+
+    params: list[int]  # their ids
+    grads: list[Tensor]
+    slot: Slot
+
+
+class Planned:
+    """What is known of some parameters that step together: the ring of their gradients, and the state they had."""
+
+    def __init__(self, work: Work, kinds: Kinds, ring: Ring) -> None:
+        self.kinds, self.ring = kinds, ring
+        self.params = list(map(id, work.params))
+        self.place = {p: i for i, p in enumerate(self.params)}
+        self._objects: Any = None
+        self._looks: Any = None
+
+    def holds(self, work: Work, states: States) -> bool:
+        """Return True if the state is as it was after the last step, but for its numbers."""
+        same = self._objects is not None and bool(self._objects.same(work.params, states))
+        return same and self._looks.same(_arrays(work, states), ())
+
+    def see(self, work: Work, states: States) -> None:
+        """Note the state."""
+        if all(p in states for p in work.params) and not self.holds(work, states):
+            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
 
 
 class Host:
@@ -41,14 +71,14 @@ class Host:
         self._passes: Counter[int] = Counter()  # by the parameters' ids
         self._twins = Twins()
         self._copies: dict[torch.device, Copies] = {}
+        self._now: Planned | None = None  # which has the ring's memory
         self.forget()
 
     def forget(self) -> None:
         """Plan the ring again."""
-        self._kinds: list[Kind] = []
-        self._ring: Ring | None = None
-        self._number: dict[int, int] = {}
-        self._objects: Any = None
+        self._close()
+        self._planned: dict[Kinds, Planned] = {}
+        self._memory: list[Tensor] = []
 
     # ---- before a step
 
@@ -60,52 +90,85 @@ class Host:
 
     def stepped(self, work: Work) -> Work:
         """Return the same with weights on the host in the place of parameters."""
-        for p in work.params:
-            self._passes.pop(id(p), None)
         self._make_twins(work.params)
         stepped = [self._twins.of(p) for p in work.params]
         return work._replace(stepped=stepped, params_here=list(map(local, stepped)))
 
-    def knows(self, work: Work, whole: bool, states: States) -> bool:
-        """Return True if the ring is for these parameters and gradients, and nothing of the state was replaced."""
-        same = self._objects is not None and self._kinds == _kinds(work, whole)
-        return same and bool(self._objects.same(work.params, states))
+    def knows(self, work: Work, together: bool, states: States) -> bool:
+        """Return True if there is a ring for these parameters and gradients, and their state is as it was."""
+        one = self._planned.get(_kinds(work, together))
+        if one is None or not one.holds(work, states):
+            return False
+        self._use(one, work)
+        return True
 
-    def plan(self, work: Work, whole: bool) -> None:
-        """Make the ring for these parameters and gradients; `whole` if one part's step needs all gradients."""
-        if self._ring is not None and self._kinds == _kinds(work, whole):
+    def plan(self, work: Work, together: bool) -> None:
+        """Make the ring for these parameters and gradients; `together` if one part's step needs all gradients."""
+        kinds = _kinds(work, together)
+        one = self._planned.get(kinds) or Planned(work, kinds, Ring(work.grads_here, self.most // SLOTS, together))
+        self._use(one, work)
+        keep(self._planned, kinds, one, [self._twins])
+
+    def _use(self, one: Planned, work: Work) -> None:
+        """Give the memory to the ring of some parameters, unless it has it."""
+        if one is self._now:
             return
-        self.forget()
-        most = maxsize if whole else self.most // SLOTS
-        self._ring = Ring(work.grads_here, most, self._pinned(work.grads_here))
-        self._kinds, self._number = _kinds(work, whole), {id(p): i for i, p in enumerate(work.params)}
+        self._close()
+        pinned = self._pinned(work.grads_here)
+        for i, size in enumerate(one.ring.sizes):
+            if i == len(self._memory) or self._memory[i].numel() < size:
+                self._memory[i : i + 1] = [pinned(size)]
+        one.ring.open([memory[:size] for memory, size in zip(self._memory, one.ring.sizes, strict=False)])
+        self._now = one
+
+    def _close(self) -> None:
+        if self._now is not None:
+            self._now.ring.clear()
+            self._now = None
 
     def parts(self, work: Work) -> Iterator[Work]:
         """Yield the parts of a step, with their gradients and weights on the host."""
         self._bring(work.params)
-        ring: Any = self._ring
-        for part, grads in ring.each(work.grads_here, self._out):
-            yield work.part(part, grads)
+        planned: Any = self._now
+        for part, grads, slot in planned.ring.each(work.grads_here, self._out):
+            ahead, slot.ahead = slot.ahead, None
+            yield work.part(part, grads)._replace(ahead=ahead)
 
-    def arrived(self, p: Tensor) -> None:
-        """Begin to copy a gradient that is complete, if the next step is to be like the last one, and there is room."""
+    def arrived(self, p: Tensor) -> Arrived | None:
+        """Begin to copy a gradient that is complete, if the next step is to be like the last one, and there is room.
+
+        Return the part of the step whose gradients are all on their way, unless it is known already.
+        """
         if self.sums is not None and p.grad is not None and p.device != HOST:
             self.sums.add(p, self._out)
-            return
+            return None
         self._passes[id(p)] += 1
-        i, g = self._number.get(id(p)), p.grad
-        if self._passes[id(p)] % self.every == 0 and self._ring is not None and i is not None and g is not None:
-            g = local(g)
-            if g.device != HOST and self._kinds[i + 1] == _kind(p, g):
-                self._ring.send({i: g}, [i], self._out)
+        now, g = self._now, p.grad
+        if self._passes[id(p)] % self.every or now is None or g is None or id(p) not in now.place:
+            return None
+        i, g = now.place[id(p)], local(g)
+        if g.device == HOST or now.kinds[i + 1] != _kind(p, g):
+            return None
+        slot = now.ring.send({i: g}, [i], self._out)
+        found = None if slot is None or slot.ahead is not None else now.ring.complete(i, slot)
+        return None if slot is None or found is None else Arrived([now.params[j] for j in found[0]], found[1], slot)
+
+    def is_current(self, params: Sequence[Tensor]) -> bool:
+        """Return True if no program has written to weights since they were on the host."""
+        return all(twin.is_current(p) for p, twin in self._twins.pairs(params))
+
+    def count_anew(self, params: Iterable[Tensor]) -> None:
+        """Begin to count the passes of parameters that step."""
+        for p in params:
+            self._passes.pop(id(p), None)
 
     def forget_early(self) -> None:
         """Forget gradients that were copied early, or added up: they are gone."""
         if self.sums is not None:
             self.sums.forget()
         self._passes.clear()
-        if self._ring is not None:
-            self._ring.clear()
+        if self._now is not None:
+            self._now.ring.clear()
 
     def sum_here(self, most: int) -> None:
         """Add up gradients here from now on."""
@@ -128,9 +191,8 @@ class Host:
 
     def keep(self, work: Work, states: States) -> None:
         """Note the state of parameters that have stepped."""
-        if self._objects is None or not self._objects.same(work.params, states):
-            known = all(p in states for p in work.params)
-            self._objects = objects_of(work.params, states) if known else None
+        now: Any = self._now
+        now.see(work, states)
 
     def returned(self, params: Iterable[Tensor]) -> None:
         """Let the devices wait for the weights of a step, but those for which modules wait."""
@@ -191,8 +253,12 @@ def _wait(arrivals: Sequence[Arrival]) -> None:
         arrival.wait()
 
 
-def _kinds(work: Work, whole: bool) -> list[Kind]:
-    return [(whole,), *map(_kind, work.params, work.grads_here)]
+def _arrays(work: Work, states: States) -> list[Tensor]:
+    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
+
+
+def _kinds(work: Work, together: bool) -> Kinds:
+    return (together,), *map(_kind, work.params, work.grads_here)
 
 
 def _kind(p: Tensor, g: Tensor) -> Kind:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.torch.offload._copies import Arrival, Pairs
+from layerwise.torch.step._ahead import Ahead
 
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
@@ -23,6 +25,7 @@ class Slot:
         self.memory = memory
         self.part: int | None = None
         self.arrivals: list[Arrival] = []
+        self.ahead: Ahead | None = None
         self._sent: dict[int, tuple[ReferenceType[Tensor], int, int]] = {}
 
     def has(self, i: int, g: Tensor) -> bool:
@@ -34,52 +37,96 @@ class Slot:
         """Note that this gradient was sent here."""
         self._sent[i] = ref(g), g._version, g.data_ptr()
 
+    def sent(self, i: int) -> Tensor | None:
+        """Return the gradient that was sent here, if it is still there."""
+        return self._sent[i][0]() if i in self._sent else None
+
+    def waiting(self) -> Callable[[], None]:
+        """Return the wait for what was sent here."""
+        return partial(_wait, list(self.arrivals))
+
+    def leave(self) -> None:
+        """Give up what was measured here."""
+        if self.ahead is not None:
+            self.ahead.leave()
+            self.ahead = None
+
     def free(self) -> None:
         """Forget what was copied here."""
+        self.leave()
         self.part, self.arrivals, self._sent = None, [], {}
 
 
-class Ring:
-    """The gradients of some parameters, in parts of at most `most` bytes, but of one tensor at least."""
+def _wait(arrivals: Sequence[Arrival]) -> None:
+    for arrival in arrivals:
+        arrival.wait()
 
-    def __init__(self, grads: Sequence[Tensor], most: int, pinned: Callable[[int], Tensor]) -> None:
+
+class Ring:
+    """The gradients of some parameters, in parts of at most `most` bytes, but of one tensor at least; `together` if
+    there is to be room for all parts.
+    """
+
+    def __init__(self, grads: Sequence[Tensor], most: int, together: bool) -> None:
         self._places: list[int] = []
         self.parts: list[range] = []
-        start, at, size = 0, 0, 0
+        self.slots: list[Slot] = []
+        sizes: list[int] = []
+        start, at = 0, 0
         for i, g in enumerate(grads):
             n = 0 if g.device == HOST else -(-g.numel() * g.element_size() // ALIGNED) * ALIGNED
             if at + n > most and i > start:
                 self.parts.append(range(start, i))
+                sizes.append(at)
                 start, at = i, 0
             self._places.append(at)
             at += n
-            size = max(size, at)
         self.parts.append(range(start, len(grads)))
-        self.slots = [Slot(pinned(size)) for _ in range(min(SLOTS, len(self.parts)))]
+        sizes.append(at)
+        few = len(sizes) > SLOTS and not together
+        self.sizes = [max(sizes)] * SLOTS if few else sizes
+        """The bytes of each slot. If there is one for each part, the first is of the first part."""
         self._part_of = [number for number, part in enumerate(self.parts) for _ in part]
+
+    def open(self, memory: Sequence[Tensor]) -> None:
+        """Begin to use this memory."""
+        self.slots = [Slot(one) for one in memory]
 
     def _slot(self, number: int) -> Slot | None:
         """Return the slot of a part, or a free one for it."""
+        if len(self.slots) == len(self.parts):
+            return self.slots[number]
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
-    def send(self, grads: Any, which: Sequence[int], out: Callable[[Pairs], list[Arrival]]) -> bool:
+    def send(self, grads: Any, which: Sequence[int], out: Callable[[Pairs], list[Arrival]]) -> Slot | None:
         """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
-        slot = self._slot(self._part_of[which[0]]) if len(which) else self.slots[0]
+        number = self._part_of[which[0]] if len(which) else 0
+        slot = self._slot(number)
         if slot is None:
-            return False
+            return None
+        slot.part = number
         new = [i for i in which if grads[i].device != HOST and not slot.has(i, grads[i])]
-        slot.part = self._part_of[which[0]] if len(which) else 0
         if new:
+            slot.leave()
             slot.arrivals += out([(grads[i], self._view(slot, i, grads[i])) for i in new])
             for i in new:
                 slot.note(i, grads[i])
-        return True
+        return slot
+
+    def complete(self, i: int, slot: Slot) -> tuple[range, list[Tensor]] | None:
+        """Return the part that has this gradient, with all of its gradients, if its slot has them."""
+        part = self.parts[self._part_of[i]]
+        sent = {j: slot.sent(j) for j in part}
+        return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
     def each(
         self, grads: Sequence[Tensor], out: Callable[[Pairs], list[Arrival]]
-    ) -> Iterator[tuple[range, list[Tensor]]]:
-        """Yield the parts with their gradients in host memory. What a slot has is good until the next part."""
-        there = {slot.part for slot in self.slots}
+    ) -> Iterator[tuple[range, list[Tensor], Slot]]:
+        """Yield the parts with their gradients in host memory. What a slot has is good until the next part, unless
+        there is one for each part.
+        """
+        few = len(self.slots) < len(self.parts)
+        there = {slot.part for slot in self.slots if few}
         # First those that are here, since others need their slots; then those whose weights are needed first.
         order = sorted(range(len(self.parts)), key=lambda number: (number not in there, number))
         try:
@@ -88,10 +135,10 @@ class Ring:
                     if not self.send(grads, self.parts[ahead], out):
                         break
                 slot: Any = self._slot(number)
-                for arrival in slot.arrivals:
-                    arrival.wait()
-                yield self.parts[number], [self._here(slot, i, grads[i]) for i in self.parts[number]]
-                slot.free()
+                slot.waiting()()
+                yield self.parts[number], self.here(slot, self.parts[number], grads), slot
+                if few:
+                    slot.free()
         finally:
             self.clear()
 
@@ -99,6 +146,10 @@ class Ring:
         """Forget all that was copied; a later copy to the same place ends later."""
         for slot in self.slots:
             slot.free()
+
+    def here(self, slot: Slot, part: range, grads: Any) -> list[Tensor]:
+        """Return the gradients of a part in host memory."""
+        return [self._here(slot, i, grads[i]) for i in part]
 
     def _here(self, slot: Slot, i: int, g: Tensor) -> Tensor:
         return g if g.device == HOST else self._view(slot, i, g)

@@ -20,7 +20,7 @@ class Twin:
     """The weights of one parameter on the host: a tensor, or a DTensor with its local part there."""
 
     def __init__(self, p: Tensor, memory: Tensor) -> None:
-        self.here = laid_out_as(local(p.detach()), memory)
+        self.here = laid_out_as(local(p.detach()), memory).data  # whose writes are counted apart from those of others
         self.whole = like(p.detach(), self.here)
         self._seen: Written | None = None
 
@@ -48,6 +48,9 @@ class Twins:
 
     def __init__(self) -> None:
         self._found: Any = WeakTensorKeyDictionary()
+
+    def __len__(self) -> int:
+        return len(self._found)
 
     def make(self, params: Iterable[Tensor], pinned: Callable[[int], Tensor]) -> None:
         """Make those that are missing, or all of them not."""

@@ -33,6 +33,11 @@ class Remainders:
         pairs = [(p, local(rest)) for p, rest in each if rest is not None]
         self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
 
+    @property
+    def current(self) -> bool:
+        """Whether the step wrote last."""
+        return all(p._version == version for (p, _), version in zip(self._pairs, self._versions, strict=True))
+
     def follow(self) -> None:
         """Let weights that were set to zero be zero.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core import turn
-from layerwise.engines import Job
+from layerwise.engines import Changed, Job
 from layerwise.engines.places import Looks, objects_of
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
@@ -21,6 +21,7 @@ from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step import _storage
+from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._counts import Counts, OfGroup
 from layerwise.torch.step._current import scalar
 from layerwise.torch.step._plan import Plan
@@ -55,6 +56,7 @@ class Work(NamedTuple):
     stepped: list[Tensor]
     params_here: list[Tensor]
     grads_here: list[Tensor]
+    ahead: Ahead | None = None  # what was measured of it
 
     @classmethod
     def of(cls, dues: Sequence[Due]) -> Work:
@@ -68,6 +70,11 @@ class Work(NamedTuple):
     def with_grads(self, found: list[Tensor]) -> Work:
         """Return the same with these in place of the local parts of the gradients."""
         return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
+
+    def leave(self) -> None:
+        """Give up what was measured, unless it was used."""
+        if self.ahead is not None:
+            self.ahead.leave()
 
     def part(self, which: range, grads_here: list[Tensor]) -> Work:
         """Return the work of some parameters that follow one another, with their gradients in this form."""
@@ -188,14 +195,15 @@ class Turn:
 
         `skip` is known on the device alone; `skips` informs the other processes.
         """
-        # This rank may have nothing to step where others have.
-        g_scale = 1.0 if scale is None else scalar(scale, any(due.group["differentiable"] for due in work.dues))
-        nows = self._counts.nows([(due.h, (*due.rates, g_scale)) for due in work.dues])
+        nows = self._nows(work, scale)
         if self._peers is not None and skips is not None:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
         if self._remainders:
             self._remainders.follow()
-        self._turn.step(work.grads_here, nows, skip, self._peers)
+        if work.ahead is not None and self._goes_on(work, work.ahead, nows):
+            work.ahead.take()
+        else:
+            self._turn.step(work.grads_here, nows, skip, self._peers)
         if self._peers is not None:
             self._peers.taken()
         if self._remainders:
@@ -205,6 +213,29 @@ class Turn:
             torch._foreach_copy_(heres, masters)
         if self._wrappers:
             written(self._wrappers)
+
+    def _nows(self, work: Work, scale: Any) -> list[Now]:
+        # This rank may have nothing to step where others have.
+        g_scale = 1.0 if scale is None else scalar(scale, any(due.group["differentiable"] for due in work.dues))
+        return self._counts.nows([(due.h, (*due.rates, g_scale)) for due in work.dues])
+
+    def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
+        """Return this step, of which sums are measured after a wait; None if it has to be taken at once."""
+        try:
+            nows = self._nows(work, scale)
+            if work.ahead is not None and self._goes_on(work, work.ahead, nows):
+                return work.ahead
+            work.leave()
+            if self._remainders and not self._remainders.current:
+                return None
+            steps = self._turn.ahead(work.grads_here, nows)
+            next(steps)
+        except Changed:
+            return None
+        return Ahead(steps, wait, self._turn.prepared, nows, self._arrays(work))
+
+    def _goes_on(self, work: Work, ahead: Ahead, nows: list[Now]) -> bool:
+        return ahead.is_of(self._turn.prepared, nows, self._arrays(work))
 
     def _described(self) -> str:
         """Return everything that defines the step and does not change from step to step."""

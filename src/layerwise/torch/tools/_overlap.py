@@ -9,10 +9,10 @@ from weakref import ref
 from torch import Tensor, nn
 
 from layerwise import checks
-from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.offload._host import RETURNING, RING, Host, follow
+from layerwise.torch._stepper import Stepper
+from layerwise.torch.offload._host import RETURNING, RING, follow
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._modules import units_of
 from layerwise.torch.sharding._owner import stepper_of
@@ -24,7 +24,7 @@ class Overlap:
     def __init__(self, optimizer: Optimizer, modules: Iterable[Any]) -> None:
         host = stepper_of(optimizer).host
         # Parameters hold the hooks: a reference to the host's memory would keep it as long as the model.
-        self._host, self._units = ref(host), frozenset(units_of(optimizer.parameters()))
+        self._stepper, self._units = ref(stepper_of(optimizer)), frozenset(units_of(optimizer.parameters()))
         params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
         for module in modules:
@@ -35,14 +35,14 @@ class Overlap:
     def _arrived(self, p: Tensor) -> None:
         # Of several processes, only FSDP2's hooks come when gradients are added up; others still have that before them.
         complete = id(p) in self._units or not several_processes()
-        host: Host | None = self._host()
-        if host is not None and complete:
-            with signals_wait:
-                host.arrived(p)
+        stepper: Stepper | None = self._stepper()
+        if stepper is not None and complete:
+            stepper.arrived(p)
 
     def remove(self) -> None:
         """Copy in `optimizer.step()` again; a second call changes nothing."""
-        host: Host | None = self._host()
+        stepper: Stepper | None = self._stepper()
+        host = None if stepper is None else stepper.host
         if host is not None and host.sums is not None and host.sums.count:
             raise ContradictionError("gradients were added up on the host. Call opt.zero_grad() before remove().")
         for hook in self._hooks:
@@ -69,7 +69,8 @@ def overlap(
     """Copy gradients to the host in the backward pass, and weights back while the next forward pass has begun.
 
     It is for an optimizer with `offload=True`, whose steps stay the same. Without it gradients leave when `step()` is
-    called, and the device waits for all weights. Call remove() of the result to go back to that.
+    called, and the device waits for all weights. Call remove() of the result to go back to that. What has arrived is
+    measured beside the backward pass, by the compiled engine; `step()` alone writes.
 
     In one of several processes, gradients of `fully_shard` leave in the backward pass, and those of others, such as
     DistributedDataParallel's, in `step()`: they are added up after the hooks.

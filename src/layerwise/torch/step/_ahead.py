@@ -1,0 +1,90 @@
+"""Steps that are measured before they are taken, beside the program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from torch import Tensor
+
+from layerwise.errors import EngineError
+from layerwise.rules.asks import Now
+
+CHANGED = "weights or state changed while they were stepped. Step from one thread at a time."
+_worker = ThreadPoolExecutor(1, "layerwise")
+
+
+class Ahead:
+    """A step that engines take in three parts (`Prepared.ahead`), of which the first has been."""
+
+    def __init__(
+        self,
+        steps: Iterator[list[float]],
+        wait: Callable[[], None],
+        prepared: Any,
+        nows: Sequence[Now],
+        read: Sequence[Tensor],
+    ) -> None:
+        self._steps, self._prepared, self._nows = steps, prepared, nows
+        self._seen = _versions(read)
+        self._measured = _worker.submit(_measure, steps, wait)
+        self.together = False
+        """Whether others go by what was measured."""
+
+    @property
+    def model(self) -> list[float]:
+        """The sum over the model of each of its tensors that is asked for one, and then that of all."""
+        return self._measured.result()
+
+    def is_of(self, prepared: Any, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
+        """Return True if this was measured with these numbers, and what it read has not changed since."""
+        measured = self._measured.exception() is None
+        same = measured and prepared is self._prepared and nows == self._nows and self._seen == _versions(read)
+        if not same and self.together:
+            raise EngineError(CHANGED)
+        return same
+
+    def take(self) -> None:
+        """Write."""
+        next(self._steps, None)
+
+    def leave(self) -> None:
+        """Give it up, unless it was taken."""
+        if not self._measured.cancel():
+            self._measured.exception()
+        self._steps.close()  # type: ignore[attr-defined]
+
+
+def add_up(parts: Sequence[Ahead]) -> None:
+    """Give each the sum over all of them, if it is asked for one."""
+    total = 0.0
+    for part in parts:
+        for x in part.model:  # in the order of one step
+            total += x
+    for part in parts:
+        if part.model:
+            part.model[:], part.together = [total], True
+
+
+def at_once() -> None:
+    """Wait for nothing."""
+
+
+def _measure(steps: Iterator[list[float]], wait: Callable[[], None]) -> list[float]:
+    wait()
+    return next(steps)
+
+
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [x._version for x in tensors]
+
+
+def _renew() -> None:
+    global _worker
+    _worker = ThreadPoolExecutor(1, "layerwise")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)  # where the thread is not
