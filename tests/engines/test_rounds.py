@@ -49,7 +49,7 @@ def prepared(one, jobs):
 @cases
 def test_with_nobody_else_the_step_is_the_whole_one_in_as_few_rounds_as_the_rule_has(case, one):
     engine, world = one
-    jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate(SHAPES)]
+    jobs = [make_job(case, case.hyper(**case.busy), shape, (), i) for i, shape in enumerate(SHAPES)]
     alone, parted = [mapped(copied(job), world.array) for job in jobs], [copied(job) for job in jobs]
     world.engine().step(alone)
     meeting = step_parts(engine, [parted], SHAPES, [Cut(None)] * len(jobs), world.array)

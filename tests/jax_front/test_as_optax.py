@@ -53,8 +53,7 @@ def test_large_tensors_follow_the_formulas_with_drawn_options(case, seed, jax64,
 @pytest.mark.thinned(1, 2)
 def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     """The same call, and the same numbers."""
-    _, _, _, draw = parity.CASES[name.lower()]
-    options, _ = draw(Draw(seed))
+    options, _ = parity.drawn(name.lower(), Draw(seed))
     params, grads = tensors()
     (ours, state), (theirs, _) = (
         run(make(**options), jax.tree.map(jnp.asarray, params), [jax.tree.map(jnp.asarray, g) for g in grads])
