@@ -248,7 +248,7 @@ class Stepper:
     def _measure(self, host: Host, part: Arrived) -> None:
         """Begin to measure with the numbers of the next step as they are now."""
         work = Work.of(self._dues(list(map(self.groups.current, self.members.groups)), frozenset(part.params)))
-        if list(map(id, work.params)) == part.params and host.is_current(work.params):
+        if list(map(id, work.params)) == part.params:
             work = host.stepped(work)._replace(grads_here=part.grads)
             turn = self._kept_turn(_key(work, None), work, at_once=True)
             if turn is not None:

@@ -265,16 +265,17 @@ def test_memory_that_cannot_be_pinned(late, already):
     assert same(a, b)
 
 
-def test_what_is_wrong_with_any_tensor_is_found_before_the_first_steps(late):
+@pytest.mark.parametrize(("key", "wrong"), [("exp_avg", torch.ones(1)), ("step", torch.ones(2))])
+def test_what_is_wrong_with_any_tensor_is_found_before_the_first_steps(late, key, wrong):
     a, b = pair()
     before = b.numbers()
     b.backward()
     p = b.model.embed.weight  # of the part that is stepped last
-    kept = b.opt.state[p]["exp_avg"]
-    b.opt.state[p]["exp_avg"] = kept[:1]
+    kept = b.opt.state[p][key]
+    b.opt.state[p][key] = wrong
     with pytest.raises(StateError, match="embed"):
         b.opt.step()
-    b.opt.state[p]["exp_avg"] = kept
+    b.opt.state[p][key] = kept
     assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
     b.opt.step()
     a.step()

@@ -153,10 +153,6 @@ class Host:
         found = None if slot is None or slot.ahead is not None else now.ring.complete(i, slot)
         return None if slot is None or found is None else Arrived([now.params[j] for j in found[0]], found[1], slot)
 
-    def is_current(self, params: Sequence[Tensor]) -> bool:
-        """Return True if no program has written to weights since they were on the host."""
-        return all(twin.is_current(p) for p, twin in self._twins.pairs(params))
-
     def count_anew(self, params: Iterable[Tensor]) -> None:
         """Begin to count the passes of parameters that step."""
         for p in params:
