@@ -50,6 +50,7 @@ class Case:
         measured: Options under which a first step is as long as lr·trust_ratio·update_norm says.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
+        magnifies: By how much more than other optimizers it magnifies rounding to float32.
         shows_with: By option, or (option, value), options beside which it shows, where it does not show alone.
     """
 
@@ -63,4 +64,5 @@ class Case:
     measured: Options = field(default_factory=dict)
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02
+    magnifies: float = 1.0
     shows_with: dict[Any, Options] = field(default_factory=dict)

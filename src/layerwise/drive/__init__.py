@@ -6,7 +6,6 @@ from layerwise.drive.requests import (
     PLAIN,
     Answer,
     PartialSum,
-    Request,
     Run,
     beside,
     dims_of,
@@ -15,6 +14,7 @@ from layerwise.drive.requests import (
     partial_sum,
 )
 from layerwise.drive.whole import local
+from layerwise.rules.asks import Request
 
 __all__ = [
     "MEANS",

@@ -11,7 +11,6 @@ from layerwise.drive.requests import (
     Answer,
     Dims,
     PartialSum,
-    Request,
     Run,
     answer_of,
     next_requests,
@@ -19,7 +18,7 @@ from layerwise.drive.requests import (
     sum_in_digits,
     sum_of_squares,
 )
-from layerwise.rules.asks import Array, ModelSum
+from layerwise.rules.asks import Array, ModelSum, Request
 
 Runs = Mapping[Dims, Run]  # by their jobs
 
