@@ -1,6 +1,6 @@
 """Drivers answer a rule's requests: `local` for whole tensors, `in_rounds` if other ranks hold parts of them."""
 
-from layerwise.drive.parts import Bucket, Others, TensorRequest, in_rounds
+from layerwise.drive.parts import Bucket, Others, TensorRequest, ToBring, in_rounds
 from layerwise.drive.requests import (
     MEANS,
     PLAIN,
@@ -26,6 +26,7 @@ __all__ = [
     "Request",
     "Run",
     "TensorRequest",
+    "ToBring",
     "beside",
     "dims_of",
     "in_rounds",
