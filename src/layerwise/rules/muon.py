@@ -206,7 +206,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
         u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
     del g
-    if h.dims.whole or hasattr(xp, "digits"):  # products have no digits: whole matrices have the same everywhere
+    if h.dims.whole:
         (x,) = yield (Whole(u, at_once(xp, h.dims, h.ns_coefficients, k.eps)),)
     else:
         x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps)

@@ -122,7 +122,7 @@ class Peers:
         works = [some[0].work for some in tensors]
         made = brought(self._agreement.axes, self._routes[firsts], parts, works)
         for some, own in zip(tensors, made, strict=True):
-            for one, x in zip(some, own.split([one.part.numel() for one in some]), strict=True):
+            for one, x in zip(some, torch.split(own, [one.part.numel() for one in some]), strict=True):
                 yield x.view(one.part.shape)
 
     def _agree(self) -> None:

@@ -39,15 +39,20 @@ class Route:
 
     def counts(self, k: int) -> list[int]:
         """Return how much each rank of axis k then has, if this rank has something."""
-        befores, after = list(_places(self.axes[:k])), self.own[k + 1 :]
-        return [sum(self.sizes[(*at, i, *after)] for at in befores) for i in range(len(self.axes[k].ranks))]
+        after, found = self.own[k + 1 :], [0] * len(self.axes[k].ranks)
+        for at, size in self.sizes.items():
+            if at[k + 1 :] == after:
+                found[at[k]] += size
+        return found
 
     def made(self, gathered: Tensor, work: Work) -> Tensor:
         """Return what the work makes of the whole tensor, in the order in which its parts have come."""
         regions = [one for at in _places(self.axes) for one in regions_of(self.held, self.axes, at)]
         whole = gathered.new_empty(seen(self.held.piece))
         shapes = [whole[one].shape for one in regions]
-        for region, shape, part in zip(regions, shapes, gathered.split([x.numel() for x in shapes]), strict=True):
+        for region, shape, part in zip(
+            regions, shapes, torch.split(gathered, [x.numel() for x in shapes]), strict=True
+        ):
             whole[region] = part.view(shape)
         done = work(whole.view(self.held.piece.shape)).reshape(whole.shape)
         return torch.cat([done[region].reshape(-1) for region in regions])
@@ -109,7 +114,7 @@ def _returned(axis: Axis, routes: Sequence[Route], have: list[Tensor]) -> list[T
         counts = route.counts(k)
         takers.append((i, exchange.expect(route.owner[k], counts[route.own[k]])))
         if route.has_some(k + 1):
-            for place, chunk in enumerate(have[i].split(counts)):
+            for place, chunk in enumerate(torch.split(have[i], counts)):
                 exchange.send(place, chunk)
     received, found = exchange.received(have), list(have)
     for i, one in takers:
@@ -147,7 +152,7 @@ class _Exchange:
         there = torch.cat(sent).to(self._axis.device_type)
         here = there.new_empty(sum(coming))
         dist.all_to_all_single(here, there, coming, [x.numel() for x in sent], group=self._axis.group)
-        parts = here.to(like[0].device).split([n for some in self._expected for n in some])
+        parts = torch.split(here.to(like[0].device), [n for some in self._expected for n in some])
         keys = [(place, i) for place, some in enumerate(self._expected) for i in range(len(some))]
         return dict(zip(keys, parts, strict=True))
 
