@@ -61,17 +61,18 @@ def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> floa
     """Return the work of a rank, in multiplications, if G is added up."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sent = 2 * len(stretches) * kept * kept
-    return sent * PER_NUMBER + _multiplications(kept, summed / parts, stretches)
+    return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
 
 
 def _whole_costs(sides: Sides, shape: Shape, sharing: int, stretches: Stretches) -> float:
     """Return the same if matrices are brought together, on one of the ranks that share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sent = 2 * kept * summed
-    return (sent * PER_NUMBER + _multiplications(kept, summed, stretches)) / sharing
+    return (sent * PER_NUMBER + multiplications(kept, summed, stretches)) / sharing
 
 
-def _multiplications(kept: int, summed: float, stretches: Stretches) -> float:
+def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
+    """Return the work on a matrix, or on the part of it that has so many of the summed entries."""
     return kept * kept * sum(2 * summed + (4 * len(stretch) - 3) * kept for stretch in stretches)
 
 
