@@ -193,7 +193,7 @@ CASE = Case(
     reference=Muon,
     options={
         "lr": (0.1, 1.0),
-        "momentum": (0.95, 0.0, 0.5),
+        "momentum": (0.95, 0.0),
         "weight_decay": (0.0, 0.1),
         "nesterov": (True, False, "corrected"),
         "scale": ("original", "match_rms_adamw", 0.7),
