@@ -21,7 +21,11 @@ from typing import Any
 
 from layerwise.registry import ENTRIES, Entry
 
-TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
+# Every option that an optimizer takes, and whether its sums can be exact.
+TAKEN = {
+    name: {spec.name for spec in fields(entry.hyper)} | ({"reproducible"} if not entry.hyper().of_matrices else set())
+    for name, entry in ENTRIES.items()
+}
 
 
 def _kind(entry: Entry) -> str:
@@ -32,6 +36,8 @@ def _kind(entry: Entry) -> str:
         return "numbers of a layer"
     if not kept <= {(3, 2)}:
         return "factored"
+    if h.of_matrices:
+        return "matrices"
     return "rows and columns" if entry.hyper().of_dims is not None else "whole"
 
 

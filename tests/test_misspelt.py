@@ -69,8 +69,8 @@ def test_an_unknown_option_is_answered_with_the_one_that_is_meant(front, option,
 
 
 def test_the_options_that_are_meant_exist():
-    fronts = [getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor")]
-    fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor")]
+    fronts = [getattr(m, n) for m in (torch_front, numpy_front) for n in ("Lamb", "Lars", "Adafactor", "Muon")]
+    fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
     taken |= {*arguments.KERAS, "parameters", "grad_clip"}

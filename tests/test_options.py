@@ -148,6 +148,16 @@ def dims(*names: str) -> Range:
     return Range(f"{words} or groups of dimensions", (*((x, x) for x in names), *DIMS), NO_DIMS)
 
 
+THREE = (3.4445, -4.775, 2.0315)
+COEFFICIENTS = Range(
+    '"jordan", "polar_express", three numbers, or three for each iteration',
+    (("jordan", "jordan"), ("polar_express", "polar_express"), (THREE, THREE), ([1, 0, 0], (1.0, 0.0, 0.0)),
+     (np.array(THREE), THREE), ([THREE], (THREE,)), ((THREE, [2, -1.5, 0.5]), (THREE, (2.0, -1.5, 0.5)))),
+    (*NO_NUMBER, *ZEROS, 0.5, "Jordan", "", (), (1, 2), (1, 2, 3, 4), (1, 2, "3"), (1, 2, None), (1, 2, float("nan")),
+     (THREE, 1), ((1, 2), (3, 4)), {1: 2}),
+)  # fmt: skip
+
+
 # Of an option, or of that of one optimizer: what it allows, and a word of the way out.
 OPTIONS: dict[str, tuple[Range, str]] = {
     "lr": (RATE, "lr=1e-3"),
@@ -191,6 +201,14 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "NovoGrad.decay": (choices("momentum", "decoupled"), "the paper"),
     "SGD.decay": (choices("l2", "decoupled"), "torch.optim.SGD"),
     "nesterov": (FLAG, "True or False"),
+    "Muon.nesterov": (choices(True, False, "corrected"), "as in optax"),
+    "Muon.scale": (
+        choices("original", "match_rms_adamw")._replace(bad=POSITIVE.bad) | POSITIVE,
+        "as much as AdamW does",
+    ),
+    "Muon.eps": (POSITIVE, "eps=1e-7"),
+    "ns_coefficients": (COEFFICIENTS, "or a list of such"),
+    "ns_steps": (integers(1, 7), "ns_steps=5"),
     "dampening": (UP_TO_1, "0 for none"),
     "keep_norm": (choices(True, False, "first"), "norm before each step"),
     "l2": (NOT_NEGATIVE, "weight_decay is another"),

@@ -14,8 +14,9 @@ from engines.worlds import WORLDS, Job, World, mapped
 from layerwise import engines
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
-from layerwise.rules.asks import Mean, ModelSum, Now, Stepped, Sum
+from layerwise.rules.asks import Gram, Mean, ModelSum, Now, Stepped, Sum, Whole
 from layerwise.rules.lamb import Lamb
+from layerwise.rules.muon import Muon
 
 SHAPE = (6, 5, 4)
 NOW = Now(1, 1.0, 0.0)
@@ -42,6 +43,19 @@ def step_by_model(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
 
 OF_MODEL = ModuleType("asking_of_the_model")
 OF_MODEL.__dict__.update(RULE.__dict__, step=step_by_model)
+
+
+def step_of_matrices(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
+    """It moves by the trace of g·gᵀ, and by what depends on a number's place in the whole tensor."""
+    (gram,) = yield (Gram(g, (0,), (1, 2)),)
+    trace = xp.sum(xp.reshape(gram, (-1,))[:: SHAPE[0] + 1], axis=(0,), keepdims=True)
+    (made,) = yield (Whole(p * g, lambda x: x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), SHAPE)),)
+    return Stepped(((1.0, trace * g), (1.0, made)), state, {})
+
+
+PLACES = list(map(float, range(120)))
+OF_MATRICES = ModuleType("asking_of_matrices")
+OF_MATRICES.__dict__.update(RULE.__dict__, step=step_of_matrices)
 
 
 def job_of(block_dims: tuple[int, ...], shape: tuple[int, ...] = SHAPE) -> Job:
@@ -138,3 +152,28 @@ def test_under_jax(block_dims: tuple[int, ...], large: int, jax64: Any, monkeypa
         return moved(jax64.numpy, p, done.moves), done.state.total
 
     check(job, *jax64.jit(stepped)(job.p, job.g, job.state.total))
+
+
+def matrices(p: np.ndarray, g: np.ndarray) -> np.ndarray:
+    return p + (g**2).sum() * g + p * g * np.reshape(PLACES, SHAPE)
+
+
+@pytest.mark.parametrize("size", [None, 7])
+def test_matrices_are_of_whole_tensors_whatever_slices_others_have(size: int | None) -> None:
+    job = replace(job_of(()), rule=OF_MATRICES, h=Muon())
+    ours = mapped(job, np.copy)
+    World("numpy", RuleEngine(_arrays.Arrays(), size, 1 << 12), np.asarray, np.copy, ()).rule.step(
+        [ours, mapped(job, np.copy)]
+    )
+    np.testing.assert_allclose(ours.p, matrices(job.p, job.g), rtol=1e-12)
+
+
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
+def test_matrices_in_parts(world: World) -> None:
+    jobs, cut = [replace(job_of(()), rule=OF_MATRICES, h=Muon().fit(SHAPE, (), 1e-7))] * 2, Cut(1, (3,))
+    parts = [in_parts(job, cut, 2) for job in jobs]
+    step_parts(
+        world.engine_of_rule, [list(seat) for seat in zip(*parts, strict=True)], [SHAPE] * 2, [cut] * 2, world.array
+    )
+    for job, own in zip(jobs, parts, strict=True):
+        np.testing.assert_allclose(np.concatenate([one.p for one in own], 1), matrices(job.p, job.g), rtol=1e-12)

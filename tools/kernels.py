@@ -47,6 +47,8 @@ class Kernels(NamedTuple):
 
 def kernels_of(entry: Entry) -> Kernels:
     """Return the kernels of a rule. Raise NotPrinted with the reason where kernels cannot be printed for it."""
+    if entry.hyper().of_matrices:
+        raise NotPrinted("it multiplies matrices")
     if entry.name != FACTORED:
         Run(entry, entry.hyper().fit(SECOND, (), 1e-7))  # which a matrix that cannot be printed refuses
     found = structures(entry)

@@ -185,6 +185,11 @@ class Hyper(Checked):
         return None
 
     @property
+    def of_matrices(self) -> bool:
+        """True if a step multiplies matrices: then no slice of a tensor is stepped by itself."""
+        return False
+
+    @property
     def reads_weights(self) -> bool:
         """False if a step without weight decay depends on gradients and state alone."""
         return True
@@ -204,6 +209,13 @@ class Hyper(Checked):
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         """Return the settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
+        return self
+
+    def divided(self: H, shape: Shape, parts: Shape | None, by_one: bool) -> H:
+        """Return the fitted settings for a tensor in so many parts along each dimension, or cut anywhere (None).
+
+        What is asked for as a whole is brought to one of those that hold parts (`by_one`), or to all of them.
+        """
         return self
 
     def settled(self: H, **values: Any) -> H:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from layerwise.blocks import Blocks, Part, merged
@@ -74,6 +74,17 @@ def lay_out(
             "Pass factored=False, a min_dim_size_to_factor that decides the same for all of them, or the dimensions."
         )
     return Layout(pieces)
+
+
+def divided(layout: Layout, parts: Shape | None, by_one: bool) -> Layout:
+    """Return the layout of a tensor in so many parts along each dimension, or cut anywhere (None)."""
+    pieces = []
+    for piece in layout.pieces:
+        part, own = piece.part, parts
+        if parts is not None and part is not None and len(piece.shape) > len(parts):
+            own = (*parts[: part.axis], 1, *parts[part.axis :])  # a dimension that counts blocks
+        pieces.append(replace(piece, h=piece.h.divided(piece.shape, own, by_one)))
+    return Layout(tuple(pieces))
 
 
 def _piece(rule: Any, h: Hyper, shape: Shape, part: Part | None, machine_eps: float) -> Piece:

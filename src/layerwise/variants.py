@@ -201,6 +201,38 @@ _ALL = (
         "AdamW for tensors of one dimension; spectral norms; a floor under norms of lines, where ours is under their "
         "root mean squares.",
     ),
+    Preset(
+        "kellerjordan.Muon",
+        "Muon",
+        {},
+        "github.com/KellerJordan/Muon: our defaults.",
+        "iterations in bfloat16; eps added to the norm; filters of convolutions, whose scale goes by their last two "
+        "dimensions.",
+    ),
+    Preset(
+        "moonlight.Muon",
+        "Muon",
+        {"scale": "match_rms_adamw", "weight_decay": 0.1},
+        "arXiv 2502.16982: steps as long as AdamW's, and decay 0.1.",
+        "iterations in bfloat16; eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
+        "its AdamW for embeddings, the head and vectors, which is another group of `Mixed`.",
+    ),
+    Preset(
+        "torch.Muon",
+        "Muon",
+        {"weight_decay": 0.1},
+        'decay 0.1; adjust_lr_fn is scale, "original" where it is None.',
+        "iterations in bfloat16; tensors of other than two dimensions are an error there.",
+    ),
+    Preset(
+        "optax.muon",
+        "Muon",
+        {"nesterov": "corrected", "eps": 1e-8, "dims": (1, 0)},
+        "momentum with Adam's correction of its bias; weights of inputs by outputs, so that rows are the second "
+        "dimension. beta is momentum, ns_coeffs is ns_coefficients, consistent_rms is scale.",
+        "eps added to the norm; adaptive; preconditioning; its AdamW for other than matrices, which here are single "
+        "rows.",
+    ),
     Preset("paper.StableAdamW", "StableAdamW", {}, "arXiv 2304.13013, algorithm 2: our defaults."),
     Preset(
         "optimi.StableAdamW",

@@ -51,6 +51,24 @@ class Meeting:
         assert asked.count(asked[0]) == len(asked), "not everybody asks the same"
         return self._completed(everybody, i)
 
+    def made(self, i: int, wholes: Any) -> list[Any]:
+        """What the works make of everybody's parts together, of which each has its own back."""
+        self._told[i] = list(wholes)
+        self._barrier.wait()
+        everybody = list(self._told)
+        self._barrier.wait()
+        found = []
+        for k, own in enumerate(wholes):
+            cut, parts = self.cuts[own.job], [told[k].part for told in everybody]
+            if cut.dim is None:
+                found.append(own.work(own.part))
+            elif isinstance(own.part, torch.Tensor):
+                done = own.work(torch.cat(parts, cut.dim))
+                found.append(done.split([part.shape[cut.dim] for part in parts], cut.dim)[i])
+            else:
+                found.append(np.split(own.work(np.concatenate(parts, cut.dim)), cut.at, cut.dim)[i])
+        return found
+
     def _completed(self, everybody: Any, i: int) -> np.ndarray:
         spread = [np.split(sums, np.cumsum([question.length for question in asked])[:-1]) for asked, sums in everybody]
         asked, own = everybody[i]
@@ -79,6 +97,9 @@ class Seat(Others):
         total = self.meeting.total(self.i, questions, sums)
         return torch.from_numpy(total).to(sums.device) if isinstance(sums, torch.Tensor) else total
 
+    def bring(self, wholes: Any) -> Any:
+        return self.meeting.made(self.i, wholes)
+
 
 def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
     """What each of n holds of a job."""
@@ -88,6 +109,8 @@ def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
         kept = array is not None and cut.dim is not None and shape[cut.dim] == job.p.shape[cut.dim] + 2
         parts = [None] * n if array is None else (cut if kept else Cut(None)).parts(array, n)
         states.append(parts)
+    n_along = tuple(n if d == cut.dim else 1 for d in range(job.p.ndim))
+    job = replace(job, h=job.h.divided(job.p.shape, n_along, by_one=True))
     columns = zip(cut.parts(job.p, n), cut.parts(job.g, n), zip(*states, strict=True), strict=True)
     return [replace(job, p=p, g=g, state=type(job.state)(*state)) for p, g, state in columns]
 

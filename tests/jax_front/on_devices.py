@@ -20,6 +20,7 @@ from layerwise.errors import ContradictionError, ParameterError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
+OF_MATRICES = {name for name in NAMES if BY_NAME[name].hyper().of_matrices}  # whose products XLA divides as it likes
 each = pytest.mark.parametrize("name", NAMES)
 of_parts = pytest.mark.kinds("rows and columns", "factored", "numbers of a layer")  # depends on what a rule sums
 SHAPES = {"w": (16, 24), "b": (24,), "stack": (8, 16, 8), "odd": (16, 3)}
@@ -106,7 +107,7 @@ def test_a_step_under_jit_has_one_device_s_numbers_and_moves_nothing(name, devic
         assert not b.ndim or a.sharding.is_equivalent_to(b.sharding, b.ndim), (a.sharding, b.sharding)
 
 
-@each
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_MATRICES])
 def test_sums_travel_and_tensors_do_not(name):
     shapes, specs = {"w": (512, 256), "b": (1024,)}, {"w": P("x", "y"), "b": P("x")}
     opt, params = FRONTS[name](0.1), placed(mesh_of(8), tree(0, shapes), specs)
@@ -131,6 +132,8 @@ def test_two_rules_that_are_clipped_by_the_norm_of_all_have_one_device_s_numbers
 
 @mainly("Lamb")
 def test_with_sharding_in_types_the_state_has_the_types_that_a_step_makes(name):
+    if name in OF_MATRICES:
+        pytest.skip("types do not say how a product over what is cut is to lie")
     mesh = mesh_of(8, AxisType.Explicit)
     with jax.set_mesh(mesh):
         opt, params = optimizer(name), placed(mesh, tree(0, SHAPES))

@@ -17,6 +17,7 @@ MODULES = (
     "layerwise.rules.parts",
     "layerwise.rules.factors",
     "layerwise.rules.lines",
+    "layerwise.rules.matrices",
     *(case.rule.__name__ for case in CASES),
     "layerwise.drive.requests",
     "layerwise.drive.whole",

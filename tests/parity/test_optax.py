@@ -12,7 +12,7 @@ from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 import layerwise.numpy
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb, Lars
+from layerwise.numpy import Adafactor, Lamb, Lars, Muon
 from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX
 
@@ -356,3 +356,28 @@ def test_the_jax_front_has_them_too(x64):
         ),
     ):
         assert_same(ours(mine, params, grads), theirs(theirs_, params, grads), params, 1e-12)
+
+
+def muon(draw):
+    """One draw: the arguments of optax.contrib.muon, and ours."""
+    rms, beta, lr = draw.of(None, 0.2, 0.5), draw.of(0.5, 0.95), draw.between(1e-3, 1e-1)
+    coefficients = draw.of((3.4445, -4.7750, 2.0315), ((3.0, -3.0, 1.0), (2.0, -1.5, 0.5), (1.5, -0.5, 0.0)))
+    steps = 3 if isinstance(coefficients[0], tuple) else draw.of(5, 2)
+    shared = {"weight_decay": draw.of(0.0, 0.1), "eps": 1e-200, "ns_steps": steps}
+    nesterov = draw.of(True, False)
+    return (
+        {"learning_rate": lr, "beta": beta, "nesterov": nesterov, "ns_coeffs": coefficients, "consistent_rms": rms}
+        | shared,
+        {"lr": lr, "momentum": beta, "ns_coefficients": coefficients, "scale": rms or "original"}
+        | ({} if nesterov else {"nesterov": False})
+        | shared,
+    )
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+def test_muon(seed, x64):
+    """With an eps that is nothing beside norms, to which optax adds it and which are at least ours."""
+    their_options, our_options = muon(Draw(seed))
+    params, grads = tensors(shapes={"matrix": SHAPES["matrix"], "wide": SHAPES["wide"], "zeros": (4, 3)})
+    mine = ours(Muon(**{**preset("optax.muon"), **our_options}), params, grads)
+    assert_same(mine, theirs(optax.contrib.muon(**their_options), params, grads), params, 1e-11)

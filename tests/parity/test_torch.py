@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from parity.live import Draw, assert_same, ours, tensors, torch_steps
+from parity.live import SHAPES, Draw, assert_same, largest, ours, tensors, torch_steps
 
 from layerwise import preset
-from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars
+from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, Muon
 
 torch = pytest.importorskip("torch")
 
@@ -120,3 +120,70 @@ def test_presets_of_what_has_no_ratio(name, our_class, their_class, dtype, of_si
     mine = ours(our_class(**preset(name), lr=0.01), params, grads)
     peer = torch_steps(lambda ps: their_class(ps, lr=0.01, foreach=foreach), params, grads)
     assert_same(mine, peer, params, of_size, 0.0 if dtype == "float64" else 1e-6)
+
+
+MATRICES = {"matrix": SHAPES["matrix"], "wide": SHAPES["wide"], "zeros": (4, 3)}
+
+
+def muon(draw):
+    """One draw: the arguments of torch.optim.Muon, and ours."""
+    shared = {
+        "lr": draw.between(1e-3, 1e-1),
+        "momentum": draw.of(0.5, 0.95),
+        "weight_decay": draw.of(0.0, 0.1),
+        "nesterov": draw.of(True, False),
+        "ns_coefficients": draw.of((3.4445, -4.7750, 2.0315), (2.0, -1.5, 0.5)),
+        "ns_steps": draw.of(5, 1, 6),
+        "eps": draw.of(1e-7, 1.0),
+    }
+    scale = draw.of("original", "match_rms_adamw")
+    return {"adjust_lr_fn": scale, **shared}, {"scale": scale, **shared}
+
+
+@pytest.mark.parametrize("seed", DRAWS)
+@pytest.mark.parametrize("iterates_in", ["float64", "bfloat16"])
+def test_muon(seed, iterates_in, monkeypatch):
+    """Its iterations are in bfloat16, of which single digits say little; in float64 they are ours."""
+    if iterates_in == "float64":
+        monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
+    their_options, our_options = muon(Draw(seed))
+    params, grads = tensors(shapes=MATRICES)
+    mine = ours(Muon(**{**preset("torch.Muon"), **our_options}), params, grads)
+    peer = torch_steps(lambda ps: torch.optim.Muon(ps, **their_options), params, grads)
+    if iterates_in == "float64":
+        assert_same(mine, peer, params, 1e-11)
+        return
+    before = params
+    for a, b in zip(mine, peer, strict=True):
+        for name, p in a.items():
+            assert largest(p - b[name]) <= 0.2 * largest(b[name] - params[name]) + 1e-12
+        before = a
+    assert any(largest(before[name] - params[name]) > 0 for name in params)
+
+
+@pytest.mark.parametrize("name", ["kellerjordan.Muon", "moonlight.Muon"])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_muon_by_others_sources(name, nesterov):
+    """With an average as Jordan's file keeps it, or heavy ball as Moonlight's; both add eps to the norm."""
+    params, grads = tensors(shapes=MATRICES)
+    mine = ours(
+        Muon(**{**preset(name), "lr": 0.1, "momentum": 0.9, "weight_decay": 0.2, "nesterov": nesterov}), params, grads
+    )
+    heavy = name == "moonlight.Muon"
+
+    def theirs():
+        weights, buffers = dict(params), dict.fromkeys(params, 0.0)
+        for g in grads:
+            for key, p in weights.items():
+                buffers[key] = 0.9 * buffers[key] + (1 if heavy else 0.1) * g[key]
+                u = buffers[key] if not nesterov else (1 if heavy else 0.1) * g[key] + 0.9 * buffers[key]
+                rows, columns = p.shape
+                scale = 0.2 * max(rows, columns) ** 0.5 if heavy else max(1, rows / columns) ** 0.5
+                x = u / (np.linalg.norm(u) + 1e-7)
+                for _ in range(5):
+                    s = x @ x.T
+                    x = 3.4445 * x + (-4.7750 * s + 2.0315 * s @ s) @ x
+                weights[key] = p - 0.1 * 0.2 * p - 0.1 * scale * x
+            yield dict(weights)
+
+    assert_same(mine, theirs(), params, 1e-5)

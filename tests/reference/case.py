@@ -58,6 +58,7 @@ class Case:
         jumps: Whether a step jumps where a number changes its sign.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
+        magnifies: By how much more than other optimizers it magnifies rounding to float32.
         shows_with: By option, or (option, value), options beside which it shows, where it does not show alone.
     """
 
@@ -73,4 +74,5 @@ class Case:
     jumps: bool = False
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02
+    magnifies: float = 1.0
     shows_with: dict[Any, Options] = field(default_factory=dict)

@@ -22,12 +22,13 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from layerwise.contrib.records import rows_of
 from layerwise.torch import AdamW, Lamb, Mixed, monitor
 
-ROUNDS = {FRONT_OF[case.name]: case.exchanges() for case in CASES}
+ADDING = [case for case in CASES if not case.hyper().of_matrices]  # whose messages are sums alone
+ROUNDS = {FRONT_OF[case.name]: case.exchanges() for case in ADDING}
 # Those that ranks meet in where tensors are cut along their first dimension.
 ACROSS, ACROSS_VECTORS, ACROSS_STACKS = (
-    {FRONT_OF[case.name]: max(1, case.rounds_across(shape)) for case in CASES} for shape in ((3, 2), (3,), (2, 3, 4))
+    {FRONT_OF[case.name]: max(1, case.rounds_across(shape)) for case in ADDING} for shape in ((3, 2), (3,), (2, 3, 4))
 )
-ASKS = {FRONT_OF[case.name]: case.rounds > 0 for case in CASES}
+ASKS = {FRONT_OF[case.name]: case.rounds > 0 for case in ADDING}
 BUCKETS, OF_VECTORS, OF_STACKS = 5, 1, 1  # of 40 elements, a third of the model's; of these, those of nothing else
 fronts = pytest.mark.parametrize("front", ROUNDS)
 ALL_REDUCE = {"allreduce_", "all_reduce", "all_reduce_"}

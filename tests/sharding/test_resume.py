@@ -168,6 +168,7 @@ def test_another_layout_goes_on_with_the_same_numbers(ranks, saved, front, here,
 
 
 @fronts
+@pytest.mark.needs("reproducible")
 @pytest.mark.thinned(1, 3)
 @pytest.mark.parametrize("there", ["fsdp on 2", pytest.param("fsdp on 1", marks=pytest.mark.slow)])
 def test_others_go_on_bit_for_bit_where_sums_are_reproducible(ranks, saved, front, there):

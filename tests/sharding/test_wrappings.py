@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sharding.cells import DOUBLE, TOLERANCE
+from sharding.cells import DOUBLE, tolerance_of
 from sharding.models import FRONTS, Blend, Small, close, named
 from sharding.releasing import Branching
 from sharding.wrappings import WRAPPINGS, batches, fsdp1, gathered, optimizer_of
@@ -45,7 +45,7 @@ def check(ranks: Any, front: Any, wrapping: str, dtype: torch.dtype, zero: bool 
         for name, p in named(model).items():
             p.grad = torch.tensor(one[name]).to(dtype)
         opt.step()
-    close(weights, gathered(model, lambda p: p), TOLERANCE[dtype], wrapping)
+    close(weights, gathered(model, lambda p: p), tolerance_of(front, dtype), wrapping)
     for other, _ in others:
         close(other, weights, 0.0)
 

@@ -212,6 +212,55 @@ def test_others_than_matrices_may_have_a_rule_of_their_own():
     assert table["up.bias"] == ["none", "no", "AdamW"]
 
 
+class Hidden(nn.Module):
+    """Hidden matrices beside all that Muon is not for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.up, self.down = nn.Embedding(7, 4), nn.Linear(4, 6), nn.Linear(6, 4)
+        self.norm, self.gain = nn.LayerNorm(4), nn.Parameter(torch.ones(4))
+        self.head = nn.Linear(4, 7)
+
+
+def test_muon_has_the_hidden_matrices():
+    groups = param_groups(Hidden(), rule="muon", lr=0.02, others={"rule": "adamw", "lr": 3e-4})
+    rules = {name: one["rule"] for one in groups for name, _ in one["params"]}
+    assert {name for name, rule in rules.items() if rule == "Muon"} == {"up.weight", "down.weight"}
+    assert {rule for name, rule in rules.items() if name not in ("up.weight", "down.weight")} == {"AdamW"}
+    said = param_groups(Hidden(), rule="muon", others="adamw", other_params=[1, "embedding"])
+    assert {name for name, _ in said[0]["params"]} == {"up.weight", "down.weight", "head.weight"}
+    exempt_head = param_groups(Hidden(), no_decay=["head"])
+    assert {name for one in exempt_head if one.get("weight_decay") == 0 for name, _ in one["params"]} == {
+        "head.weight",
+        "head.bias",
+    }
+
+
+def test_one_norm_clips_what_muon_steps_and_the_others():
+    """Muon alone would not notice: its step does not depend on the length of a gradient, but AdamW's eps does here."""
+    torch.manual_seed(0)
+    model, options = (
+        Hidden().double(),
+        {"rule": "muon", "lr": 0.02, "others": {"rule": "adamw", "lr": 3e-4, "eps": 0.1}},
+    )
+    opt = Mixed(param_groups(model, **options), max_grad_norm=0.5)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    grads = {name: torch.randn_like(p) for name, p in model.named_parameters()}
+    norm = torch.stack([g.norm() for g in grads.values()]).norm()
+    for name, p in model.named_parameters():
+        p.grad = grads[name].clone()
+    opt.step()
+    for name, p in model.named_parameters():
+        if name in ("up.weight", "down.weight"):
+            assert not torch.equal(p, before[name])
+            continue
+        g = grads[name] * (0.5 / norm)
+        decay = 0.01 if p.ndim > 1 or name == "gain" else 0.0
+        torch.testing.assert_close(
+            p, before[name] * (1 - 3e-4 * decay) - 3e-4 * g / (g.abs() + 0.1), rtol=0, atol=1e-14
+        )
+
+
 def test_which_are_others_may_be_said():
     options = {"rule": "lars", "others": "sgd", "other_params": ["norm.*"], "no_adapt": ["bias", "norm"], "lr": 0.1}
     groups = param_groups(Model(), **options)

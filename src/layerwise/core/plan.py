@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 Shape = tuple[int, ...]
+Region = tuple[Any, ...]  # an index of each dimension of a piece
+Places = tuple[int, ...]  # of a rank along axes
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,20 @@ class Box:
     origin: Shape
     size: Shape
 
+    @property
+    def region(self) -> Region:
+        return tuple(slice(at, at + n) for at, n in zip(self.origin, self.size, strict=True))
+
     def of(self, piece: Any, size: Shape) -> Any:
         """Return the part of a piece that this is, or the part of this size of a statistic of the piece."""
         each = zip(self.origin, size, piece.shape, strict=True)
         # A statistic has size 1 where it was summed, and there a single entry for all boxes.
         return piece[tuple(slice(at, at + n) if whole > 1 else slice(0, n) for at, n, whole in each)]
+
+
+def _all_of_it(places: Places) -> list[Region]:
+    """Return what a rank has of a piece that is whole."""
+    return [(...,)]
 
 
 @dataclass(frozen=True)
@@ -70,6 +81,7 @@ class Held:
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state that lies otherwise
     box: Box | None = None  # where several parts of a piece may lie on one rank,
     spread: Any = None  # and then the tensor with what each rank holds of it
+    regions: Callable[[Places], list[Region]] = field(default=_all_of_it, compare=False)  # of the piece, by rank
 
     def view(self, array: Array, key: str = "") -> Array:
         """Return the part of an array that lies as the tensor does here, or of the state of this name."""

@@ -1,12 +1,11 @@
 """Drivers answer a rule's requests: `local` for whole tensors, `in_rounds` if other ranks hold parts of them."""
 
-from layerwise.drive.parts import Bucket, Others, TensorRequest, in_rounds
+from layerwise.drive.parts import Bucket, Others, TensorRequest, ToBring, in_rounds
 from layerwise.drive.requests import (
     MEANS,
     PLAIN,
     Answer,
     PartialSum,
-    Request,
     Run,
     beside,
     dims_of,
@@ -15,6 +14,7 @@ from layerwise.drive.requests import (
     partial_sum,
 )
 from layerwise.drive.whole import local
+from layerwise.rules.asks import Request
 
 __all__ = [
     "MEANS",
@@ -26,6 +26,7 @@ __all__ = [
     "Request",
     "Run",
     "TensorRequest",
+    "ToBring",
     "beside",
     "dims_of",
     "in_rounds",

@@ -11,7 +11,6 @@ from layerwise.drive.requests import (
     Answer,
     Dims,
     PartialSum,
-    Request,
     Run,
     answer_of,
     next_requests,
@@ -19,7 +18,7 @@ from layerwise.drive.requests import (
     sum_in_digits,
     sum_of_squares,
 )
-from layerwise.rules.asks import Array, ModelSum
+from layerwise.rules.asks import Array, ModelSum, Request
 
 Runs = Mapping[Dims, Run]  # by their jobs
 
@@ -33,6 +32,14 @@ class TensorRequest(NamedTuple):
     length: int  # how many numbers its total has, with all their digits
     digits: int = 1  # of each number, where sums are exact: the first of all, then the second
     once: Dims = ()  # along these, parts have the same numbers, which count once
+
+
+class ToBring(NamedTuple):
+    """What is asked of a whole tensor: a job with a part of it, that part, and the work on the whole."""
+
+    job: int
+    part: Array
+    work: Callable[[Array], Array]
 
 
 class Others(Protocol):
@@ -59,6 +66,13 @@ class Others(Protocol):
         """
         totals = self.add_up(requests, sums)
         return lambda: totals
+
+    def bring(self, wholes: Sequence[ToBring]) -> Sequence[Array]:
+        """Return what the works make of whole tensors: of each, the part that was handed over. Here that is all of it.
+
+        All ranks with parts of a tensor come here after the same message, each with all of its jobs of the tensor.
+        """
+        return [one.work(one.part) for one in wholes]
 
 
 class Bucket(NamedTuple):
@@ -94,7 +108,7 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
         if begun < len(buckets) and (not line or held + buckets[begun].size <= room):
             waiting = {run.jobs: _advance(xp, run, model_sums.get(run.jobs)) for run in buckets[begun].runs}
             if begun == 0 and not model_sums and not any(waiting.values()):
-                others.add_up([], xp.asarray([], dtype=xp.float64))
+                others.add_up([], _joined(xp, []))
             line.append(_sent(xp, begun, buckets[begun], waiting, others))
             begun, held = begun + 1, held + buckets[begun].size
             continue
@@ -149,9 +163,12 @@ def _on_their_way(
     xp: Any, runs: Runs, partials: Mapping[Dims, Sequence[PartialSum]], others: Others
 ) -> Callable[[], dict[Dims, Answer]]:
     """Send partial sums whose totals other ranks complete, and return a generator that waits for the answers."""
-    places, rows = [], []
+    places, rows, wholes = [], [], dict[tuple[int, int], ToBring]()
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
+            if one.work is not None:
+                wholes[jobs[0], k] = ToBring(jobs[0], one.sum, one.work)
+                continue
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
                 digits = 1 if one.exact is None else one.exact.window.digits
@@ -159,18 +176,30 @@ def _on_their_way(
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
     lengths = [rows[i][0].length for i in order]
-    totals = others.send([rows[i][0] for i in order], xp.concat([rows[i][1] for i in order]))
+    totals = others.send([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
 
     def answers() -> dict[Dims, Answer]:
         numbers, starts = totals(), accumulate(lengths, initial=0)
         each = zip(order, starts, lengths, strict=False)
         found = {places[i]: numbers[start : start + length] for i, start, length in each}
+        made = (
+            dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]), strict=True))
+            if wholes
+            else {}
+        )
         return {
-            jobs: tuple(_answer(xp, runs[jobs], one, [found[job, k] for job in jobs]) for k, one in enumerate(sums))
+            jobs: tuple(
+                made[jobs[0], k] if one.work else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
+                for k, one in enumerate(sums)
+            )
             for jobs, sums in partials.items()
         }
 
     return answers
+
+
+def _joined(xp: Any, rows: Sequence[Array]) -> Array:
+    return xp.concat(rows) if rows else xp.asarray([], dtype=xp.float64)
 
 
 def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:

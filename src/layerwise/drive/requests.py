@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.drive.digits import Exact
 from layerwise.drive.digits import added as digits_added
-from layerwise.rules.asks import Array, Asking, Keep, Mean, MeanSquare, ModelSum, Scalar, Squares, Sum
+from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Scalar, Sum, Whole
+from layerwise.rules.matrices import gram
 from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
-Request = Sum | Mean | Squares | MeanSquare | ModelSum
 Requests = tuple[Request, ...]
 Answer = tuple[Array, ...]
 PLAIN = (Sum, Mean)  # of terms as they are; all others are of their squares
@@ -38,6 +38,7 @@ class PartialSum(NamedTuple):
     sum: Array
     exact: Exact | None = None  # where the sum is in digits, along a first dimension: how they make a number
     once: Dims = ()
+    work: Callable[[Array], Array] | None = None  # to be done on the sum of parts that are brought together
 
 
 def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
@@ -52,6 +53,10 @@ def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
     """Return the dimensions of the tensor that a request runs over."""
     if isinstance(request, ModelSum):
         return tuple(range(ndim))
+    if isinstance(request, Gram):
+        return request.summed
+    if isinstance(request, Whole):
+        return ()
     named: Dims | None = getattr(request, "dims", None)
     return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
 
@@ -65,6 +70,8 @@ def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
     """Sum the local terms of a request over these dimensions."""
     if isinstance(request, PLAIN):
         return _summed(xp, request.terms, dims)
+    if isinstance(request, Gram):
+        return gram(xp, *request)
     squares = sum_of_squares(xp, request.terms, dims)
     # Tensors of any number of dimensions add to it.
     return xp.reshape(squares, ()) if isinstance(request, ModelSum) else squares
@@ -77,10 +84,12 @@ def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...
 
 def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     dims = dims_of(request, len(run.shape), run.block_dims)
+    if isinstance(request, Whole):
+        return PartialSum(Whole, dims, request.terms, work=request.work)
     if hasattr(xp, "digits"):
         return sum_in_digits(xp, request, dims)
     here = partial_sum(xp, request, dims)
-    number = _number(xp, here) if len(dims) == len(run.shape) else here
+    number = _number(xp, here) if len(dims) == len(run.shape) and not isinstance(request, Gram) else here
     return PartialSum(type(request), dims, number, once=once_of(request))
 
 
@@ -114,6 +123,8 @@ def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:
 
 def answer_of(xp: Any, run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
+    if partial.work is not None:
+        return partial.work(total)
     if partial.exact is not None:
         total = xp.total(total, partial.exact)
     return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total

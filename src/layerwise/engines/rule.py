@@ -160,7 +160,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        alone = is_grouped(job.storage) or isinstance(job.cut, PartOf)
+        alone = is_grouped(job.storage) or isinstance(job.cut, PartOf) or job.h.of_matrices
         if engine.stack_size and _size(job) <= engine.stack_size and not alone:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (
@@ -204,7 +204,7 @@ def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats
 def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
     """Return a dimension, and the slices along it that a tensor is taken in; groups stay whole."""
     shape = tuple(job.p.shape)
-    wanted = -(-prod(shape) // slice_size) if slice_size else 1
+    wanted = -(-prod(shape) // slice_size) if slice_size and not job.h.of_matrices else 1
     if wanted <= 1:
         return 0, [slice(None)]
     dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))

@@ -16,7 +16,7 @@ from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, Wanted, completed, first_column, measured
 from layerwise.jax._recompute import Namespace, Running
 from layerwise.jax._unread import Unread
-from layerwise.rules.asks import Asking, ModelSum, Now, Stepped
+from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Whole
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -72,7 +72,8 @@ class Task:
 
     def is_large(self) -> bool:
         """Return True if intermediate results are to be computed again rather than kept."""
-        return prod(self.shape) >= LARGE and jax.default_backend() == "cpu" and self.is_traced()
+        large = prod(self.shape) >= LARGE and not self.h.of_matrices  # products are dear, and read their arrays anyway
+        return large and jax.default_backend() == "cpu" and self.is_traced()
 
 
 Place = tuple[int, int]  # a task, and one of its requests
@@ -113,7 +114,9 @@ def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Rou
     for i, own in requests.items():
         found = rules[i].again(own, range(len(own))) if rules[i].recomputes else dict(enumerate(own))
         for k, request in found.items():
-            if isinstance(request, PLAIN):
+            if isinstance(request, Whole):
+                sums[i, k] = _of_whole(tasks[i], request)
+            elif isinstance(request, (*PLAIN, Gram)):
                 sums[i, k] = partial_sum(jnp, request, tasks[i].dims_of(request))
             elif rules[i].recomputes:
                 wanted = _wanted(tasks[i], request)
@@ -125,6 +128,19 @@ def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Rou
         terms = [requests[i][k].terms for i, k in places]
         sums |= zip(places, measured(terms, [_wanted(tasks[i], requests[i][k]) for i, k in places]), strict=True)
     return sums
+
+
+def _of_whole(task: Task, request: Whole) -> Any:
+    """Return what a request's work makes of the whole tensor, and of that what is here: each device does it."""
+    cuts = [(d, axes) for d, axes in enumerate(task.cut.dims or ()) if axes and d not in task.block_dims]
+    x = request.terms
+    for d, axes in cuts:
+        x = jax.lax.all_gather(x, axes, axis=d, tiled=True)
+    x = request.work(x)
+    for d, axes in cuts:
+        n = request.terms.shape[d]
+        x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * n, n, d)
+    return x
 
 
 def _wanted(task: Task, request: Any) -> Wanted:

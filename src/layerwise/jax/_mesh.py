@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import jax
@@ -12,7 +13,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.jax import _trees
 from layerwise.jax._drive import WHOLE, Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
-from layerwise.layout import Layout, Piece
+from layerwise.layout import Layout, Piece, divided
 from layerwise.rules.asks import Shape
 
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
@@ -72,17 +73,18 @@ def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
 
 def whole_shape(shape: Shape, cut: Cut) -> Shape:
     """Return the shape of a tensor, given the shape of its shard."""
-    sizes = [1] * len(shape)
-    for d, axes in enumerate(cut.dims or ()):
-        for axis in axes:
-            sizes[d] *= size(axis)
-    return tuple(n * k for n, k in zip(shape, sizes, strict=True))
+    return tuple(n * k for n, k in zip(shape, _parts(shape, cut), strict=True))
+
+
+def _parts(shape: Shape, cut: Cut) -> Shape:
+    """Return the number of parts along each dimension of a tensor."""
+    return tuple(prod(map(size, axes)) for axes in cut.dims or ((),) * len(shape))
 
 
 def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
     """Return the layout of a shard, with the settings that were fitted to the whole tensor."""
     pieces = []
-    for piece in layout.pieces:
+    for piece in divided(layout, _parts(shape, cut), by_one=False).pieces:
         part = piece.part
         if part is not None and not part.drop and cut.dims is not None and cut.dims[part.axis]:
             raise ParameterError(

@@ -24,6 +24,7 @@ from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import lion as lion_rule
+from layerwise.rules import muon as muon_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -40,6 +41,7 @@ __all__ = [
     "LansState",
     "LarsState",
     "LionState",
+    "MuonState",
     "NovoGradState",
     "SGDState",
     "ScaleSGDState",
@@ -54,6 +56,7 @@ __all__ = [
     "lans",
     "lars",
     "lion",
+    "muon",
     "novograd",
     "scalesgd",
     "sgd",
@@ -896,6 +899,90 @@ def lion(
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
     return make(lion_rule, lion_rule.Lion, LionState, locals())
+
+
+class MuonState(NamedTuple):
+    """State of `muon`, under optax's names.
+
+    Its trees are like the parameters'; None stands for what is not kept.
+
+    Attributes:
+        count: The number of steps taken, an int32 that stays at its largest value.
+        mu: A tree, called `momentum_buffer` in the other APIs.
+        stats: The measurements of the last step, a tree of dicts; None unless stats=True.
+    """
+
+    count: Any
+    mu: Any
+    stats: Any = None
+
+
+@explained
+def muon(
+    learning_rate: Rate,
+    momentum: Number = 0.95,
+    weight_decay: Rate = 0.0,
+    *,
+    mask: ByLeaf = None,
+    nesterov: bool | Literal["corrected"] = True,
+    scale: Literal["original", "match_rms_adamw"] | Number = "original",
+    ns_coefficients: Any = "jordan",
+    ns_steps: int = 5,
+    eps: Number = 1e-07,
+    dims: Any = "first",
+    mu_dtype: Any = None,
+    max_grad_norm: Number | None = None,
+    max_grad_norm_per_tensor: Number | None = None,
+    max_grad_value: Number | Bounds | None = None,
+    maximize: bool = False,
+    blocks: ByLeaf = None,
+    master_weights: bool | Literal["split", "split24"] = False,
+    rounding: Literal["nearest", "stochastic"] | None = None,
+    state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+    seed: int | None = None,
+    stats: bool = False,
+    axis_name: str | tuple[str, ...] | None = None,
+    specs: ByLeaf = None,
+) -> GradientTransformationExtraArgs:
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Of the documentation, the page "Muon" has the formula with every option, and the page "JAX API" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
+            returns one.
+        nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
+            ("corrected"), or not (False).
+        scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
+            columns) ("match_rms_adamw"), or another number than 0.2.
+        ns_coefficients: Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated:
+            "jordan" for (3.4445, -4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.
+        ns_steps: Number of iterations that bring singular values to about 1.
+        eps: Lower bound of the norm that the momentum is divided by.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        mu_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within leaves, in the same form as the masks; each is a layer.
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, a constant of the traced step; None is 0.
+        stats: Store the measurements of each step in the state, for `layerwise.jax.stats`.
+        axis_name: Under shard_map, the mesh axes that shard parameters.
+        specs: Under shard_map, the sharded dimensions of each parameter.
+    """
+    return make(muon_rule, muon_rule.Muon, MuonState, locals())
 
 
 class NovoGradState(NamedTuple):

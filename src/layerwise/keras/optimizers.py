@@ -22,6 +22,7 @@ from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import lion as lion_rule
+from layerwise.rules import muon as muon_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -41,6 +42,7 @@ __all__ = [
     "Lans",
     "Lars",
     "Lion",
+    "Muon",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -667,6 +669,71 @@ class Lion(Optimizer):
         maximize: bool = False,
         beta_1: float | None = None,
         beta_2: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Of the documentation, the page "Muon" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
+            ("corrected"), or not (False).
+        scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
+            columns) ("match_rms_adamw"), or another number than 0.2.
+        ns_coefficients: Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated:
+            "jordan" for (3.4445, -4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.
+        ns_steps: Number of iterations that bring singular values to about 1.
+        eps: Lower bound of the norm that the momentum is divided by.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        maximize: Maximize the objective: negate the gradient first.
+        epsilon: Keras's name for `eps`.
+        clipnorm: Scale each variable's gradient down to at most this norm.
+        clipvalue: Clip every element of the gradient to [-c, c].
+        global_clipnorm: Scale all gradients down to at most this common norm.
+        use_ema: Keep a moving average of the weights.
+        ema_momentum: Decay rate of that average.
+        ema_overwrite_frequency: Put the average in the weights every so many steps.
+        loss_scale_factor: What the loss was multiplied with, and gradients are not.
+        gradient_accumulation_steps: Step with the mean gradient of so many batches.
+        name: The name of the optimizer and its variables.
+    """
+
+    _rule, _hyper = muon_rule, muon_rule.Muon
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: Rate = 0.02,
+        momentum: float = 0.95,
+        weight_decay: float | None = 0.0,
+        *,
+        nesterov: bool | Literal["corrected"] = True,
+        scale: Literal["original", "match_rms_adamw"] | float = "original",
+        ns_coefficients: Any = "jordan",
+        ns_steps: int = 5,
+        eps: float = 1e-07,
+        dims: Any = "first",
+        momentum_dtype: Any = None,
+        maximize: bool = False,
+        epsilon: float | None = None,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

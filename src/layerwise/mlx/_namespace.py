@@ -38,9 +38,9 @@ class Functions(Namespace):
         """Return y, and 0 where `a` is: rates are arrays, of which nobody knows before a step that they are 0."""
         return mx.where(a == 0, mx.zeros_like(y), y) if isinstance(a, mx.array) else y
 
-    def reshape(self, squares: Scaled, shape: tuple[int, ...]) -> Norm:
-        """Return a tensor's sum of squares in the shape of all tensors'."""
-        return Norm(*(mx.reshape(one, shape) for one in squares))
+    def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return an array, or a tensor's sum of squares in the shape of all tensors'."""
+        return Norm(*(mx.reshape(one, shape) for one in x)) if isinstance(x, Scaled) else mx.reshape(x, shape)
 
 
 FUNCTIONS = Functions(mx)

@@ -20,6 +20,7 @@ from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import lion as lion_rule
+from layerwise.rules import muon as muon_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -39,6 +40,7 @@ __all__ = [
     "Lans",
     "Lars",
     "Lion",
+    "Muon",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -522,6 +524,58 @@ class Lion(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Of the documentation, the page "Muon" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate. It may be a function of the step.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ. It may be a function of the step.
+        nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
+            ("corrected"), or not (False).
+        scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
+            columns) ("match_rms_adamw"), or another number than 0.2.
+        ns_coefficients: Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated:
+            "jordan" for (3.4445, -4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.
+        ns_steps: Number of iterations that bring singular values to about 1.
+        eps: Lower bound of the norm that the momentum is divided by.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+    """
+
+    _rule, _hyper = muon_rule, muon_rule.Muon
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: Rate = 0.02,
+        momentum: float = 0.95,
+        weight_decay: Rate = 0.0,
+        *,
+        nesterov: bool | Literal["corrected"] = True,
+        scale: Literal["original", "match_rms_adamw"] | float = "original",
+        ns_coefficients: Any = "jordan",
+        ns_steps: int = 5,
+        eps: float = 1e-07,
+        dims: Any = "first",
+        momentum_dtype: Any = None,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -76,6 +76,7 @@ class Arrays(Whole):
         asarray=_asarray,
         concat=paddle.concat,
         reshape=paddle.reshape,
+        moveaxis=paddle.moveaxis,
         float64=paddle.float64,
         squares=_squares,
     )

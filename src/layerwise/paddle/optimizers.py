@@ -21,6 +21,7 @@ from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import lion as lion_rule
+from layerwise.rules import muon as muon_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -43,6 +44,7 @@ __all__ = [
     "Lans",
     "Lars",
     "Lion",
+    "Muon",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -696,6 +698,76 @@ class Lion(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        parameters: Any = None,
+        grad_clip: GradientClipBase | None = None,
+        exclude_from_weight_decay_fn: Callable[[Tensor], bool] | None = None,
+        multi_precision: bool = False,
+        name: str | None = None,
+        blocks: BlocksByName | None = None,
+        skip_nonfinite: bool = False,
+        engine: str | None = None,
+    ) -> None:
+        super().__init__(locals())
+
+
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Of the documentation, the page "Muon" has the formula with every option, and the page "NumPy, MLX, Keras,
+    Paddle" is the guide.
+
+    Args:
+        learning_rate: Learning rate.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
+            ("corrected"), or not (False).
+        scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
+            columns) ("match_rms_adamw"), or another number than 0.2.
+        ns_coefficients: Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated:
+            "jordan" for (3.4445, -4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.
+        ns_steps: Number of iterations that bring singular values to about 1.
+        epsilon: Lower bound of the norm that the momentum is divided by.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        parameters: Parameters, or groups of them: dicts with "params" and options of their own.
+        grad_clip: How gradients are clipped; a group may have its own, as in Paddle.
+        exclude_from_weight_decay_fn: A function of a parameter that returns True where there is to be no weight
+            decay.
+        multi_precision: Hold a float32 copy of float16 and bfloat16 parameters.
+        name: A word that the names of the state contain, as in Paddle.
+        blocks: What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*':
+            3}.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        engine: Engine to use: "rule" uses Paddle's operations, and None takes the fastest.
+    """
+
+    _rule, _hyper = muon_rule, muon_rule.Muon
+
+    @explained
+    def __init__(
+        self,
+        learning_rate: float | LRScheduler = 0.02,
+        *,
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        nesterov: bool | Literal["corrected"] = True,
+        scale: Literal["original", "match_rms_adamw"] | float = "original",
+        ns_coefficients: Any = "jordan",
+        ns_steps: int = 5,
+        epsilon: float = 1e-07,
+        dims: Any = "first",
+        momentum_dtype: Any = None,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 Array = Any  # of whichever namespace the rule is given
@@ -55,6 +55,27 @@ class MeanSquare(NamedTuple):
     terms: Array
 
 
+class Gram(NamedTuple):
+    """The matrix x·xᵀ, where x are the `terms` as a matrix of the dimensions `kept` by those `summed`.
+
+    Of each entry along further dimensions there is one. It is a sum over the dimensions `summed` of the tensor.
+    """
+
+    terms: Array
+    kept: Shape
+    summed: Shape
+
+
+class Whole(NamedTuple):
+    """What `work` makes of the whole tensor `terms`: an array of its shape, of which each part has its own back.
+
+    Who does the work is the driver's to decide: one of those with a part, or all of them.
+    """
+
+    terms: Array
+    work: Callable[[Array], Array]
+
+
 class Keep(NamedTuple):
     """State that is final before the step is. The answer is that state, in the place that stores it from now on.
 
@@ -86,4 +107,5 @@ class Stepped(NamedTuple):
     stats: dict[str, Array]  # its answers and what it made of them, per tensor or block
 
 
-Asking = Generator[tuple[Sum | Mean | Squares | MeanSquare | ModelSum, ...] | Keep, Any, T]
+Request = Sum | Mean | Squares | MeanSquare | ModelSum | Gram | Whole
+Asking = Generator[tuple[Request, ...] | Keep, Any, T]

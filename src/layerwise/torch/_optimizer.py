@@ -26,7 +26,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes, _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
-from layerwise.torch.step._engines import check_device, engine_name
+from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._settings import (
@@ -158,6 +158,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         check_rates_captured(group)
         if setup.offload:
             check_offloaded(group)
+        check_rule(setup.engine, groups.settings(group))
         for p, name in stepper_of(self).members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)

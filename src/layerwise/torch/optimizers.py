@@ -23,6 +23,7 @@ from layerwise.rules import lamb as lamb_rule
 from layerwise.rules import lans as lans_rule
 from layerwise.rules import lars as lars_rule
 from layerwise.rules import lion as lion_rule
+from layerwise.rules import muon as muon_rule
 from layerwise.rules import novograd as novograd_rule
 from layerwise.rules import scalesgd as scalesgd_rule
 from layerwise.rules import sgd as sgd_rule
@@ -47,6 +48,7 @@ __all__ = [
     "Lans",
     "Lars",
     "Lion",
+    "Muon",
     "NovoGrad",
     "ScaleSGD",
     "SinkGD",
@@ -805,6 +807,90 @@ class Lion(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         caution: bool = False,
+        max_grad_norm: float | None = None,
+        max_grad_norm_per_tensor: float | None = None,
+        max_grad_value: float | Bounds | None = None,
+        maximize: bool = False,
+        blocks: BlocksByName | None = None,
+        master_weights: bool | Literal["split", "split24"] = False,
+        rounding: Literal["nearest", "stochastic"] | None = None,
+        state_dtype: StateDtype | Mapping[str, StateDtype] | None = None,
+        seed: int = 0,
+        skip_nonfinite: bool = False,
+        model_group: ProcessGroup | None = None,
+        reproducible: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+        fused: bool | None = None,
+        offload: bool = False,
+    ) -> None:
+        super().__init__(params, locals())
+
+
+class Muon(Optimizer):
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Of the documentation, the page "Muon" has the formula with every option, and the page "PyTorch API" is the
+    guide.
+
+    Args:
+        params: Parameters, named parameters, or groups of them with options of their own.
+        lr: Learning rate.
+        momentum: Decay rate of the momentum buffer; 0 means no buffer.
+        weight_decay: Weight decay λ.
+        nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
+            ("corrected"), or not (False).
+        scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
+            columns) ("match_rms_adamw"), or another number than 0.2.
+        ns_coefficients: Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated:
+            "jordan" for (3.4445, -4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.
+        ns_steps: Number of iterations that bring singular values to about 1.
+        eps: Lower bound of the norm that the momentum is divided by.
+        dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
+            dimensions or groups of them, or none (False), which treats the tensor as a single row.
+        momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
+        max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
+        max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
+            this off.
+        maximize: Maximize the objective: negate the gradient first.
+        blocks: Blocks within parameters, by name or pattern, such as {'*.qkv.weight': 3}; each counts as a layer.
+            Needs named_parameters().
+        master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
+            ("split") or 8 bits ("split24") that each weight lacks.
+        rounding: Rounding of 16-bit weights and state. None is "nearest" for weights, except "split24", and
+            "stochastic" for these and for state stored in bfloat16 or 8 bits by `state_dtype` or a checkpoint.
+        state_dtype: Storage of the state: "float32", "bfloat16" or "int8" (8 bits in groups of 64), or a mapping
+            from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
+        seed: The seed of stochastic rounding, the same on all processes.
+        skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
+        model_group: Processes that hold other tensors of the same model, as in a pipeline; they clip and skip
+            together.
+        reproducible: Sum exactly, so that a step gives the same bits for any number of processes and any sharding.
+        differentiable: Let autograd differentiate through the step, as in torch.optim.
+        capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
+        fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
+            available.
+        offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
+    """
+
+    _rule, _hyper = muon_rule, muon_rule.Muon
+
+    @explained
+    def __init__(
+        self,
+        params: Any,
+        lr: Rate = 0.02,
+        momentum: float = 0.95,
+        weight_decay: Rate = 0.0,
+        *,
+        nesterov: bool | Literal["corrected"] = True,
+        scale: Literal["original", "match_rms_adamw"] | float = "original",
+        ns_coefficients: Any = "jordan",
+        ns_steps: int = 5,
+        eps: float = 1e-07,
+        dims: Any = "first",
+        momentum_dtype: Any = None,
         max_grad_norm: float | None = None,
         max_grad_norm_per_tensor: float | None = None,
         max_grad_value: float | Bounds | None = None,

@@ -126,12 +126,28 @@ class Cut:
 
     def local_indices(self, dim: int, n: int) -> list[int]:
         """Return the indices along a dimension that this rank holds."""
-        from torch.distributed.tensor import Replicate, distribute_tensor
+        return self._indices(self.mesh.get_coordinate(), dim, n)
 
-        placements = [_moved_to_first(x) if getattr(x, "dim", None) == dim else Replicate() for x in self.placements]
-        indices = torch.arange(n, device=self.mesh.device_type)
-        found: list[int] = local(distribute_tensor(indices, self.mesh, placements, src_data_rank=None)).tolist()
-        return found
+    def indices(self, places: Sequence[int], dim: int, n: int) -> list[int]:
+        """Return the same of the rank at these places along the axes."""
+        at, each = list(self.mesh.get_coordinate()), iter(places)
+        for i, x in enumerate(self.placements):
+            if not x.is_replicate() and self.mesh.size(i) > 1:
+                at[i] = next(each)
+        return self._indices(at, dim, n)
+
+    def _indices(self, coordinate: Sequence[int], dim: int, n: int) -> list[int]:
+        found = torch.arange(n)
+        for i, x in enumerate(self.placements):
+            if getattr(x, "dim", None) == dim:
+                split: Any = _moved_to_first(x)
+                parts, _ = split._split_tensor(found, self.mesh.size(i), with_padding=False, contiguous=False)
+                found = parts[coordinate[i]]
+        return cast("list[int]", found.tolist())
+
+    def parts_along(self, ndim: int) -> Shape:
+        """Return the number of parts along each dimension of the tensor."""
+        return tuple(prod(len(axis.ranks) for axis, d in self.axes if d == dim) for dim in range(ndim))
 
 
 def _dim(placement: Any) -> int:

@@ -8,15 +8,18 @@ So every rank that holds a part of a row has that row's number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
-from layerwise.core.plan import Held, Place, Plan
+import torch
+
+from layerwise.core.plan import Held, Place, Places, Plan, Region
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
 from layerwise.torch.sharding._cuts import Cut
 from layerwise.torch.sharding._flat import Flat
-from layerwise.torch.sharding._stretches import boxes_of, nothing, seen
+from layerwise.torch.sharding._stretches import Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
 
@@ -42,7 +45,23 @@ def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) 
         blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
-    return Held(piece, number, 0, axes, piece.shape, cut.parts, blocks, place, places)
+    where = axes, piece.shape, cut.parts, blocks, place, places
+    return Held(piece, number, 0, *where, regions=partial(_regions_of_cut, piece, cut, tuple(d for _, d in axes)))
+
+
+def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places) -> list[Region]:
+    """Return what the rank at these places along the axes, which cut these dimensions of a piece, has of it."""
+    part, each = piece.part, list[Sequence[int]](range(n) for n in piece.shape)
+    for (_, d), dim in zip(cut.axes, own, strict=True):
+        if part is not None and part.one is not None and d == part.axis:
+            _, start, end, length = part.one
+            each[dim] = [i - start for i in cut.indices(places, d, length) if start <= i < end]
+        else:
+            each[dim] = cut.indices(places, d, piece.shape[dim])
+    runs = [range(some[0], some[0] + len(some)) if some else range(0) for some in each]
+    if all(list(some) == list(run) for some, run in zip(each, runs, strict=True)):
+        return [tuple(slice(run.start, run.stop) for run in runs)]
+    return [torch.meshgrid(*(torch.tensor(some, dtype=torch.long) for some in each), indexing="ij")]
 
 
 def held_in_buffer(
@@ -58,8 +77,14 @@ def held_in_buffer(
                 starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
                 blocks = tuple(list(range(at, at + n)) for at, n in starts)
                 where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
-                found.append(Held(piece, number, i, *where, box, spread))
+                found.append(Held(piece, number, i, *where, box, spread, partial(_regions_of_boxes, piece, spread)))
     return tuple(found), lengths
+
+
+def _regions_of_boxes(piece: Piece, spread: Spread, places: Places) -> list[Region]:
+    """Return what the rank at this place of the group has of a piece."""
+    boxes = [box for stretch in spread.ranks[places[0]] for box, _ in boxes_of(piece, stretch)]
+    return [box.region for box in boxes]
 
 
 def _places(rule: Any, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, Place]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from layerwise.core.plan import Held
-from layerwise.drive import TensorRequest
+from layerwise.drive import TensorRequest, ToBring
 from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
 from layerwise.torch.sharding._totals import Round, Totals, numbers_of
+from layerwise.torch.sharding._whole import Route, brought, routes_of
 
 
 class Skips(NamedTuple):
@@ -36,6 +38,8 @@ class Peers:
     def __init__(self, agreement: Agreement, jobs: Sequence[Held], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
+        self._routes: dict[tuple[int, ...], list[Route]] = {}  # by the jobs with parts of the tensors
+        self._brings = False  # in this step
         self._stepper = ""
         self._alone = False  # whether the last step was taken, with its first message alone
         self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
@@ -45,7 +49,7 @@ class Peers:
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
-        self._number, self._agreeing = 0, None
+        self._number, self._brings, self._agreeing = 0, False, None
         self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()}, self._alone)
         self._alone = False
 
@@ -62,7 +66,7 @@ class Peers:
 
     def taken(self) -> None:
         """Note that the step has come to its end."""
-        self._alone = self._number == 1
+        self._alone = self._number == 1 and not self._brings
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
@@ -93,6 +97,33 @@ class Peers:
             return now.answered(sums)
 
         return totals
+
+    def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
+        """Return this process's parts of what the works make of whole tensors."""
+        self._agree()
+        if not self._brings:
+            self._brings = True
+            self._report = self._report._replace(alone=False)
+        found: list[Tensor] = [one.part for one in wholes]
+        for dtype in sorted({one.part.dtype for one in wholes}, key=str):
+            places = [i for i, one in enumerate(wholes) if one.part.dtype == dtype]
+            for i, made in zip(places, self._brought([wholes[i] for i in places]), strict=True):
+                found[i] = made
+        return found
+
+    def _brought(self, wholes: Sequence[ToBring]) -> Iterator[Tensor]:
+        """Yield the same of tensors of one dtype, of which this process may have several parts."""
+        numbers = numbers_of(self._jobs)
+        tensors = [list(some) for _, some in groupby(wholes, lambda one: numbers[one.job])]
+        firsts = tuple(some[0].job for some in tensors)
+        if firsts not in self._routes:
+            self._routes[firsts] = routes_of([self._jobs[job] for job in firsts], self._agreement.axes)
+        parts = [torch.cat([one.part.reshape(-1) for one in some]) for some in tensors]
+        works = [some[0].work for some in tensors]
+        made = brought(self._agreement.axes, self._routes[firsts], parts, works)
+        for some, own in zip(tensors, made, strict=True):
+            for one, x in zip(some, torch.split(own, [one.part.numel() for one in some]), strict=True):
+                yield x.view(one.part.shape)
 
     def _agree(self) -> None:
         """Wait for the first message, if it is on its way."""

@@ -9,6 +9,7 @@ from layerwise import checks
 from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
+from layerwise.hyper import Hyper
 from layerwise.torch.step import _tensors
 from layerwise.torch.step._exact import ReproducibleTensors
 from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
@@ -65,6 +66,13 @@ def check_device(engine: str | None, name: str, device: str) -> None:
         _check_fused(name, device)
     if engine == EXACT and device == "mps":
         raise EngineError(f"reproducible=True adds up in float64, but {name} is on {device}, which has none. Drop it.")
+
+
+def check_rule(engine: str | None, h: Hyper) -> None:
+    """Raise if the required engine cannot step by a rule."""
+    if engine == EXACT and h.of_matrices:
+        why = "Products of matrices are summed in an order that depends on where numbers lie. Drop it."
+        raise ContradictionError(sentence("reproducible", f"False for {h.optimizer}", True, why))
 
 
 def _check_fused(name: str, device: str) -> None:

@@ -16,7 +16,20 @@ from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
 from layerwise.torch.step._tensors import computing
 
-PLAIN = ("sqrt", "sum", "where", "clip", "ones_like", "expm1", "asarray", "concat", "reshape", "stack", "float64")
+PLAIN = (
+    "sqrt",
+    "sum",
+    "where",
+    "clip",
+    "ones_like",
+    "expm1",
+    "asarray",
+    "concat",
+    "reshape",
+    "moveaxis",
+    "stack",
+    "float64",
+)
 
 
 def held(a: Any, dtype: torch.dtype) -> Any:

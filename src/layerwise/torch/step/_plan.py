@@ -15,7 +15,7 @@ from layerwise.core.library import Library
 from layerwise.core.plan import fields_of
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
-from layerwise.layout import Kept, lay_out
+from layerwise.layout import Kept, divided, lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.torch.sharding._cuts import Cut, check_alike, cut_of, is_dtensor, local, placed
@@ -127,7 +127,9 @@ def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], B
     lies = cut_of(name, p)
     if not isinstance(lies, Flat):
         return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies)
-    members = tuple(_plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name)) for one in lies.spreads)
+    members = tuple(
+        _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
+    )
     held, lengths = held_in_buffer(rule, members, lies, lies.rank)
     keys = rule.State._fields
     there = {key for key in keys if any(one.state_shapes[key] is not None for one in members)}
@@ -139,9 +141,18 @@ def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], B
 
 
 def _plan_of_tensor(
-    rule: Any, shape: Shape, dtype: torch.dtype, h: Hyper, name: str, blocks: Blocks | None, cut: Cut | None = None
+    rule: Any,
+    shape: Shape,
+    dtype: torch.dtype,
+    h: Hyper,
+    name: str,
+    blocks: Blocks | None,
+    cut: Cut | None = None,
+    anywhere: bool = False,
 ) -> Plan:
     one_by_one = (lambda axis: False) if cut is None else cut.cuts
     layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
+    if cut is not None or anywhere:
+        layout = divided(layout, None if cut is None else cut.parts_along(len(shape)), by_one=True)
     shapes, kept, elementwise = fields_of(rule, layout, len(shape))
     return Plan(name, rule, h, shape, layout, held_of_cut(layout, kept, cut), shapes, kept, elementwise, dtype, cut)

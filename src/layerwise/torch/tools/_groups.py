@@ -16,10 +16,11 @@ from layerwise.torch.step._kinds import RULE, name_of
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Matcher = str | int | type[nn.Module] | Test
-"""A choice of parameters: "bias", "norm" or "embedding", a pattern of names, a number of dimensions (parameters of at
-most so many), a type of module, or a function of name, parameter and module."""
+"""A choice of parameters: "bias", "norm", "embedding" or "head", a pattern of names, a number of dimensions (parameters
+of at most so many), a type of module, or a function of name, parameter and module."""
 
 SMALL = ("bias", "norm")  # what the papers' recipes exempt
+NO_MATRICES = (1, "embedding", "head")  # what is left to others by rules of hidden matrices
 # Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
@@ -39,7 +40,7 @@ KINDS: dict[str, Test] = {
     "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
 }
 WAY_OUT = (
-    'Pass any of "bias", "norm", "embedding", a pattern such as "head.*", a module type, '
+    'Pass any of "bias", "norm", "embedding", "head", a pattern such as "head.*", a module type, '
     "a number of dimensions (parameters of at most so many), or a callable of (name, parameter, module)."
 )
 
@@ -71,16 +72,17 @@ def param_groups(
     no_adapt: Iterable[Matcher] = SMALL,
     rule: str | type | None = None,
     others: str | type | Mapping[str, Any] | None = None,
-    other_params: Iterable[Matcher] = (*SMALL, "embedding"),
+    other_params: Iterable[Matcher] | None = None,
     **options: Any,
 ) -> ParamGroups:
     """Return a model's trainable parameters in groups, in which biases and norms have neither decay nor a trust ratio.
 
     A parameter that several modules share is listed once, under its first name, and matches if any of them does.
-    Matchers are "bias", "norm" or "embedding", a pattern of names such as "head.*", a type of module, a number of
-    dimensions (parameters of at most so many), or a function of name, parameter and module. A pattern that matches no
-    parameter is an error, unless it is `layerwise.optional(pattern)`. "norm" goes by the names of classes, such as
+    Matchers are "bias", "norm", "embedding" or "head", a pattern of names such as "head.*", a type of module, a number
+    of dimensions (parameters of at most so many), or a function of name, parameter and module. A pattern that matches
+    no parameter is an error, unless it is `layerwise.optional(pattern)`. "norm" goes by the names of classes, such as
     LayerNorm and LlamaRMSNorm; a warning names parameters that it leaves out although their names contain "norm".
+    "head" is the last nn.Linear that the model has registered: print the groups to see which that is.
 
     Args:
         model: The model. Its parameters that require no gradient are left out.
@@ -89,7 +91,8 @@ def param_groups(
         rule: For `Mixed`: the rule of the parameters, by its name or class.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
             mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
-        other_params: Matchers of the parameters that `others` steps.
+        other_params: Matchers of the parameters that `others` steps. None is biases, norms and embeddings; beside
+            Muon, whose rule is of hidden matrices, all vectors, embeddings and the head.
         **options: Options of every group, such as lr=0.01; with `others`, those of the first rule alone, as is
             `no_adapt`.
     """
@@ -100,13 +103,14 @@ def param_groups(
         )
     first, second = _rules(rule, others, options)
     given = {"no_decay": no_decay, "no_adapt": no_adapt}
-    given["other_params"] = () if second is None else other_params
+    given["other_params"] = () if second is None else _usual(first) if other_params is None else other_params
     matchers = {argument: _listed(argument, one) for argument, one in given.items()}
-    tests = [_test(argument, one) for argument, one in matchers.items()]
+    kinds = {**KINDS, "head": _head_of(model)}
+    tests = [_test(argument, one, kinds) for argument, one in matchers.items()]
     places = _places(model)
     names = [name for found in places.values() for name, _ in found]
     for argument, ours in matchers.items():
-        check_matched(argument, [one for one in ours if isinstance(one, str) and one not in KINDS], names)
+        check_matched(argument, [one for one in ours if isinstance(one, str) and one not in kinds], names)
     _warn_of_norms(places, [test for ours, test in zip(matchers.values(), tests, strict=True) if "norm" in ours])
     groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
     for p, found in places.items():
@@ -165,20 +169,30 @@ def _rules(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[dict[str
     return {RULE: name_of(rule), **options}, {**own, RULE: name_of(own.get(RULE))}
 
 
+def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
+    """Return matchers of what is usually left to others by the rule of these groups."""
+    return NO_MATRICES if ENTRIES[options[RULE]].hyper().of_matrices else (*SMALL, "embedding")
+
+
+def _head_of(model: nn.Module) -> Test:
+    layers = [module for module in model.modules() if isinstance(module, nn.Linear)][-1:]
+    return lambda name, p, module: module in layers
+
+
 def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
     if isinstance(matchers, (str, type)) or not isinstance(matchers, Iterable):
         raise HyperparameterError(sentence(argument, "a list of rules", matchers, WAY_OUT))
     return list(matchers)
 
 
-def _test(argument: str, matchers: list[Matcher]) -> Test:
-    tests = [_one(argument, matcher) for matcher in matchers]
+def _test(argument: str, matchers: list[Matcher], kinds: Mapping[str, Test]) -> Test:
+    tests = [_one(argument, matcher, kinds) for matcher in matchers]
     return lambda name, p, module: any(test(name, p, module) for test in tests)
 
 
-def _one(argument: str, matcher: Any) -> Test:
+def _one(argument: str, matcher: Any, kinds: Mapping[str, Test]) -> Test:
     if isinstance(matcher, str):
-        return KINDS.get(matcher) or (lambda name, p, module: matches(name, matcher))
+        return kinds.get(matcher) or (lambda name, p, module: matches(name, matcher))
     if isinstance(matcher, type) and issubclass(matcher, nn.Module):
         return lambda name, p, module: isinstance(module, matcher)
     if isinstance(matcher, int) and not isinstance(matcher, bool):

@@ -1,0 +1,179 @@
+"""Tensors as matrices of rows and columns, and Newton–Schulz iterations on them, which bring singular values to 1.
+
+    z = a + b·G + c·G²,  G = x·xᵀ;   x ← z·x
+
+All z of a stretch of iterations are polynomials of its first G. So they are multiplied with one another, and with x at
+the end: G has only as many rows and columns as the shorter side of x, and is a sum over the longer one. But rounding
+leaves G an error as large as the last digits of its largest eigenvalue, and a whole stretch multiplies that, as it does
+small eigenvalues, by up to a² in each iteration. A new stretch, from the G of what x has become, begins before that
+matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from layerwise.rules.asks import Array, Asking, Gram, Scalar, Shape
+from layerwise.rules.parts import at_least, is_complex, root
+
+Polynomial = tuple[float, float, float]
+Stretches = tuple[tuple[Polynomial, ...], ...]
+
+MOST_GROWTH = 256.0  # of an error of G, within a stretch
+PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
+
+
+class Sides(NamedTuple):
+    """The dimensions that G has rows for, those that it is a sum over, and whether matrices are brought together."""
+
+    kept: Shape
+    summed: Shape
+    whole: bool = False
+
+
+def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
+    """Return the sides of a tensor that is whole."""
+    return Sides(rows, cols) if _length(shape, rows) <= _length(shape, cols) else Sides(cols, rows)
+
+
+def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, by_one: bool) -> Sides:
+    """Return the sides of a tensor that is cut into so many parts along each dimension, or anywhere (None).
+
+    G adds up if only summed dimensions are cut. Which side that is, and whether it is better to bring the matrix
+    together, follows from the numbers that are sent and the multiplications. These are shared if each of the ranks
+    brings other matrices together: they are then done `by_one`.
+    """
+    if parts is None:
+        return sides._replace(whole=True)
+    across, along = prod(parts[d] for d in sides.kept), prod(parts[d] for d in sides.summed)
+    if across == along == 1:
+        return sides
+    if across > 1 and along > 1:
+        return sides._replace(whole=True)
+    added = Sides(sides.summed, sides.kept) if across > 1 else sides
+    whole = _whole_costs(sides, shape, across * along if by_one else 1, stretches)
+    return sides._replace(whole=True) if whole < _costs(added, shape, across * along, stretches) else added
+
+
+def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> float:
+    """Return the work of a rank, in multiplications, if G is added up."""
+    kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
+    sent = 2 * len(stretches) * kept * kept
+    return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
+
+
+def _whole_costs(sides: Sides, shape: Shape, sharing: int, stretches: Stretches) -> float:
+    """Return the same if matrices are brought together, on one of the ranks that share the work."""
+    kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
+    sent = 2 * kept * summed
+    return (sent * PER_NUMBER + multiplications(kept, summed, stretches)) / sharing
+
+
+def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
+    """Return the work on a matrix, or on the part of it that has so many of the summed entries."""
+    return kept * kept * sum(2 * summed + (4 * len(stretch) - 3) * kept for stretch in stretches)
+
+
+def _length(shape: Shape, dims: Shape) -> int:
+    return prod(shape[d] for d in dims)
+
+
+def in_stretches(polynomials: Sequence[Polynomial]) -> Stretches:
+    """Return the iterations in stretches within which no error of G grows too much."""
+    found: list[list[Polynomial]] = [[]]
+    growth = 1.0
+    for one in polynomials:
+        if growth > MOST_GROWTH:
+            found.append([])
+            growth = 1.0
+        found[-1].append(one)
+        growth *= one[0] ** 2
+    return tuple(map(tuple, found))
+
+
+def matrices(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
+    """Return a tensor as matrices, one for each entry along its other dimensions, which come first."""
+    order = _order(x.ndim, kept, summed)
+    others = [d for d in order if d not in kept and d not in summed]
+    sizes = tuple(prod(x.shape[d] for d in some) for some in (others, kept, summed))
+    return xp.reshape(_permuted(xp, x, order), sizes)
+
+
+def tensor(xp: Any, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array:
+    """Return the tensor of which these are the matrices."""
+    order = _order(len(shape), kept, summed)
+    found = xp.reshape(x, tuple(shape[d] for d in order))
+    return _permuted(xp, found, [order.index(d) for d in range(len(shape))])
+
+
+def gram(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
+    """Return x·xᵀ of each matrix."""
+    x = matrices(xp, x, kept, summed)
+    return x @ xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2)
+
+
+def orthogonalized(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar) -> Asking[Array]:
+    """Return x / max(‖x‖, eps) with all singular values brought to about 1."""
+    kept, summed, _ = sides
+    shape = tuple(x.shape)
+    for i, stretch in enumerate(stretches):
+        (G,) = yield (Gram(x, kept, summed),)
+        x = matrices(xp, x, kept, summed)
+        if i == 0:
+            size = at_least(xp, root(xp, _trace(xp, G)), eps)
+            x, G = x / size, G / size / size
+        q, Z = _product(G, stretch)
+        x = tensor(xp, q * x + Z @ x, shape, kept, summed)
+    return x
+
+
+def at_once(xp: Any, sides: Sides, stretches: Stretches, eps: Scalar) -> Callable[[Array], Array]:
+    """Return the same as a function of whole matrices."""
+
+    def work(x: Array) -> Array:
+        asking, answer = orthogonalized(xp, x, sides, stretches, eps), None
+        while True:
+            try:
+                [asked] = asking.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = (gram(xp, *asked),)
+
+    return work
+
+
+def _product(G: Array, stretch: Sequence[Polynomial]) -> tuple[float, Array]:
+    """Return q and Z, for which q + Z is the product of the polynomials of a stretch."""
+    q, Z = 1.0, None
+    for i, (a, b, c) in enumerate(stretch):
+        z = b * G + c * (G @ G)
+        q, Z = a * q, z if Z is None else q * z + a * Z + Z @ z
+        if i + 1 < len(stretch):
+            G = a * G + z @ G
+            G = a * G + z @ G
+    return q, Z
+
+
+def _trace(xp: Any, G: Array) -> Array:
+    """Return the trace of each matrix, with two dimensions of size 1."""
+    count, n, _ = G.shape
+    diagonal = xp.reshape(xp.reshape(G, (count, n * n))[:, :: n + 1], (count, 1, n))
+    found = xp.sum(diagonal, axis=(2,), keepdims=True)
+    return found.real if is_complex(found) else found
+
+
+def _order(ndim: int, kept: Shape, summed: Shape) -> list[int]:
+    return [*(d for d in range(ndim) if d not in kept and d not in summed), *kept, *summed]
+
+
+def _permuted(xp: Any, x: Array, order: Sequence[int]) -> Array:
+    """Return x with its dimensions in this order, by what all libraries have."""
+    places = list(range(len(order)))
+    for k, d in enumerate(order):
+        at = places.index(d)
+        if at != k:
+            x = xp.moveaxis(x, at, k)
+            places.insert(k, places.pop(at))
+    return x

@@ -1,0 +1,213 @@
+"""Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    m ← b·m + (1 − b)·g
+    u = b·m + (1 − b)·g                      ahead, as Nesterov's;  else u = m
+    x = u / max(‖u‖, eps)
+    x ← a·x + (b·x·xᵀ + c·(x·xᵀ)²)·x         ns_steps times, with the coefficients of each
+    p ← p − lr·lam·p − lr·scale·x
+
+A matrix has the rows and columns that `dims` says; further dimensions count matrices. A vector is a single row, of
+which ‖u‖ is the only singular value. g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it
+round and clip it, if asked to. matrices.py has the iterations.
+
+Departures, each an option:
+
+    Jordan: √max(1, rows/columns)    scale="match_rms_adamw":  0.2·√max(rows, columns), as in arXiv 2502.16982;  or
+                                     another number than 0.2
+    Jordan: 3.4445, −4.7750, 2.0315  ns_coefficients:  "polar_express" (arXiv 2505.16932), or those of each iteration
+    Jordan: u of m and g             nesterov="corrected":  b·m/(1 − b^(t+1)) + (1 − b)·g/(1 − b^t), as in optax
+
+Heavy ball, m ← b·m + g, is the same but for eps: x does not depend on the length of u. Jordan divides by ‖u‖ + eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
+from itertools import chain, islice, repeat
+from math import prod, sqrt
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from layerwise import factoring
+from layerwise.checks import Check, Contradiction, Refused, as_float, integer, members, number, one_of
+from layerwise.hyper import ClippedByNorm, Scheduled, lr_option, option, settled, weight_decay_option
+from layerwise.momentum import StoredMomentum, momentum_dtype_option, momentum_option
+from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Whole
+from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
+from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, ready, shrinking
+
+JORDAN = ((3.4445, -4.7750, 2.0315),)
+SAFETY = 1.01  # by which the paper's code shortens what all but the last of its polynomials take
+POLAR_EXPRESS = (
+    *(
+        (a / SAFETY, b / SAFETY**3, c / SAFETY**5)
+        for a, b, c in (
+            (8.28721201814563, -23.595886519098837, 17.300387312530933),
+            (4.107059111542203, -2.9478499167379106, 0.5448431082926601),
+            (3.9486908534822946, -2.908902115962949, 0.5518191394370137),
+            (3.3184196573706015, -2.488488024314874, 0.51004894012372),
+            (2.300652019954817, -1.6689039845747493, 0.4188073119525673),
+            (1.891301407787398, -1.2679958271945868, 0.37680408948524835),
+            (1.8750014808534479, -1.2500016453999487, 0.3750001645474248),
+        )
+    ),
+    (1.875, -1.25, 0.375),
+)
+NAMED = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}
+
+
+def _coefficients(value: Any) -> Any:
+    """Return three numbers, or three for each iteration."""
+    if isinstance(value, str) and value in NAMED:
+        return value
+    each = members(value)
+    try:
+        return _three(each)
+    except Refused:
+        return tuple(_three(members(one)) for one in each) or _three(())
+
+
+def _three(values: tuple[Any, ...]) -> Polynomial:
+    if len(values) != 3:
+        raise Refused
+    a, b, c = map(as_float, values)
+    return a, b, c
+
+
+COEFFICIENTS = Check('"jordan", "polar_express", three numbers, or three for each iteration', _coefficients)
+
+
+@dataclass(frozen=True)
+class Muon(StoredMomentum, ClippedByNorm):
+    """Options of Muon. Its page in the documentation gives each its place in the formula."""
+
+    momentum_field: ClassVar[str] = "momentum_buffer"
+    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
+
+    lr: Scheduled = lr_option(0.02)
+    momentum: float = momentum_option(0.95)
+    weight_decay: Scheduled = weight_decay_option()
+    _: KW_ONLY
+    nesterov: bool | Literal["corrected"] = option(
+        True,
+        one_of(True, False, "corrected"),
+        "Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias "
+        '("corrected"), or not (False).',
+        'Pass True, False, or "corrected" as in optax.',
+    )
+    scale: Literal["original", "match_rms_adamw"] | float = option(
+        "original",
+        one_of("original", "match_rms_adamw") | number(0, above=True),
+        'The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows, columns) '
+        '("match_rms_adamw"), or another number than 0.2.',
+        'Pass "original", "match_rms_adamw" to step by as much as AdamW does, or a number such as 0.2.',
+    )
+    ns_coefficients: Any = option(
+        "jordan",
+        COEFFICIENTS,
+        'Coefficients (a, b, c) of an iteration, or of each, the last of which are repeated: "jordan" for (3.4445, '
+        '-4.775, 2.0315), "polar_express" for those of arXiv 2505.16932.',
+        'Pass "jordan", "polar_express", (a, b, c), or a list of such.',
+    )
+    ns_steps: int = option(
+        5,
+        integer(1, bits=7),
+        "Number of iterations that bring singular values to about 1.",
+        "Pass a number of times such as ns_steps=5.",
+    )
+    eps: float = option(
+        1e-7,
+        number(0, above=True),
+        "Lower bound of the norm that the momentum is divided by.",
+        "Pass a small number such as eps=1e-7.",
+    )
+    dims: Any = option(
+        "first",
+        factoring.LINES,
+        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
+        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
+        factoring.WAY_OUT_OF_LINES,
+    )
+    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        stored = self.momentum_dtype is not None and is_zero(self.momentum)
+        yield stored, "momentum_dtype", "None without momentum", "Pass momentum, such as 0.95."
+
+    @property
+    def of_dims(self) -> str | None:
+        if self.dims is not False:
+            return f"dims={self.dims!r}"
+        return None if self.scale == "original" else f"scale={self.scale!r}"
+
+    @property
+    def of_matrices(self) -> bool:
+        return True
+
+    @property
+    def reads_weights(self) -> bool:
+        return False
+
+    def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Muon:
+        own = tuple(d for d in range(len(shape)) if d not in block_dims)
+        rows, cols = factoring.dims(self.dims, shape, block_dims=block_dims) or ((), own)
+        each = NAMED[self.ns_coefficients] if isinstance(self.ns_coefficients, str) else self.ns_coefficients
+        each = each if isinstance(each[0], tuple) else (each,)
+        polynomials = islice(chain(each, repeat(each[-1])), self.ns_steps)
+        return settled(
+            self,
+            dims=shorter_kept(shape, rows, cols),
+            scale=_scale(self.scale, prod(shape[d] for d in rows), prod(shape[d] for d in cols)),
+            ns_coefficients=in_stretches(tuple(polynomials)),
+        )
+
+    def divided(self, shape: Shape, parts: Shape | None, by_one: bool) -> Muon:
+        return settled(self, dims=divided_sides(self.dims, shape, parts, self.ns_coefficients, by_one))
+
+
+def _scale(how: Any, rows: int, cols: int) -> float:
+    if how == "original":
+        return sqrt(max(1.0, rows / max(1, cols)))
+    return (0.2 if how == "match_rms_adamw" else how) * sqrt(max(rows, cols))
+
+
+class State(NamedTuple):
+    momentum_buffer: Array  # m; None without momentum
+
+
+def shapes(h: Any, shape: Shape) -> State:
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
+
+
+class Coefficients(NamedTuple):
+    b: Scalar  # m ← b·m + a·g
+    a: Scalar
+    ahead: Scalar  # u = ahead·m + beside·g
+    beside: Scalar
+    eps: Scalar
+    lr: Scalar  # p ← p − lam·p − lr·x
+    lam: Scalar
+
+
+def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+    b = h.momentum
+    ahead, beside = b, 1 - b
+    if h.nesterov == "corrected":
+        ahead = ahead / one_minus_power(xp, b, now.t + 1)
+        beside = beside / one_minus_power(xp, b, now.t)
+    return Coefficients(b, 1 - b, ahead, beside, h.eps, now.lr * h.scale, now.lr * now.weight_decay)
+
+
+def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+    k, (m,) = coefficients(xp, h, now), state
+    u = g = yield from clipped(xp, ready(xp, g, h, now), h)
+    if m is not None:
+        (m,) = final(xp, mix(xp, k.b, m, k.a, g))
+        u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
+    del g
+    if h.dims.whole:
+        (x,) = yield (Whole(u, at_once(xp, h.dims, h.ns_coefficients, k.eps)),)
+    else:
+        x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps)
+    return Stepped((*shrinking(xp, k.lam, p), (-k.lr, x)), State(m), {"trust_ratio": 1.0})

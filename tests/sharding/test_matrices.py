@@ -1,0 +1,152 @@
+"""Rules that multiply matrices: who does the work, and what is sent for it, follow from the shape and the cuts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from cases import CASES
+from sharding.cells import CLIP, Lying, Row, agree, alone, in_buckets_of
+from sharding.counting import Collectives
+from sharding.layouts import mesh_of
+from sharding.models import FRONT_OF, whole
+from torch import nn
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from layerwise.errors import ContradictionError
+from layerwise.rules.matrices import Sides, divided_sides, in_stretches, shorter_kept
+from layerwise.rules.muon import JORDAN
+from layerwise.torch import AdamW, Mixed, Muon
+
+STRETCHES = in_stretches(JORDAN * 5)
+OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices]
+
+
+def test_there_is_a_rule_of_matrices():
+    assert Muon in OF_MATRICES
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts", "by_one", "wanted"),
+    [
+        ((8, 512), (1, 1), True, Sides((0,), (1,))),
+        ((8, 512), (1, 4), True, Sides((0,), (1,))),  # adds up on the shorter side
+        ((8, 512), (4, 1), True, Sides((0,), (1,), whole=True)),  # on the longer one that would cost more
+        ((512, 500), (8, 1), True, Sides((1,), (0,), whole=True)),
+        ((512, 500), (8, 1), False, Sides((1,), (0,), whole=True)),
+        ((512, 200), (2, 1), True, Sides((1,), (0,), whole=True)),
+        ((512, 200), (2, 1), False, Sides((1,), (0,))),  # where all would have to work on all of it
+        ((8, 512), (2, 2), True, Sides((0,), (1,), whole=True)),
+        ((8, 512), None, True, Sides((0,), (1,), whole=True)),
+    ],
+)
+def test_the_cheaper_of_both_ways_is_taken(shape, parts, by_one, wanted):
+    assert divided_sides(shorter_kept(shape, (0,), (1,)), shape, parts, STRETCHES, by_one) == wanted
+
+
+def test_dimensions_that_count_matrices_may_be_cut_for_nothing():
+    sides = shorter_kept((6, 40, 50), (1,), (2,))
+    assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, True) == sides
+
+
+def test_stretches_end_before_rounding_grows():
+    assert [len(one) for one in STRETCHES] == [3, 2]
+    assert [len(one) for one in in_stretches([(2.0, 0.0, 0.0)] * 9)] == [5, 4]
+    assert [len(one) for one in in_stretches([(20.0, 0.0, 0.0)] * 2)] == [1, 1]
+
+
+def _stepped(shape: Any, dim: int, cut: bool) -> tuple[Any, list[str], set[str]]:
+    """A matrix after some steps, and what the last of them sends."""
+    draw = torch.Generator().manual_seed(0)
+    each = [torch.randn(*shape, generator=draw, dtype=torch.float64) for _ in range(4)]
+    if cut:
+        each = [distribute_tensor(x, mesh_of(2), [Shard(dim)], src_data_rank=None) for x in each]
+    p, dtypes, exchange = nn.Parameter(each[0]), set[str](), dist.all_to_all_single
+    opt = Muon([p], lr=0.1)
+
+    def noting(here: Any, *args: Any, **more: Any) -> None:
+        dtypes.add(str(here.dtype))
+        exchange(here, *args, **more)
+
+    dist.all_to_all_single = noting
+    try:
+        for g in each[1:]:
+            p.grad = g
+            with Collectives() as collectives:
+                opt.step()
+    finally:
+        dist.all_to_all_single = exchange
+    return whole(p), [name for name, _ in collectives.seen], dtypes
+
+
+@pytest.mark.parametrize(
+    ("shape", "dim", "wanted"),
+    [
+        ((4, 300), 1, ["allreduce_"] * 2),  # one for each stretch, the first of which is the agreement's
+        ((300, 4), 0, ["allreduce_"] * 2),
+        ((20, 30), 0, ["allreduce_"] + ["alltoall_base_"] * 2),
+    ],
+)
+def test_a_gram_is_added_up_or_a_matrix_travels(ranks, shape, dim, wanted):
+    after, *_ = _stepped(shape, dim, False)
+    for found, seen, dtypes in ranks.run(2, _stepped, shape, dim, True):
+        assert seen == wanted
+        assert dtypes == ({"torch.float64"} if "alltoall_base_" in wanted else set())
+        torch.testing.assert_close(torch.as_tensor(found), torch.as_tensor(after), rtol=0, atol=1e-12)
+
+
+def _in_buckets(front: Any, size: int, wanted: Any, options: Any) -> Any:
+    lying = Lying("TP × FSDP")
+    opt = lying.optimizer(front, options)
+    with in_buckets_of(size):
+        for i in range(4):
+            lying.give(i)
+            opt.step()
+    return lying.found(opt, wanted)
+
+
+@pytest.mark.parametrize("front", OF_MATRICES)
+@pytest.mark.parametrize("options", [{}, CLIP], ids=["", "clipped"])
+def test_buckets_have_no_say_in_what_comes_out(ranks, front, options):
+    agree(
+        ranks.run(4, _in_buckets, front, 80, alone(front, Row(None, options=options)), options),
+        alone(front, Row(None, options=options)),
+    )
+
+
+def _beside_others(cut: bool) -> dict[str, Any]:
+    """Matrices of two dtypes, and another rule, in one step."""
+    draw, params = torch.Generator().manual_seed(0), {}
+    for name, dtype in {"a": torch.float32, "b": torch.float64, "c": torch.float32, "d": torch.float64}.items():
+        each = [torch.randn(12, 10, generator=draw, dtype=torch.float64).to(dtype) for _ in range(2)]
+        if cut:
+            each = [distribute_tensor(x, mesh_of(2), [Shard(0)], src_data_rank=None) for x in each]
+        params[name] = nn.Parameter(each[0])
+        params[name].grad = each[1]
+    groups = [
+        {"params": [(name, params[name]) for name in names], "rule": rule, "lr": 0.1}
+        for rule, names in (("muon", "ab"), ("adamw", "cd"))
+    ]
+    opt = Mixed(groups, max_grad_norm=0.5)
+    for _ in range(2):
+        opt.step()
+    return {name: torch.as_tensor(whole(p)) for name, p in params.items()}
+
+
+def test_dtypes_and_rules_share_a_step(ranks):
+    wanted = _beside_others(False)
+    for found in ranks.run(2, _beside_others, True):
+        for name, x in found.items():
+            close = 1e-12 if name in "bd" else 2e-5
+            torch.testing.assert_close(x.double(), wanted[name].double(), rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("front", OF_MATRICES)
+def test_exact_sums_are_refused(front):
+    with pytest.raises(ContradictionError, match=f"`reproducible` must be False for {front.__name__}"):
+        front([nn.Parameter(torch.ones(2, 2))], lr=0.1, reproducible=True)
+    with pytest.raises(ContradictionError, match="`reproducible` must be False"):
+        Mixed([{"params": [nn.Parameter(torch.ones(2, 2))], "rule": front}], reproducible=True)
+    AdamW([nn.Parameter(torch.ones(2, 2))], lr=0.1, reproducible=True)
