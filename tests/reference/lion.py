@@ -11,7 +11,7 @@ from layerwise.rules import lion as rule
 from .case import Case, Options, one_hold_of_norm
 from .paths import close, path
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, indices, norm, stepped
+from .tensors import agreeing, indices, norm, stepped, trust_ratio
 
 
 class Lion(Stepper):
@@ -65,19 +65,9 @@ class Lion(Stepper):
             if self.decay == "ratio":
                 u[i] = u[i] + lam * p[i]
         weight_norm, update_norm = norm(decayed), norm(u)
-        ratio = self.trust_ratio(weight_norm, update_norm, lam)
+        ratio = trust_ratio(self, weight_norm, update_norm, lam)
         new_p = stepped(state, decayed, u, lr * ratio, self.keep_norm, self.radial)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
-
-    def trust_ratio(self, weight_norm, update_norm, lam):
-        """clip(‖p‖ / ‖r‖, low, high), no norm below min_norm"""
-        if self.adapt is False or (self.adapt == "decayed" and lam == 0):
-            return 1.0
-        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
-        if weight_norm == 0 or update_norm == 0:
-            return self.zero_norm_ratio
-        low, high = self.trust_clip or (None, None)
-        return clip(weight_norm / update_norm, low, high)
 
 
 # ---- what else tests know of it

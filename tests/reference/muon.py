@@ -15,10 +15,10 @@ import torch
 from layerwise.rules import muon as rule
 
 from .adafactor import factored_dims
-from .case import Case
+from .case import Case, Options, one_hold_of_norm
 from .paths import close, data, path
 from .stepper import Stepper
-from .tensors import at_least, indices, norm
+from .tensors import at_least, indices, norm, stepped, trust_ratio
 
 JORDAN = [(3.4445, -4.7750, 2.0315)]
 POLAR_EXPRESS = [
@@ -48,6 +48,12 @@ class Muon(Stepper):
         eps=1e-7,
         dims="first",
         momentum_dtype=None,
+        adapt=False,
+        trust_clip=None,
+        zero_norm_ratio=1,
+        min_norm=0,
+        keep_norm=False,
+        radial=None,
         max_grad_norm=None,
         max_grad_norm_per_tensor=None,
         max_grad_value=None,
@@ -62,6 +68,12 @@ class Muon(Stepper):
         self.ns_steps = ns_steps
         self.eps = eps
         self.dims = dims
+        self.adapt = adapt
+        self.trust_clip = trust_clip
+        self.zero_norm_ratio = zero_norm_ratio
+        self.min_norm = min_norm
+        self.keep_norm = keep_norm
+        self.radial = radial
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
@@ -69,10 +81,14 @@ class Muon(Stepper):
         rows, columns = self.rows_and_columns(p.shape)
         x = self.of_all_matrices(self.averaged(state, g, t), rows, columns)
         scale = self.factor(math.prod(p.shape[d] for d in rows), math.prod(p.shape[d] for d in columns))
-        new_p = np.empty(p.shape)
+        r, decayed = np.empty(p.shape), np.empty(p.shape)
         for i in indices(p):
-            new_p[i] = p[i] - lr * lam * p[i] - lr * scale * x[i]
-        return new_p, {"trust_ratio": 1.0}
+            decayed[i] = p[i] - lr * lam * p[i]
+            r[i] = scale * x[i]
+        weight_norm, update_norm = norm(decayed), norm(r)
+        ratio = trust_ratio(self, weight_norm, update_norm, lam)
+        new_p = stepped(state, decayed, r, lr * ratio, self.keep_norm, self.radial)
+        return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
     def averaged(self, state, g, t):
         b = self.momentum
@@ -189,6 +205,11 @@ def _limits(world: Any) -> None:
     close(ours, [tensors[0].detach().numpy()], 0.02)
 
 
+def _consistent(options: Options) -> Options:
+    options = one_hold_of_norm(options)
+    return {**options, "weight_decay": 0.0} if options["keep_norm"] else options
+
+
 CASE = Case(
     reference=Muon,
     options={
@@ -201,11 +222,21 @@ CASE = Case(
         "ns_steps": (5, 1, 3),
         "eps": (1e-7, 10.0),
         "dims": ("first", "last", False, (0, 1), (-1, 0), ((0,), (1, 2))),
+        "adapt": (False, True, "decayed"),
         "momentum_dtype": (None,),  # how it is stored concerns a front, not the rule
     },
     busy={"lr": 0.1, "weight_decay": 0.01},
     vectors=_vectors,
     properties=_properties,
     limits=_limits,
+    consistent=_consistent,
+    measured={"adapt": True},
+    relative={"adapt": True},
+    shows_with={
+        ("adapt", "decayed"): {"weight_decay": 0.1},
+        "trust_clip": {"adapt": True},
+        "min_norm": {"adapt": True},
+        "zero_norm_ratio": {"adapt": True},
+    },
     magnifies=30.0,
 )

@@ -52,6 +52,17 @@ def with_norm(x, wanted):
     return out
 
 
+def trust_ratio(h, weight_norm, update_norm, lam):
+    """clip(‖p‖ / ‖r‖, low, high), no norm below min_norm; 1 where h has it off"""
+    if h.adapt is False or (h.adapt == "decayed" and lam == 0):
+        return 1.0
+    weight_norm, update_norm = at_least(weight_norm, h.min_norm), at_least(update_norm, h.min_norm)
+    if weight_norm == 0 or update_norm == 0:
+        return h.zero_norm_ratio
+    low, high = h.trust_clip or (None, None)
+    return clip(weight_norm / update_norm, low, high)
+
+
 def stepped(state, p, r, size, keep_norm, radial):
     """p − size·r with a part of the step along p taken out, or with the norm that p keeps."""
     weight_norm, out = norm(p), np.empty(p.shape)

@@ -909,11 +909,13 @@ class MuonState(NamedTuple):
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
         mu: A tree, called `momentum_buffer` in the other APIs.
+        norm: A tree, called `norm` in the other APIs.
         stats: The measurements of the last step, a tree of dicts; None unless stats=True.
     """
 
     count: Any
     mu: Any
+    norm: Any
     stats: Any = None
 
 
@@ -924,6 +926,7 @@ def muon(
     weight_decay: Rate = 0.0,
     *,
     mask: ByLeaf = None,
+    adapt: Adapt = False,
     nesterov: bool | Literal["corrected"] = True,
     scale: Literal["original", "match_rms_adamw"] | Number = "original",
     ns_coefficients: Any = "jordan",
@@ -931,10 +934,16 @@ def muon(
     eps: Number = 1e-07,
     dims: Any = "first",
     mu_dtype: Any = None,
+    keep_norm: bool | Literal["first"] = False,
+    radial: Number | None = None,
+    trust_clip: Bounds | None = None,
+    zero_norm_ratio: Number = 1.0,
+    min_norm: Number = 0.0,
     max_grad_norm: Number | None = None,
     max_grad_norm_per_tensor: Number | None = None,
     max_grad_value: Number | Bounds | None = None,
     maximize: bool = False,
+    trust_ratio_mask: ByLeaf = None,
     blocks: ByLeaf = None,
     master_weights: bool | Literal["split", "split24"] = False,
     rounding: Literal["nearest", "stochastic"] | None = None,
@@ -954,6 +963,8 @@ def muon(
         weight_decay: Weight decay λ. It may be a function of the step.
         mask: The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that
             returns one.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
         nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
             ("corrected"), or not (False).
         scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
@@ -965,11 +976,19 @@ def muon(
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         mu_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.
         max_grad_value: Clip each element of the gradient: to [-c, c] for a number c, or to (low, high). None turns
             this off.
         maximize: Maximize the objective: negate the gradient first.
+        trust_ratio_mask: The parameters that use the trust ratio, in the same form as the mask of weight decay.
         blocks: Blocks within leaves, in the same form as the masks; each is a layer.
         master_weights: Keep extra precision for bfloat16 and float16 weights: a float32 copy (True), or the 16 bits
             ("split") or 8 bits ("split24") that each weight lacks.

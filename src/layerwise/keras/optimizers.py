@@ -692,6 +692,8 @@ class Muon(Optimizer):
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         momentum: Decay rate of the momentum buffer; 0 means no buffer.
         weight_decay: Weight decay λ.
+        adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
+            ("decayed").
         nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
             ("corrected"), or not (False).
         scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
@@ -703,6 +705,13 @@ class Muon(Optimizer):
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
+            step ("first"); arXiv 2606.16899.
+        radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
+            it.
+        trust_clip: Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.
+        zero_norm_ratio: The trust ratio of a tensor if either norm is 0.
+        min_norm: Lower bound of both norms in the trust ratio.
         maximize: Maximize the objective: negate the gradient first.
         epsilon: Keras's name for `eps`.
         clipnorm: Scale each variable's gradient down to at most this norm.
@@ -725,6 +734,7 @@ class Muon(Optimizer):
         momentum: float = 0.95,
         weight_decay: float | None = 0.0,
         *,
+        adapt: Adapt = False,
         nesterov: bool | Literal["corrected"] = True,
         scale: Literal["original", "match_rms_adamw"] | float = "original",
         ns_coefficients: Any = "jordan",
@@ -732,6 +742,11 @@ class Muon(Optimizer):
         eps: float = 1e-07,
         dims: Any = "first",
         momentum_dtype: Any = None,
+        keep_norm: bool | Literal["first"] = False,
+        radial: float | None = None,
+        trust_clip: Bounds | None = None,
+        zero_norm_ratio: float = 1.0,
+        min_norm: float = 0.0,
         maximize: bool = False,
         epsilon: float | None = None,
         clipnorm: float | None = None,

@@ -4,7 +4,8 @@
     u = b·m + (1 − b)·g                      ahead, as Nesterov's;  else u = m
     x = u / max(‖u‖, eps)
     x ← a·x + (b·x·xᵀ + c·(x·xᵀ)²)·x         ns_steps times, with the coefficients of each
-    p ← p − lr·lam·p − lr·scale·x
+    r = scale·x
+    p ← p − lr·lam·p − lr·r
 
 A matrix has the rows and columns that `dims` says; further dimensions count matrices. A vector is a single row, of
 which ‖u‖ is the only singular value. g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it
@@ -15,6 +16,8 @@ Departures, each an option:
     Jordan: √max(1, rows/columns)    scale="match_rms_adamw":  0.2·√max(rows, columns), as in arXiv 2502.16982;  or
                                      another number than 0.2
     Jordan: 3.4445, −4.7750, 2.0315  ns_coefficients:  "polar_express" (arXiv 2505.16932), or those of each iteration
+    Jordan: steps as long as r       adapt:  p ← p − lr·ratio·r,  ratio = ‖p‖ / ‖r‖;   trust_clip, min_norm: its bounds;
+                                     keep_norm, radial:  as in lion.py
     Jordan: u of m and g             nesterov="corrected":  b·m/(1 − b^(t+1)) + (1 − b)·g/(1 − b^t), as in optax
 
 Heavy ball, m ← b·m + g, is the same but for eps: x does not depend on the length of u. Jordan divides by ‖u‖ + eps.
@@ -30,11 +33,36 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import factoring
 from layerwise.checks import Check, Contradiction, Refused, as_float, integer, members, number, one_of
-from layerwise.hyper import ClippedByNorm, Scheduled, lr_option, option, settled, weight_decay_option
+from layerwise.hyper import (
+    Adapt,
+    ClippedByNorm,
+    Scheduled,
+    StepLength,
+    adapt_option,
+    lr_option,
+    option,
+    settled,
+    weight_decay_option,
+)
 from layerwise.momentum import StoredMomentum, momentum_dtype_option, momentum_option
-from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped, Whole
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Stepped, Whole
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
-from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, ready, shrinking
+from layerwise.rules.parts import (
+    Length,
+    Trust,
+    add,
+    clipped,
+    final,
+    is_on,
+    is_one,
+    is_zero,
+    lengthened,
+    mix,
+    one_minus_power,
+    ready,
+    shrinking,
+    trust_of,
+)
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
 SAFETY = 1.01  # by which the paper's code shortens what all but the last of its polynomials take
@@ -78,7 +106,7 @@ COEFFICIENTS = Check('"jordan", "polar_express", three numbers, or three for eac
 
 
 @dataclass(frozen=True)
-class Muon(StoredMomentum, ClippedByNorm):
+class Muon(StoredMomentum, StepLength, ClippedByNorm):
     """Options of Muon. Its page in the documentation gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "momentum_buffer"
@@ -88,6 +116,7 @@ class Muon(StoredMomentum, ClippedByNorm):
     momentum: float = momentum_option(0.95)
     weight_decay: Scheduled = weight_decay_option()
     _: KW_ONLY
+    adapt: Adapt = adapt_option(False)
     nesterov: bool | Literal["corrected"] = option(
         True,
         one_of(True, False, "corrected"),
@@ -134,6 +163,9 @@ class Muon(StoredMomentum, ClippedByNorm):
         yield from super().contradictions()
         stored = self.momentum_dtype is not None and is_zero(self.momentum)
         yield stored, "momentum_dtype", "None without momentum", "Pass momentum, such as 0.95."
+        decays = bool(self.keep_norm) and is_on(self.weight_decay)
+        way_out = "Drop one of them: such decay changes the norm alone."
+        yield decays, "keep_norm", f"False with weight_decay={self.weight_decay!r}", way_out
 
     @property
     def of_dims(self) -> str | None:
@@ -147,7 +179,7 @@ class Muon(StoredMomentum, ClippedByNorm):
 
     @property
     def reads_weights(self) -> bool:
-        return False
+        return self.adapt is not False or bool(self.keep_norm) or self.radial is not None
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Muon:
         own = tuple(d for d in range(len(shape)) if d not in block_dims)
@@ -156,7 +188,7 @@ class Muon(StoredMomentum, ClippedByNorm):
         each = each if isinstance(each[0], tuple) else (each,)
         polynomials = islice(chain(each, repeat(each[-1])), self.ns_steps)
         return settled(
-            self,
+            super().fit(shape, block_dims, machine_eps),
             dims=shorter_kept(shape, rows, cols),
             scale=_scale(self.scale, prod(shape[d] for d in rows), prod(shape[d] for d in cols)),
             ns_coefficients=in_stretches(tuple(polynomials)),
@@ -174,10 +206,11 @@ def _scale(how: Any, rows: int, cols: int) -> float:
 
 class State(NamedTuple):
     momentum_buffer: Array  # m; None without momentum
+    norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
 def shapes(h: Any, shape: Shape) -> State:
-    return State(momentum_buffer=None if is_zero(h.momentum) else shape)
+    return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
 class Coefficients(NamedTuple):
@@ -186,8 +219,10 @@ class Coefficients(NamedTuple):
     ahead: Scalar  # u = ahead·m + beside·g
     beside: Scalar
     eps: Scalar
-    lr: Scalar  # p ← p − lam·p − lr·x
+    scale: Scalar  # r = scale·x
+    lr: Scalar  # p ← p − lam·p − lr·ratio·r
     lam: Scalar
+    trust: Trust
 
 
 def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
@@ -196,11 +231,21 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
     if h.nesterov == "corrected":
         ahead = ahead / one_minus_power(xp, b, now.t + 1)
         beside = beside / one_minus_power(xp, b, now.t)
-    return Coefficients(b, 1 - b, ahead, beside, h.eps, now.lr * h.scale, now.lr * now.weight_decay)
+    return Coefficients(
+        b=b,
+        a=1 - b,
+        ahead=ahead,
+        beside=beside,
+        eps=h.eps,
+        scale=h.scale,
+        lr=now.lr,
+        lam=now.lr * now.weight_decay,
+        trust=trust_of(xp, h, now.weight_decay),
+    )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
-    k, (m,) = coefficients(xp, h, now), state
+    k, (m, R) = coefficients(xp, h, now), state
     u = g = yield from clipped(xp, ready(xp, g, h, now), h)
     if m is not None:
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
@@ -210,4 +255,9 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         (x,) = yield (Whole(u, at_once(xp, h.dims, h.ns_coefficients, k.eps)),)
     else:
         x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps)
-    return Stepped((*shrinking(xp, k.lam, p), (-k.lr, x)), State(m), {"trust_ratio": 1.0})
+    r = x if is_one(k.scale) else k.scale * x
+    moves = shrinking(xp, k.lam, p)
+    for a, y in moves:
+        p = add(xp, p, a, y)
+    R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)
+    return Stepped(moves, State(m, R), stats)
