@@ -213,7 +213,7 @@ def _consistent(options: Options) -> Options:
 CASE = Case(
     reference=Muon,
     options={
-        "lr": (0.1, 1.0),
+        "lr": (0.1, 0.5),
         "momentum": (0.95, 0.0),
         "weight_decay": (0.0, 0.1),
         "nesterov": (True, False, "corrected"),
