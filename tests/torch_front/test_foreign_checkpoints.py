@@ -36,6 +36,7 @@ def of_ours(front: Any = AdamW, **options: Any) -> dict[str, Any]:
 ADAMS = dict.fromkeys(("lr", "betas", "eps", "weight_decay"))
 GROUPS = {
     "torch.Adam": torch.optim.AdamW(parameters(SMALL)).state_dict()["param_groups"][0],
+    "torch.Muon": torch.optim.Muon(parameters([(3, 4)])).state_dict()["param_groups"][0],
     "torch.SGD": torch.optim.SGD(parameters(SMALL)).state_dict()["param_groups"][0],
     "torch.Adafactor": torch.optim.Adafactor(parameters(SMALL)).state_dict()["param_groups"][0],
     "torchao.AdamW8bit": {**ADAMS, "amsgrad": False},

@@ -10,7 +10,7 @@ from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 
 from layerwise import preset
 from layerwise.errors import StateError
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, Mixed, convert, convert_back, param_groups
+from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, Mixed, Muon, convert, convert_back, param_groups
 
 BEFORE, AFTER = 4, 3
 SHAPES = [(24, 18), (64, 64), (7,), ()]
@@ -154,6 +154,15 @@ KINDS = {
         lambda m, ps: m.Lars(ps, lr=0.5, momentum=0.9, weight_decay=0.1),
         lambda ps: Lars(ps, **{**preset("timm.Lars"), "momentum": 0.1}),
         SHAPES[:3],
+    ),
+    # Its iterations are in bfloat16.
+    "torch.Muon": Kind(
+        "torch.Muon",
+        "torch.optim",
+        lambda m, ps: m.Muon(ps, lr=0.02, weight_decay=0.1),
+        lambda ps: Muon(ps, **preset("torch.Muon")),
+        SHAPES[:2],
+        *(torch.float32, 0.04, 0.04, 0.04),
     ),
     "timm.Lion": Kind(
         "timm.Lion",

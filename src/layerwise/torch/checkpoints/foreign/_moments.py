@@ -13,6 +13,7 @@ from layerwise.torch.step._state import checked_lr
 ADAM = keys("lr betas eps weight_decay")
 SGD = keys("lr momentum dampening weight_decay")
 LION = keys("lr betas weight_decay")
+MUON = keys("lr weight_decay momentum nesterov ns_coefficients eps ns_steps adjust_lr_fn")
 LAMB = ADAM | keys("bias_correction grad_averaging max_grad_norm")
 ANY_TORCH = keys("foreach maximize differentiable fused")
 ANY_TIMM = keys("caution corrected_weight_decay max_lr_snapshot foreach")
@@ -67,9 +68,15 @@ class Momentum(Codec):
 
 
 class Signs(Codec):
-    """Lion's momentum of gradients, without lr."""
+    """Lion's mean of gradients."""
 
     fields: ClassVar = {"exp_avg": "exp_avg"}
+
+
+class Orthogonal(Codec):
+    """Muon's mean of gradients."""
+
+    fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
 
 
 class Quantized(Form):
@@ -97,6 +104,7 @@ CODECS: dict[str, Codec] = {
     "timm.Lion": Signs("Lion", LION, ANY_TIMM | {"maximize"}, count=None),
     "lion_pytorch.Lion": Signs("Lion", LION, count=None),
     **dict.fromkeys(("torch.Adam", "torch.AdamW"), TORCH_ADAM),
+    "torch.Muon": Orthogonal("Muon", MUON, count=None),
     "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, ANY_TORCH, count=None),
     **dict.fromkeys(
         ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"),
