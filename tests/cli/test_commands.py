@@ -71,7 +71,7 @@ MISTAKES = {
     "presets": [
         ("one two", "invalid value for 'name': there is no preset"),
         ("apex.fusedlam", "there is no preset or optimizer 'apex.fusedlam'. Did you mean apex.FusedLAMB?"),
-        ("xyzzy", "There are Adafactor, AdamMini, AdamW, Came, Lamb, Lans and "),
+        ("xyzzy", "There are Adafactor, AdamMini, AdamW, Came, Fromage, Lamb and "),
         ("xyzzy", "'layerwise presets' lists all of them."),
         ("timm", "Did you mean timm.Lamb, timm.clamb, "),
     ],
