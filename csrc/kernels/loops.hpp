@@ -16,6 +16,14 @@
 #include "../layer.hpp"
 
 namespace layerwise {
+
+// Numbers in storage formats, which belong to no rule: shared.cpp has them once for a set.
+#define LAYERWISE_STORED(T)                                                                                            \
+  void LAYERWISE_NAME(LAYERWISE_SET, load_format)(const Layer&, const int64_t* off, int64_t n, Operand, T* to);         \
+  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);
+LAYERWISE_STORED(float)
+LAYERWISE_STORED(double)
+
 namespace {
 
 #include "../numbers.hpp"

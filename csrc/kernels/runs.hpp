@@ -41,6 +41,12 @@ inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) 
   }
 }
 
+inline Draws draws_of(const Layer& layer, const int64_t* off, Operand k) {
+  const Stored& stored = layer.storage->of[k];
+  const int64_t step = layer.stride[layer.dims - 1][INDEX];
+  return {stored.k[0], stored.k[1], stored.turn, uint64_t(layer.storage->index + off[INDEX]), uint64_t(step)};
+}
+
 template <class T>
 struct Scratch {
   alignas(64) T of[ARRAYS][SCRATCH];
@@ -69,11 +75,9 @@ struct Run {
     else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
   bool in_format(Operand k) const { return layer.storage && !layer.storage->of[k].plain(); }
-  LAYERWISE_NOINLINE void load_format(Operand k) const;
-  LAYERWISE_NOINLINE void store_format(Operand k) const;
-  Beside beside(Operand k) const;
-  Draws draws(Operand k) const;
-  f32_at* scales(Operand k) const;
+  void load_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_SET, load_format)(layer, off, n, k, scratch.of[k]); }
+  void store_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_SET, store_format)(layer, off, n, k, scratch.of[k]); }
+  Draws draws(Operand k) const { return draws_of(layer, off, k); }
   const T* gradient() const;
 
   // p and g as numbers stored as S: of T itself, by way of scratch where need be, or of bfloat16 where they lie.
@@ -92,54 +96,6 @@ struct Run {
     if constexpr (sizeof(S) == sizeof(T)) write(P);
   }
 };
-
-template <class T>
-Beside Run<T>::beside(Operand k) const {
-  const Stored& stored = layer.storage->of[k];
-  const int64_t size = size_of(stored.beside_dtype);
-  return {stored.beside + off[k] / 2 * size, stride(k) / 2 * size};
-}
-
-template <class T>
-f32_at* Run<T>::scales(Operand k) const {
-  return (f32_at*)layer.storage->of[k].beside + (layer.storage->group + off[GROUP]) / GROUP_SIZE;
-}
-
-template <class T>
-Draws Run<T>::draws(Operand k) const {
-  const Stored& stored = layer.storage->of[k];
-  return {stored.k[0], stored.k[1], stored.turn, uint64_t(layer.storage->index + off[INDEX]), uint64_t(stride(INDEX))};
-}
-
-template <class T>
-void Run<T>::load_format(Operand k) const {
-  const Stored& stored = layer.storage->of[k];
-  T* to = scratch.of[k];
-  if (stored.format == PLAIN) load<T>(layer.dtype[k], place(k), stride(k), n, to);
-  else if (stored.format == GROUPED && layer.dtype[k] == I8) decode<true>(place(k), scales(k), n, to);
-  else if (stored.format == GROUPED) decode<false>(place(k), scales(k), n, to);
-  else if (stored.beside_dtype == I16) join<16>(layer.dtype[k], place(k), stride(k), beside(k), n, to);
-  else join<8>(layer.dtype[k], place(k), stride(k), beside(k), n, to);
-}
-
-template <class T>
-void Run<T>::store_format(Operand k) const {
-  const Stored& stored = layer.storage->of[k];
-  const T* from = scratch.of[k];
-  if (stored.format == SPLIT && stored.beside_dtype == I16)
-    return split<16>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
-  const auto grouped = [&](const auto& one) {
-    if (layer.dtype[k] == I8) encode<true>(place(k), scales(k), n, from, one);
-    else encode<false>(place(k), scales(k), n, from, one);
-  };
-  if (!stored.draws && stored.format == GROUPED) return grouped(Nearest{});
-  if (!stored.draws) return split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, Nearest{});
-  with_draws(draws(k), n, [&](const auto& one) {
-    if (stored.format == GROUPED) grouped(one);
-    else if (stored.format == SPLIT) split<8>(layer.dtype[k], place(k), stride(k), beside(k), int32_t(n), from, one);
-    else store_drawn(layer.dtype[k], place(k), stride(k), int32_t(n), from, one);
-  });
-}
 
 // Calls f with how weights stored as S are rounded where they lie. Those in scratch are rounded when they are written back.
 template <class S, class T, class F>

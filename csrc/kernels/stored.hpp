@@ -1,0 +1,45 @@
+// Runs of numbers in storage formats, from where they lie and back.
+
+inline Beside beside_of(const Layer& layer, const int64_t* off, Operand k) {
+  const Stored& stored = layer.storage->of[k];
+  const int64_t size = size_of(stored.beside_dtype);
+  return {stored.beside + off[k] / 2 * size, layer.stride[layer.dims - 1][k] / 2 * size};
+}
+
+inline f32_at* scales_of(const Layer& layer, const int64_t* off, Operand k) {
+  return (f32_at*)layer.storage->of[k].beside + (layer.storage->group + off[GROUP]) / GROUP_SIZE;
+}
+
+template <class T>
+void load_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, T* to) {
+  const Stored& stored = layer.storage->of[k];
+  const Dtype dtype = layer.dtype[k];
+  const char* at = layer.data[k] + off[k];
+  const int64_t stride = layer.stride[layer.dims - 1][k];
+  if (stored.format == PLAIN) load<T>(dtype, at, stride, n, to);
+  else if (stored.format == GROUPED && dtype == I8) decode<true>(at, scales_of(layer, off, k), n, to);
+  else if (stored.format == GROUPED) decode<false>(at, scales_of(layer, off, k), n, to);
+  else if (stored.beside_dtype == I16) join<16>(dtype, at, stride, beside_of(layer, off, k), n, to);
+  else join<8>(dtype, at, stride, beside_of(layer, off, k), n, to);
+}
+
+template <class T>
+void store_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, const T* from) {
+  const Stored& stored = layer.storage->of[k];
+  const Dtype dtype = layer.dtype[k];
+  char* at = layer.data[k] + off[k];
+  const int64_t stride = layer.stride[layer.dims - 1][k];
+  if (stored.format == SPLIT && stored.beside_dtype == I16)
+    return split<16>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, Nearest{});
+  const auto grouped = [&](const auto& one) {
+    if (dtype == I8) encode<true>(at, scales_of(layer, off, k), n, from, one);
+    else encode<false>(at, scales_of(layer, off, k), n, from, one);
+  };
+  if (!stored.draws && stored.format == GROUPED) return grouped(Nearest{});
+  if (!stored.draws) return split<8>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, Nearest{});
+  with_draws(draws_of(layer, off, k), n, [&](const auto& one) {
+    if (stored.format == GROUPED) grouped(one);
+    else if (stored.format == SPLIT) split<8>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, one);
+    else store_drawn(dtype, at, stride, int32_t(n), from, one);
+  });
+}
