@@ -41,7 +41,7 @@ def unseen(tmp_path, monkeypatch):
     functions = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, functions)
     spec.loader.exec_module(functions)
-    table = {key: row_of(one, found.names[one], 0) for key, one in found.structures.programs.items()}
+    table = {key: row_of(one, found.names[one]) for key, one in found.structures.programs.items()}
     row = structures.Printed(found.structures.options, tuple(found.numbers), table)
     monkeypatch.setitem(printed.RULES, module.__name__, row)
     monkeypatch.setattr(programs, "_found", {})

@@ -56,11 +56,12 @@ def test_a_mask_is_a_tree_a_prefix_or_a_callable(name):
     def whole(make):
         return {"w": make(True), "deep": {"k": make(False), "v": make(False)}}
 
-    for option in [DECAY_MASK[name], *(["trust_ratio_mask"] if name in WITH_RATIO else [])]:
-        wanted = program(name, params, **{option: prefix})
-        assert wanted not in (program(name, params), program(name, params, **{option: False}))
+    ratio = {"adapt": True} if name in WITH_RATIO else {}
+    for option in [DECAY_MASK[name], *(["trust_ratio_mask"] if ratio else [])]:
+        wanted = program(name, params, **{option: prefix}, **ratio)
+        assert wanted not in (program(name, params, **ratio), program(name, params, **{option: False}, **ratio))
         for mask in (lambda _: whole(jnp.array), *map(whole, (bool, np.array, np.bool_, jnp.array))):
-            assert program(name, params, **{option: mask}) == wanted
+            assert program(name, params, **{option: mask}, **ratio) == wanted
 
 
 @mainly("Lamb")
@@ -75,12 +76,14 @@ def test_masked_parameters_do_not_decay(name):
 
 @pytest.mark.parametrize("name", WITH_RATIO)
 def test_the_ratio_has_a_mask_of_its_own(name):
-    masked, plain, adapted = moved(name, trust_ratio_mask=MASK), moved(name, adapt=False), moved(name)
+    ratio = {"adapt": True}
+    masked, plain = moved(name, trust_ratio_mask=MASK, **ratio), moved(name, adapt=False)
+    adapted = moved(name, **ratio)
     for key, keep in MASK.items():
         same(masked[key], (adapted if keep else plain)[key])
-    both = moved(name, trust_ratio_mask=MASK, **{DECAY_MASK[name]: {**MASK, "w": False}})
+    both = moved(name, trust_ratio_mask=MASK, **ratio, **{DECAY_MASK[name]: {**MASK, "w": False}})
     same(both["b"], moved(name, adapt=False, weight_decay=0)["b"])
-    same(both["w"], moved(name, weight_decay=0)["w"])
+    same(both["w"], moved(name, weight_decay=0, **ratio)["w"])
 
 
 def test_lars_s_masks_are_optax_s():

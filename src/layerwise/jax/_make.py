@@ -40,7 +40,7 @@ def make(
     ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):
         raise ContradictionError(
-            sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "The mask alone says it all.")
+            sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "Pass adapt=True, or no mask.")
         )
     mask = next(Mask(name, True if given[name] is None else given[name]) for name in MASKS if name in given)
     return Transformation(
