@@ -212,7 +212,7 @@ def test_the_reference_has_all_that_is_public(module: str) -> None:
 
 
 def test_rates_are_said_by_api() -> None:
-    """PyTorch takes a tensor and no callable, NumPy, JAX and MLX a callable: LAMB's page says it, to which others go."""
+    """PyTorch takes a tensor and no callable, NumPy, JAX and MLX a callable: LAMB's page says it, others go there."""
     rows = re.findall(r"^\| `(?:lr|weight_decay)` \|.*$", "\n".join(OPTION_PAGES), re.MULTILINE)
     assert len(rows) == 2 * len(OPTION_PAGES)
     whole = [row for row in rows if "callable" in row]
