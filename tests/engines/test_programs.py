@@ -62,9 +62,9 @@ def without_momentum(job):
         (job_with(SimpleNamespace()), "there are no kernels for SimpleNamespace"),
         (
             job_with(lamb.Lamb().settled(adapt="elsewhere")),
-            "there are no kernels for Lamb with .*adapt='elsewhere' and.*",
+            "there are no kernels for Lamb with .*adapt='elsewhere'.* and.*",
         ),
-        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True and such a state"),
+        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True.* and such a state"),
         (job_with(lamb.Lamb()), ""),
         (job_with(Warm()), ""),
     ],
@@ -193,13 +193,6 @@ OFF = (1.0, 1.0, -inf, inf, inf, inf)
 def test_numbers_of_a_gradient(h, scale, expected, clips):
     assert programs.of_gradient(h, Now(1, 0.1, 0.0, scale)) == expected
     assert programs.clips(h) == clips
-
-
-def test_options_that_a_rule_lacks_do_nothing():
-    h = lamb.Lamb(lr=0.1)
-    lacking = {"max_weight_norm", "trust_eps"}
-    less = SimpleNamespace(**{f.name: getattr(h, f.name) for f in fields(h) if f.name not in lacking})
-    assert lamb.coefficients(np, less, now_of(h, 3)) == lamb.coefficients(np, h, now_of(h, 3))
 
 
 @pytest.mark.parametrize("field", ["t", "lr", "weight_decay", "g_scale", "beta2"])

@@ -56,7 +56,7 @@ ALONE = {
         ("decay", {BIAS: False, "head*": 3}),
         ("decay", {BIAS: 0, WEIGHT: True, HEAD: 3.0}),
         ("decay", {BIAS: 0.0, HEAD: 3}.get),
-        ("adapt", {"*": True, "*.bias": False}),
+        ("adapt", {"*.bias": False, "*": True}),
         ("adapt", lambda name: not name.endswith("bias")),
         ("adapt", {"*.bias": False, "head*": True, WEIGHT: True}),
         ("l2", {WEIGHT: 0.3, "head*": 2}),
