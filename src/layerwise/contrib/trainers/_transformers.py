@@ -44,7 +44,7 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
     given = dict(context.optimizer_kwargs)
     if "betas" in options:
         given["betas"] = context.adam_kwargs["betas"]
-        if isinstance(options["eps"].default, float):
+        if "eps" in options and isinstance(options["eps"].default, float):
             given["eps"] = context.adam_kwargs["eps"]
     if "weight_decay" in context.optim_args:
         way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups have it, and go before optim_args."
