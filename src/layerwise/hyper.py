@@ -94,6 +94,17 @@ def _alternatives(words: tuple[str, ...]) -> str:
     return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
 
 
+def place_of_decay_option() -> Any:
+    """Declare where weight decay enters the step of a rule with a trust ratio."""
+    return option(
+        "ratio",
+        one_of("ratio", "decoupled", "l2"),
+        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
+        'the gradient ("l2").',
+        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
+    )
+
+
 def clip_threshold_option(optax: str | None = None) -> Any:
     """Declare the bound of an update's root mean square."""
     return option(

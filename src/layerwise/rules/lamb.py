@@ -45,6 +45,7 @@ from layerwise.hyper import (
     flag,
     lr_option,
     option,
+    place_of_decay_option,
     warn_of_swapped_betas,
     weight_decay_option,
 )
@@ -104,13 +105,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
         'Correct m and v for their start at 0: in the direction (True), not at all (False), or on the step ("lr").',
         'Pass True, False, or "lr" to correct the step instead of the direction.',
     )
-    decay: Literal["ratio", "decoupled", "l2"] = option(
-        "ratio",
-        one_of("ratio", "decoupled", "l2"),
-        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
-        'the gradient ("l2").',
-        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
-    )
+    decay: Literal["ratio", "decoupled", "l2"] = place_of_decay_option()
     peak_lr: float | None = option(
         None,
         number(0, above=True) | NONE,

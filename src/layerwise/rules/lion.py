@@ -27,7 +27,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise.checks import Contradiction, one_of
+from layerwise.checks import Contradiction
 from layerwise.hyper import (
     Adapt,
     Caution,
@@ -37,7 +37,7 @@ from layerwise.hyper import (
     adapt_option,
     betas_option,
     lr_option,
-    option,
+    place_of_decay_option,
     weight_decay_option,
 )
 from layerwise.momentum import StoredMomentum, momentum_dtype_option
@@ -73,13 +73,7 @@ class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     weight_decay: Scheduled = weight_decay_option(optax_default=1e-3)
     _: KW_ONLY
     adapt: Adapt = adapt_option(False)
-    decay: Literal["ratio", "decoupled", "l2"] = option(
-        "ratio",
-        one_of("ratio", "decoupled", "l2"),
-        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
-        'the gradient ("l2").',
-        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
-    )
+    decay: Literal["ratio", "decoupled", "l2"] = place_of_decay_option()
     momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
