@@ -33,6 +33,7 @@ from layerwise.momentum import momentum_option
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import (
     add,
+    after,
     choose,
     clipped,
     final,
@@ -129,9 +130,7 @@ def _ratio(xp: Any, w: Scalar, x: Scalar) -> Scalar:
 
 def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
     """Return moves to weights whose norm is at most this."""
-    q = p
-    for a, x in moves:
-        q = add(xp, q, a, x)
+    q = after(xp, p, moves)
     (qq,) = yield (Squares(q),)
     one = one_like(xp, most)  # a choice between an array and a number would take a dtype of its own
     norm = one * length(xp, qq, q)

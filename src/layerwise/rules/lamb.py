@@ -64,6 +64,7 @@ from layerwise.rules.parts import (
     Length,
     Trust,
     add,
+    after,
     cautious,
     clipped,
     final,
@@ -200,8 +201,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     k, (m, v, R) = coefficients(xp, h, now), state
     g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
-    for a, x in moves:
-        p = add(xp, p, a, x)
+    p = after(xp, p, moves)
 
     m = mix(xp, k.b1, m, k.a1, g)
     v = mix(xp, k.b2, v, k.a2, square(g))

@@ -46,6 +46,7 @@ from layerwise.rules.parts import (
     Length,
     Trust,
     add,
+    after,
     cautious,
     clipped,
     final,
@@ -126,8 +127,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     k, (m, R) = coefficients(xp, h, now), state
     g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
-    for a, x in moves:
-        p = add(xp, p, a, x)
+    p = after(xp, p, moves)
 
     u = _sign(xp, add(xp, k.a1 * g, k.b1, m))
     (m,) = final(xp, mix(xp, k.b2, m, k.a2, g))

@@ -51,6 +51,7 @@ from layerwise.rules.parts import (
     Length,
     Trust,
     add,
+    after,
     clipped,
     final,
     is_on,
@@ -257,7 +258,6 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps)
     r = x if is_one(k.scale) else k.scale * x
     moves = shrinking(xp, k.lam, p)
-    for a, y in moves:
-        p = add(xp, p, a, y)
+    p = after(xp, p, moves)
     R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)
     return Stepped(moves, State(m, R), stats)

@@ -87,6 +87,13 @@ def moved(xp: Any, p: Array, moves: Moves) -> Array:
     return p
 
 
+def after(xp: Any, p: Array, moves: Moves) -> Array:
+    """Return p after these moves, where p itself is still needed."""
+    for a, x in moves:
+        p = add(xp, p, a, x)
+    return p
+
+
 def square(x: Array) -> Array:
     """Return x², or |x|² of a complex array."""
     return (x * x.conj()).real if is_complex(x) else x * x
