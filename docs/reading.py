@@ -1,4 +1,4 @@
-"""How the reference reads the sources: doctests as code, and options by their defaults rather than by their checks."""
+"""How the reference reads the sources: doctests as code, options without their checks, and docstrings completed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 from typing import Any
 
 import griffe
+
+from layerwise.described import completed
+from layerwise.registry import ENTRIES
 
 DECLARED = ("option", "flag", "lr_option")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -15,6 +18,12 @@ class Reading(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        if any(one.callable_path == "layerwise.described.described" for one in cls.decorators):
+            names = [one.name for one in cls.members["__init__"].parameters][1:]
+            hyper = ENTRIES[cls.name].hyper
+            cls.docstring.value = completed(cls.docstring.value, cls.module.docstring.value, hyper, names)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name in DECLARED:

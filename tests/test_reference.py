@@ -10,6 +10,9 @@ from types import ModuleType
 
 import pytest
 
+from layerwise.described import completed
+from layerwise.hyper import Hyper
+
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
@@ -82,6 +85,19 @@ def test_what_is_undescribed_is_found():
         """
 
     assert [*undescribed(function)] == ["a", "b without a type", "**c"]
+
+
+def test_an_argument_means_what_its_class_says_first():
+    class Own(Hyper):
+        """Options."""
+
+    module = "All.\n\nArguments of all classes:\n    seed: A\n        seed.\n    maximize: Of all.\n    lr: Of all.\n"
+    written = "One.\n\n    Args:\n        lr: Its\n            own.\n    "
+    doc = completed(written, module, Own, ["lr", "maximize", "seed"]).splitlines()
+    assert doc[:3] == ["One.", "", "Args:"]
+    assert doc[3] == "    lr: Its own."
+    assert doc[4].startswith("    maximize: Maximize the objective")
+    assert doc[5:] == ["    seed: A seed."]
 
 
 def test_types_in_signatures_have_their_place():

@@ -97,3 +97,13 @@ def test_published_runs_are_a_table_of_the_site(hooks):
     assert "| mlperf-bert | 12,288 | 0.0031 | 60 | 0.8/0.925 | 0.0166629 | 4.47 million samples |" in rows
     assert "| nus-resnet | 32,768 | 32 | 15.6 |  | 0.0001 |  |" in hooks.points_of("Lars").splitlines()
     assert len(rows) == 2 + sum(len(curve.points) for curve in CURVES if curve.optimizer == "Lamb")
+
+
+def test_the_reference_has_each_argument_of_a_class_that_describes_few():
+    griffe = pytest.importorskip("griffe")
+    reading = griffe.load_extensions(DOCS / "reading.py")
+    keras = griffe.load("layerwise.keras.optimizers", search_paths=[DOCS.parent / "src"], extensions=reading)
+    sections = keras["Lamb"].docstring.parse("google")
+    described = next(one.value for one in sections if one.kind.value == "parameters")
+    assert [one.name for one in described] == [one.name for one in keras["Lamb"].parameters][1:]
+    assert all(one.description for one in described)

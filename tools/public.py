@@ -48,11 +48,12 @@ def members(cls: type) -> Iterator[str]:
     """Yield the public methods and properties of a class, and of those of the library that it derives from."""
     for home in cls.__mro__:
         if home.__module__.startswith("layerwise"):
-            for name, kept in vars(home).items():
+            public = {name: kept for name, kept in vars(home).items() if name[0] != "_"}
+            for name, kept in public.items():
                 what = getattr(kept, "__func__", kept)
                 # PyTorch puts wrapped methods of a base into classes that have been used.
                 own = isroutine(what) and what.__qualname__.startswith(f"{home.__qualname__}.")
-                if name[0] != "_" and (own or isinstance(what, property)):
+                if own or isinstance(what, property):
                     yield f"{home.__name__}.{name}{arguments(what) if isroutine(what) else ''}"
 
 

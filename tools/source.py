@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-WIDTH = 116
+from layerwise.described import WIDTH, entry
 
 
 class Parameter(NamedTuple):
@@ -38,11 +38,8 @@ def signature(parameters: Sequence[Parameter]) -> str:
 
 def docstring(first: str, rest: str, parameters: Sequence[Parameter]) -> str:
     """Return a docstring with a section that describes every parameter."""
-    entries = "\n".join(
-        textwrap.fill(f"{one.name}: {one.means}", WIDTH - 8, subsequent_indent="    ", break_on_hyphens=False)
-        for one in parameters
-    )
-    body = f"{first}.\n\n{textwrap.fill(rest, WIDTH - 4)}\n\nArgs:\n{textwrap.indent(entries, '    ')}\n"
+    entries = "\n".join(entry(one.name, one.means) for one in parameters)
+    body = f"{first}.\n\n{textwrap.fill(rest, WIDTH - 4)}\n" + (f"\nArgs:\n{entries}\n" if entries else "")
     return f'"""{body}"""'
 
 

@@ -30,8 +30,9 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "core",
         ".",
-        "test_options.py test_factoring.py test_misspelt.py contract/test_blocks.py contract/test_names.py "
-        "contract/test_schedules.py contract/test_stats.py contract/test_keep_norm.py contract/test_storage.py "
+        "test_misspelt.py test_reference.py test_options.py test_factoring.py contract/test_blocks.py "
+        "contract/test_names.py contract/test_schedules.py contract/test_stats.py contract/test_keep_norm.py "
+        "contract/test_storage.py "
         "numpy_front test_rules.py torch_front/test_monitor.py torch_front/test_changes_between_steps.py "
         "torch_front/test_loading.py engines/test_prepared.py sharding/test_layouts.py",
     ),

@@ -1,0 +1,63 @@
+"""Docstrings of classes whose arguments are described elsewhere: once for all classes of an API, or in the rules."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from inspect import cleandoc, signature
+from typing import Any, TypeVar
+
+from layerwise.hyper import Hyper
+from layerwise.keywords import explained
+
+C = TypeVar("C", bound=type[Any])
+
+WIDTH = 116
+ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+
+
+def described(module: str | None) -> Callable[[C], C]:
+    """Return a decorator of an optimizer's class, which completes its docstring and explains unknown keywords.
+
+    Args:
+        module: The docstring of its module, with the arguments that all classes there take.
+    """
+
+    def done(cls: C) -> C:
+        cls.__init__ = explained(cls.__init__)
+        if cls.__doc__ and module:  # Python -OO has neither
+            cls.__doc__ = _Described(cls.__doc__, module)  # type: ignore[assignment]  # which a descriptor may give
+        return cls
+
+    return done
+
+
+class _Described:
+    """A docstring that is completed when somebody reads it: importing a package takes no time for it."""
+
+    def __init__(self, written: str, module: str) -> None:
+        self._written, self._module = written, module
+
+    def __get__(self, _: object, of: Any) -> str:
+        return completed(self._written, self._module, of._hyper, list(signature(of.__init__).parameters)[1:])
+
+
+def completed(written: str, module: str, h: type[Hyper], names: Iterable[str]) -> str:
+    """Return the docstring of an optimizer's class with each argument, in their order.
+
+    What it says itself counts, then the options' declarations, then what the module's docstring says of all classes.
+    """
+    text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
+    options = {spec.name: spec.metadata["means"] for spec in fields(h)}
+    means = {**dict(ENTRY.findall(module)), **options, **dict(ENTRY.findall(listed))}
+    rows = (entry(name, " ".join(means[name].split())) for name in names)
+    return "\n".join([f"{text}\n\nArgs:", *rows, ""])
+
+
+def entry(name: str, means: str) -> str:
+    """Return the lines of a docstring that describe an argument."""
+    first, rest = " " * 4, " " * 8
+    text = f"{name}: {means}"
+    return textwrap.fill(text, WIDTH - 4, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
