@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-from layerwise.described import completed
+from layerwise.of_rule import completed
 from layerwise.registry import ENTRIES
 
 DECLARED = ("option", "flag", "lr_option")
@@ -20,7 +20,7 @@ class Reading(griffe.Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        if any(one.callable_path == "layerwise.described.described" for one in cls.decorators):
+        if any(one.callable_path == "layerwise.of_rule.of_rule" for one in cls.decorators):
             names = [one.name for one in cls.members["__init__"].parameters][1:]
             hyper = ENTRIES[cls.name].hyper
             cls.docstring.value = completed(cls.docstring.value, cls.module.docstring.value, hyper, names)

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from layerwise.described import completed
 from layerwise.hyper import Hyper
+from layerwise.of_rule import completed
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")

@@ -13,8 +13,8 @@ import optax_calls
 from front_arguments import Argument
 from source import Parameter, docstring, renamed, signature, source_of
 
-from layerwise.described import entry as entry_of
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
+from layerwise.of_rule import entry as entry_of
 from layerwise.registry import ENTRIES, Entry
 from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS, is_pair
 from layerwise.variants import find
@@ -45,10 +45,7 @@ def all_of_them() -> dict[str, str]:
 
 def _module(head: str, one: Callable[[Entry], str], names: Iterable[str]) -> str:
     listed = "".join(f"    {name!r},\n" for name in sorted(names, key=_as_sorted_by_ruff)).replace("'", '"')
-    used = "\n".join(
-        f"from layerwise.rules import {rule_of(entry)} as {rule_of(entry)}_rule" for entry in ENTRIES.values()
-    )
-    return "\n\n".join([head.replace("@RULES@", used) + f"\n__all__ = [\n{listed}]", *map(one, ENTRIES.values())])
+    return "\n\n".join([f"{head}\n__all__ = [\n{listed}]", *map(one, ENTRIES.values())])
 
 
 def _as_sorted_by_ruff(name: str) -> tuple[bool, str]:
@@ -116,24 +113,25 @@ def rule_of(entry: Entry) -> str:
     return entry.rule.__name__.rpartition(".")[2]
 
 
-def class_of(entry: Entry, parameters: Sequence[Parameter], doc: str, call: str) -> str:
-    """Return the source of an optimizer's class."""
-    module = f"{rule_of(entry)}_rule"
-    return (
-        f"class {entry.name}(Optimizer):\n{textwrap.indent(doc, '    ')}\n\n"
-        f"    _rule, _hyper = {module}, {module}.{entry.name}\n\n"
-        f"    def __init__(\n        self,\n{textwrap.indent(signature(parameters), '        ')}\n"
-        f"    ) -> None:\n        super().__init__({call})\n"
-    )
+def class_of(
+    entry: Entry,
+    parameters: Sequence[Parameter],
+    front: Sequence[Argument] | None,
+    guide: str = "others.md",
+    given: str = "locals()",
+) -> str:
+    """Return the source of an optimizer's class.
 
-
-def described(entry: Entry, parameters: Sequence[Parameter], front: Sequence[Argument] = ()) -> str:
-    """Return the source of a class whose docstring leaves out what is said of all classes, or of the options."""
+    Its docstring leaves out what is said of all classes of a front, or in the rule, unless `front` is None.
+    """
     options = {one.name: one.metadata["means"] for one in fields(entry.hyper)}
-    known = {**{one.name: one.means for one in front}, **options}
-    own = [one for one in parameters if one.means != known.get(one.name)]
-    doc = docstring(summary(entry), pages(entry, "others.md"), own)
-    return f"@described(__doc__)\n{class_of(entry, parameters, doc, 'locals()')}"
+    known = {} if front is None else {**{one.name: one.means for one in front}, **options}
+    doc = docstring(summary(entry), pages(entry, guide), [x for x in parameters if x.means != known.get(x.name)])
+    return (
+        f"@of_rule(__doc__)\nclass {entry.name}(Optimizer):\n{textwrap.indent(doc, '    ')}\n\n"
+        f"    def __init__(\n        self,\n{textwrap.indent(signature(parameters), '        ')}\n"
+        f"    ) -> None:\n        super().__init__({given})\n"
+    )
 
 
 # ---- PyTorch and NumPy
@@ -151,8 +149,7 @@ from torch import Tensor
 from layerwise.arguments import StateDtype
 from layerwise.blocks import BlocksByName
 from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.keywords import explained
-@RULES@
+from layerwise.of_rule import of_rule
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -172,9 +169,7 @@ def _torch(entry: Entry) -> str:
         return type_.replace("Scheduled", "Rate") if name in ("lr", "weight_decay") else type_
 
     parameters = [PARAMS, *own_parameters(entry.hyper, typed, schedules=False), *of_front(arguments.TORCH, entry.hyper)]
-    doc = docstring(summary(entry), pages(entry, "pytorch.md"), parameters)
-    source = class_of(entry, parameters, doc, "params, locals()")
-    return source.replace("    def __init__", "    @explained\n    def __init__")
+    return class_of(entry, parameters, None, "pytorch.md", "params, locals()")
 
 
 MIXED_HEAD = (
@@ -236,10 +231,9 @@ from typing import Any, Literal
 
 from layerwise.arguments import ByName, StateDtype
 from layerwise.blocks import Split
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.numpy._optimizer import Optimizer
-@RULES@
+from layerwise.of_rule import of_rule
 """
 )
 
@@ -249,7 +243,7 @@ def _numpy(entry: Entry) -> str:
         return arguments.BY_NAME.get(name, "{type}").format(type=type_)
 
     parameters = [*own_parameters(entry.hyper, typed), *of_front(arguments.NUMPY, entry.hyper)]
-    return described(entry, parameters, arguments.NUMPY)
+    return class_of(entry, parameters, arguments.NUMPY)
 
 
 # ---- Keras
@@ -264,10 +258,9 @@ from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
 
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds
 from layerwise.keras._optimizer import Optimizer
-@RULES@
+from layerwise.of_rule import of_rule
 
 Rate: TypeAlias = "float | LearningRateSchedule | Callable[[], Any]"
 """
@@ -291,7 +284,7 @@ def _keras(entry: Entry) -> str:
         for name in names
     ]
     parameters = [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
-    return described(entry, parameters, arguments.KERAS)
+    return class_of(entry, parameters, arguments.KERAS)
 
 
 def _share(option: str, names: Sequence[str], name: str) -> str:
@@ -308,10 +301,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.mlx._optimizer import Optimizer
-@RULES@
+from layerwise.of_rule import of_rule
 
 Rate: TypeAlias = "float | Callable[[Any], Any]"
 """
@@ -325,7 +317,7 @@ def _mlx(entry: Entry) -> str:
     parameters = own_parameters(entry.hyper, typed)
     named = [one._replace(name="learning_rate") if one.name == "lr" else one for one in parameters]
     named.sort(key=lambda one: one.name != "learning_rate")
-    return described(entry, named)
+    return class_of(entry, named, ())
 
 
 # ---- Paddle
@@ -339,10 +331,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerwise.blocks import BlocksByName
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.of_rule import of_rule
 from layerwise.paddle._optimizer import Optimizer
-@RULES@
 
 if TYPE_CHECKING:
     from paddle import Tensor
@@ -363,7 +354,7 @@ def _paddle(entry: Entry) -> str:
     first = [known[name]._replace(keyword=False) for name in order]
     rest = [one for one in (*options, *of_all) if one.name not in order]
     parameters = [*first, *(one._replace(keyword=True) for one in rest)]
-    return described(entry, parameters, arguments.PADDLE)
+    return class_of(entry, parameters, arguments.PADDLE)
 
 
 def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:
@@ -403,7 +394,6 @@ from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
-@RULES@
 """
 )
 
@@ -419,12 +409,11 @@ def _jax(entry: Entry) -> str:
     if optax_calls.there_is(entry):
         rest += f" The first {first} arguments are those of optax.{entry.name.lower()}."
     state, name = _jax_names(entry)
-    module = f"{rule_of(entry)}_rule"
     doc = textwrap.indent(docstring(summary(entry), rest, parameters), "    ")
     return (
         f"{_state(entry)}\n\n@explained\ndef {name}(\n{textwrap.indent(signature(parameters), '    ')}\n"
         f") -> GradientTransformationExtraArgs:\n{doc}\n"
-        f"    return make({module}, {module}.{entry.name}, {state}, locals())\n"
+        f'    return make("{entry.name}", {state}, locals())\n'
     )
 
 

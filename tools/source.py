@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from layerwise.described import WIDTH, entry
+from layerwise.of_rule import WIDTH, entry
 
 
 class Parameter(NamedTuple):

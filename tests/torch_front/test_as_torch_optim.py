@@ -276,7 +276,7 @@ def test_public_names_are_those_that_people_call(front):
 
 @fronts
 def test_every_parameter_is_described(front):
-    described = re.findall(r"^        (\w+): ", front.__doc__, re.MULTILINE)
+    described = re.findall(r"^    (\w+): ", inspect.getdoc(front), re.MULTILINE)
     assert described == list(inspect.signature(front).parameters)
 
 

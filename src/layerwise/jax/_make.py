@@ -16,6 +16,7 @@ from layerwise.jax import _optax
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Mask, Transformation
+from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX
 from layerwise.storage.coded import CODED
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
@@ -31,10 +32,9 @@ that returns one."""
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
 
 
-def make(
-    rule: ModuleType, h: type[Hyper], state: type[Any], given: dict[str, Any]
-) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation for `given`, every argument by its name."""
+def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
+    """Return the transformation of the rule of this name for `given`, every argument by its own."""
+    _, rule, h = ENTRIES[name]
     checked = options(h, _optax.options(h, given), OPTAX.in_messages(h))
     want = _wanted(rule, checked.h, given)
     ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]

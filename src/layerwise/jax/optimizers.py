@@ -15,21 +15,6 @@ from layerwise.arguments import StateDtype
 from layerwise.hyper import Adapt, Bounds
 from layerwise.jax._make import ByLeaf, Number, Rate, make
 from layerwise.keywords import explained
-from layerwise.rules import adafactor as adafactor_rule
-from layerwise.rules import adammini as adammini_rule
-from layerwise.rules import adamw as adamw_rule
-from layerwise.rules import came as came_rule
-from layerwise.rules import fromage as fromage_rule
-from layerwise.rules import lamb as lamb_rule
-from layerwise.rules import lans as lans_rule
-from layerwise.rules import lars as lars_rule
-from layerwise.rules import lion as lion_rule
-from layerwise.rules import muon as muon_rule
-from layerwise.rules import novograd as novograd_rule
-from layerwise.rules import scalesgd as scalesgd_rule
-from layerwise.rules import sgd as sgd_rule
-from layerwise.rules import sinkgd as sinkgd_rule
-from layerwise.rules import stableadamw as stableadamw_rule
 
 __all__ = [
     "AdafactorState",
@@ -177,7 +162,7 @@ def adafactor(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(adafactor_rule, adafactor_rule.Adafactor, AdafactorState, locals())
+    return make("Adafactor", AdafactorState, locals())
 
 
 class AdamMiniState(NamedTuple):
@@ -252,7 +237,7 @@ def adammini(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(adammini_rule, adammini_rule.AdamMini, AdamMiniState, locals())
+    return make("AdamMini", AdamMiniState, locals())
 
 
 class AdamWState(NamedTuple):
@@ -334,7 +319,7 @@ def adamw(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(adamw_rule, adamw_rule.AdamW, AdamWState, locals())
+    return make("AdamW", AdamWState, locals())
 
 
 class CameState(NamedTuple):
@@ -425,7 +410,7 @@ def came(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(came_rule, came_rule.Came, CameState, locals())
+    return make("Came", CameState, locals())
 
 
 class FromageState(NamedTuple):
@@ -499,7 +484,7 @@ def fromage(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(fromage_rule, fromage_rule.Fromage, FromageState, locals())
+    return make("Fromage", FromageState, locals())
 
 
 class LambState(NamedTuple):
@@ -613,7 +598,7 @@ def lamb(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(lamb_rule, lamb_rule.Lamb, LambState, locals())
+    return make("Lamb", LambState, locals())
 
 
 class LansState(NamedTuple):
@@ -696,7 +681,7 @@ def lans(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(lans_rule, lans_rule.Lans, LansState, locals())
+    return make("Lans", LansState, locals())
 
 
 class LarsState(NamedTuple):
@@ -802,7 +787,7 @@ def lars(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(lars_rule, lars_rule.Lars, LarsState, locals())
+    return make("Lars", LarsState, locals())
 
 
 class LionState(NamedTuple):
@@ -898,7 +883,7 @@ def lion(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(lion_rule, lion_rule.Lion, LionState, locals())
+    return make("Lion", LionState, locals())
 
 
 class MuonState(NamedTuple):
@@ -1001,7 +986,7 @@ def muon(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(muon_rule, muon_rule.Muon, MuonState, locals())
+    return make("Muon", MuonState, locals())
 
 
 class NovoGradState(NamedTuple):
@@ -1089,7 +1074,7 @@ def novograd(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(novograd_rule, novograd_rule.NovoGrad, NovoGradState, locals())
+    return make("NovoGrad", NovoGradState, locals())
 
 
 class ScaleSGDState(NamedTuple):
@@ -1166,7 +1151,7 @@ def scalesgd(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(scalesgd_rule, scalesgd_rule.ScaleSGD, ScaleSGDState, locals())
+    return make("ScaleSGD", ScaleSGDState, locals())
 
 
 class SGDState(NamedTuple):
@@ -1241,7 +1226,7 @@ def sgd(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(sgd_rule, sgd_rule.SGD, SGDState, locals())
+    return make("SGD", SGDState, locals())
 
 
 class SinkGDState(NamedTuple):
@@ -1316,7 +1301,7 @@ def sinkgd(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(sinkgd_rule, sinkgd_rule.SinkGD, SinkGDState, locals())
+    return make("SinkGD", SinkGDState, locals())
 
 
 class StableAdamWState(NamedTuple):
@@ -1395,4 +1380,4 @@ def stableadamw(
         axis_name: Under shard_map, the mesh axes that shard parameters.
         specs: Under shard_map, the sharded dimensions of each parameter.
     """
-    return make(stableadamw_rule, stableadamw_rule.StableAdamW, StableAdamWState, locals())
+    return make("StableAdamW", StableAdamWState, locals())

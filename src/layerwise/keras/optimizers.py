@@ -21,24 +21,9 @@ from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
 
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds
 from layerwise.keras._optimizer import Optimizer
-from layerwise.rules import adafactor as adafactor_rule
-from layerwise.rules import adammini as adammini_rule
-from layerwise.rules import adamw as adamw_rule
-from layerwise.rules import came as came_rule
-from layerwise.rules import fromage as fromage_rule
-from layerwise.rules import lamb as lamb_rule
-from layerwise.rules import lans as lans_rule
-from layerwise.rules import lars as lars_rule
-from layerwise.rules import lion as lion_rule
-from layerwise.rules import muon as muon_rule
-from layerwise.rules import novograd as novograd_rule
-from layerwise.rules import scalesgd as scalesgd_rule
-from layerwise.rules import sgd as sgd_rule
-from layerwise.rules import sinkgd as sinkgd_rule
-from layerwise.rules import stableadamw as stableadamw_rule
+from layerwise.of_rule import of_rule
 
 Rate: TypeAlias = "float | LearningRateSchedule | Callable[[], Any]"
 
@@ -61,7 +46,7 @@ __all__ = [
 ]
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
@@ -75,8 +60,6 @@ class Adafactor(Optimizer):
         epsilon_1: Keras's name for the first of `eps`.
         epsilon_2: Keras's name for the second of `eps`.
     """
-
-    _rule, _hyper = adafactor_rule, adafactor_rule.Adafactor
 
     def __init__(
         self,
@@ -118,7 +101,7 @@ class Adafactor(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
@@ -131,8 +114,6 @@ class AdamMini(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
 
     def __init__(
         self,
@@ -159,7 +140,7 @@ class AdamMini(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
@@ -172,8 +153,6 @@ class AdamW(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = adamw_rule, adamw_rule.AdamW
 
     def __init__(
         self,
@@ -203,7 +182,7 @@ class AdamW(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
@@ -217,8 +196,6 @@ class Came(Optimizer):
         epsilon_1: Keras's name for the first of `eps`.
         epsilon_2: Keras's name for the second of `eps`.
     """
-
-    _rule, _hyper = came_rule, came_rule.Came
 
     def __init__(
         self,
@@ -250,7 +227,7 @@ class Came(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Fromage(Optimizer):
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
@@ -260,8 +237,6 @@ class Fromage(Optimizer):
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
     """
-
-    _rule, _hyper = fromage_rule, fromage_rule.Fromage
 
     def __init__(
         self,
@@ -285,7 +260,7 @@ class Fromage(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
@@ -298,8 +273,6 @@ class Lamb(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = lamb_rule, lamb_rule.Lamb
 
     def __init__(
         self,
@@ -340,7 +313,7 @@ class Lamb(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
@@ -353,8 +326,6 @@ class Lans(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = lans_rule, lans_rule.Lans
 
     def __init__(
         self,
@@ -386,7 +357,7 @@ class Lans(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
@@ -398,8 +369,6 @@ class Lars(Optimizer):
             Keras, or a function without arguments.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = lars_rule, lars_rule.Lars
 
     def __init__(
         self,
@@ -436,7 +405,7 @@ class Lars(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lion(Optimizer):
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
@@ -448,8 +417,6 @@ class Lion(Optimizer):
         beta_1: Keras's name for the first of `betas`.
         beta_2: Keras's name for the second of `betas`.
     """
-
-    _rule, _hyper = lion_rule, lion_rule.Lion
 
     def __init__(
         self,
@@ -482,7 +449,7 @@ class Lion(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
@@ -493,8 +460,6 @@ class Muon(Optimizer):
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = muon_rule, muon_rule.Muon
 
     def __init__(
         self,
@@ -530,7 +495,7 @@ class Muon(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
@@ -543,8 +508,6 @@ class NovoGrad(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
 
     def __init__(
         self,
@@ -577,7 +540,7 @@ class NovoGrad(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
@@ -588,8 +551,6 @@ class ScaleSGD(Optimizer):
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
 
     def __init__(
         self,
@@ -617,7 +578,7 @@ class ScaleSGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
@@ -627,8 +588,6 @@ class SGD(Optimizer):
     Args:
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
     """
-
-    _rule, _hyper = sgd_rule, sgd_rule.SGD
 
     def __init__(
         self,
@@ -654,7 +613,7 @@ class SGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
@@ -665,8 +624,6 @@ class SinkGD(Optimizer):
         learning_rate: Learning rate. It may be a schedule of Keras, or a function without arguments.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
 
     def __init__(
         self,
@@ -693,7 +650,7 @@ class SinkGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
@@ -706,8 +663,6 @@ class StableAdamW(Optimizer):
         beta_2: Keras's name for the second of `betas`.
         epsilon: Keras's name for `eps`.
     """
-
-    _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
 
     def __init__(
         self,

@@ -25,24 +25,9 @@ from typing import Any, Literal
 
 from layerwise.arguments import ByName, StateDtype
 from layerwise.blocks import Split
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds, Scheduled
 from layerwise.numpy._optimizer import Optimizer
-from layerwise.rules import adafactor as adafactor_rule
-from layerwise.rules import adammini as adammini_rule
-from layerwise.rules import adamw as adamw_rule
-from layerwise.rules import came as came_rule
-from layerwise.rules import fromage as fromage_rule
-from layerwise.rules import lamb as lamb_rule
-from layerwise.rules import lans as lans_rule
-from layerwise.rules import lars as lars_rule
-from layerwise.rules import lion as lion_rule
-from layerwise.rules import muon as muon_rule
-from layerwise.rules import novograd as novograd_rule
-from layerwise.rules import scalesgd as scalesgd_rule
-from layerwise.rules import sgd as sgd_rule
-from layerwise.rules import sinkgd as sinkgd_rule
-from layerwise.rules import stableadamw as stableadamw_rule
+from layerwise.of_rule import of_rule
 
 __all__ = [
     "SGD",
@@ -63,7 +48,7 @@ __all__ = [
 ]
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
@@ -74,8 +59,6 @@ class Adafactor(Optimizer):
         lr: Learning rate; None selects the paper's relative step. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = adafactor_rule, adafactor_rule.Adafactor
 
     def __init__(
         self,
@@ -118,7 +101,7 @@ class Adafactor(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
@@ -129,8 +112,6 @@ class AdamMini(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
 
     def __init__(
         self,
@@ -158,7 +139,7 @@ class AdamMini(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
@@ -169,8 +150,6 @@ class AdamW(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = adamw_rule, adamw_rule.AdamW
 
     def __init__(
         self,
@@ -200,7 +179,7 @@ class AdamW(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
@@ -211,8 +190,6 @@ class Came(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = came_rule, came_rule.Came
 
     def __init__(
         self,
@@ -244,7 +221,7 @@ class Came(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Fromage(Optimizer):
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
@@ -255,8 +232,6 @@ class Fromage(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = fromage_rule, fromage_rule.Fromage
 
     def __init__(
         self,
@@ -284,7 +259,7 @@ class Fromage(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
@@ -295,8 +270,6 @@ class Lamb(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = lamb_rule, lamb_rule.Lamb
 
     def __init__(
         self,
@@ -337,7 +310,7 @@ class Lamb(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
@@ -348,8 +321,6 @@ class Lans(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = lans_rule, lans_rule.Lans
 
     def __init__(
         self,
@@ -380,7 +351,7 @@ class Lans(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
@@ -391,8 +362,6 @@ class Lars(Optimizer):
         lr: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = lars_rule, lars_rule.Lars
 
     def __init__(
         self,
@@ -432,7 +401,7 @@ class Lars(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lion(Optimizer):
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
@@ -443,8 +412,6 @@ class Lion(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = lion_rule, lion_rule.Lion
 
     def __init__(
         self,
@@ -478,7 +445,7 @@ class Lion(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
@@ -489,8 +456,6 @@ class Muon(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = muon_rule, muon_rule.Muon
 
     def __init__(
         self,
@@ -529,7 +494,7 @@ class Muon(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
@@ -540,8 +505,6 @@ class NovoGrad(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
 
     def __init__(
         self,
@@ -574,7 +537,7 @@ class NovoGrad(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
@@ -585,8 +548,6 @@ class ScaleSGD(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
 
     def __init__(
         self,
@@ -617,7 +578,7 @@ class ScaleSGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
@@ -628,8 +589,6 @@ class SGD(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = sgd_rule, sgd_rule.SGD
 
     def __init__(
         self,
@@ -658,7 +617,7 @@ class SGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
@@ -669,8 +628,6 @@ class SinkGD(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
 
     def __init__(
         self,
@@ -700,7 +657,7 @@ class SinkGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
@@ -711,8 +668,6 @@ class StableAdamW(Optimizer):
         lr: Learning rate. It may be a function of the step.
         weight_decay: Weight decay λ. It may be a function of the step.
     """
-
-    _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
 
     def __init__(
         self,

@@ -21,24 +21,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerwise.blocks import BlocksByName
-from layerwise.described import described
 from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.of_rule import of_rule
 from layerwise.paddle._optimizer import Optimizer
-from layerwise.rules import adafactor as adafactor_rule
-from layerwise.rules import adammini as adammini_rule
-from layerwise.rules import adamw as adamw_rule
-from layerwise.rules import came as came_rule
-from layerwise.rules import fromage as fromage_rule
-from layerwise.rules import lamb as lamb_rule
-from layerwise.rules import lans as lans_rule
-from layerwise.rules import lars as lars_rule
-from layerwise.rules import lion as lion_rule
-from layerwise.rules import muon as muon_rule
-from layerwise.rules import novograd as novograd_rule
-from layerwise.rules import scalesgd as scalesgd_rule
-from layerwise.rules import sgd as sgd_rule
-from layerwise.rules import sinkgd as sinkgd_rule
-from layerwise.rules import stableadamw as stableadamw_rule
 
 if TYPE_CHECKING:
     from paddle import Tensor
@@ -64,7 +49,7 @@ __all__ = [
 ]
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
@@ -78,8 +63,6 @@ class Adafactor(Optimizer):
             min(learning_rate, 1/√t) ("cap"); None turns this on when learning_rate is None.
         lr_cap: Upper bound of the relative step; with "cap", the default of learning_rate.
     """
-
-    _rule, _hyper = adafactor_rule, adafactor_rule.Adafactor
 
     def __init__(
         self,
@@ -120,7 +103,7 @@ class Adafactor(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
@@ -133,8 +116,6 @@ class AdamMini(Optimizer):
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
         epsilon: Added to the root of v, which m is divided by.
     """
-
-    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
 
     def __init__(
         self,
@@ -161,7 +142,7 @@ class AdamMini(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
@@ -176,8 +157,6 @@ class AdamW(Optimizer):
         decay: Apply weight_decay to the weights, times learning_rate ("decoupled"), or to the gradient, as in Adam
             ("l2").
     """
-
-    _rule, _hyper = adamw_rule, adamw_rule.AdamW
 
     def __init__(
         self,
@@ -207,7 +186,7 @@ class AdamW(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
@@ -219,8 +198,6 @@ class Came(Optimizer):
         beta1: The first of the two: decay rates of the first moment m and of the second moment v.
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
     """
-
-    _rule, _hyper = came_rule, came_rule.Came
 
     def __init__(
         self,
@@ -251,7 +228,7 @@ class Came(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Fromage(Optimizer):
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
@@ -261,8 +238,6 @@ class Fromage(Optimizer):
     Args:
         learning_rate: Learning rate.
     """
-
-    _rule, _hyper = fromage_rule, fromage_rule.Fromage
 
     def __init__(
         self,
@@ -288,7 +263,7 @@ class Fromage(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
@@ -310,8 +285,6 @@ class Lamb(Optimizer):
         adapt: Use the trust ratio for all tensors (True), for none (False), or where lamb_weight_decay is not 0
             ("decayed"). None is as always_adapt says.
     """
-
-    _rule, _hyper = lamb_rule, lamb_rule.Lamb
 
     def __init__(
         self,
@@ -353,7 +326,7 @@ class Lamb(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
@@ -366,8 +339,6 @@ class Lans(Optimizer):
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
         epsilon: Added to the denominator of both directions.
     """
-
-    _rule, _hyper = lans_rule, lans_rule.Lans
 
     def __init__(
         self,
@@ -397,7 +368,7 @@ class Lans(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
@@ -414,8 +385,6 @@ class Lars(Optimizer):
             bound.
         lr_in_momentum: Multiply by learning_rate inside the momentum buffer (the paper), not outside.
     """
-
-    _rule, _hyper = lars_rule, lars_rule.Lars
 
     def __init__(
         self,
@@ -453,7 +422,7 @@ class Lars(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Lion(Optimizer):
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
@@ -465,8 +434,6 @@ class Lion(Optimizer):
         beta1: The first of the two: decay rates of the first moment m and of the second moment v.
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
     """
-
-    _rule, _hyper = lion_rule, lion_rule.Lion
 
     def __init__(
         self,
@@ -500,7 +467,7 @@ class Lion(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
@@ -511,8 +478,6 @@ class Muon(Optimizer):
         learning_rate: Learning rate.
         epsilon: Lower bound of the norm that the momentum is divided by.
     """
-
-    _rule, _hyper = muon_rule, muon_rule.Muon
 
     def __init__(
         self,
@@ -549,7 +514,7 @@ class Muon(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
@@ -562,8 +527,6 @@ class NovoGrad(Optimizer):
         beta2: The second of the two: decay rates of the momentum m and of the squared norm v.
         epsilon: Added to the root of v, which the gradient is divided by.
     """
-
-    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
 
     def __init__(
         self,
@@ -596,7 +559,7 @@ class NovoGrad(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
@@ -608,8 +571,6 @@ class ScaleSGD(Optimizer):
         scale: A factor on the step but not on the decay: the step is learning_rate·scale times the direction.
         epsilon: Lower bound of the size that each row or column is divided by.
     """
-
-    _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
 
     def __init__(
         self,
@@ -638,7 +599,7 @@ class ScaleSGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
@@ -649,8 +610,6 @@ class SGD(Optimizer):
         learning_rate: Learning rate.
         decay: Apply weight_decay to the gradient ("l2"), or to the weights, times learning_rate ("decoupled").
     """
-
-    _rule, _hyper = sgd_rule, sgd_rule.SGD
 
     def __init__(
         self,
@@ -678,7 +637,7 @@ class SGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
@@ -690,8 +649,6 @@ class SinkGD(Optimizer):
         scale: A factor on the step but not on the decay: the step is learning_rate·scale times the direction.
         epsilon: Lower bound of the size that each row or column is divided by.
     """
-
-    _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
 
     def __init__(
         self,
@@ -719,7 +676,7 @@ class SinkGD(Optimizer):
         super().__init__(locals())
 
 
-@described(__doc__)
+@of_rule(__doc__)
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
@@ -732,8 +689,6 @@ class StableAdamW(Optimizer):
         beta2: The second of the two: decay rates of the first moment m and of the second moment v.
         epsilon: Added to the denominator of the direction; lower bound of the denominator in the root mean square.
     """
-
-    _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
 
     def __init__(
         self,

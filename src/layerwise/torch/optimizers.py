@@ -13,22 +13,7 @@ from torch import Tensor
 from layerwise.arguments import StateDtype
 from layerwise.blocks import BlocksByName
 from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.keywords import explained
-from layerwise.rules import adafactor as adafactor_rule
-from layerwise.rules import adammini as adammini_rule
-from layerwise.rules import adamw as adamw_rule
-from layerwise.rules import came as came_rule
-from layerwise.rules import fromage as fromage_rule
-from layerwise.rules import lamb as lamb_rule
-from layerwise.rules import lans as lans_rule
-from layerwise.rules import lars as lars_rule
-from layerwise.rules import lion as lion_rule
-from layerwise.rules import muon as muon_rule
-from layerwise.rules import novograd as novograd_rule
-from layerwise.rules import scalesgd as scalesgd_rule
-from layerwise.rules import sgd as sgd_rule
-from layerwise.rules import sinkgd as sinkgd_rule
-from layerwise.rules import stableadamw as stableadamw_rule
+from layerwise.of_rule import of_rule
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -56,6 +41,7 @@ __all__ = [
 ]
 
 
+@of_rule(__doc__)
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
@@ -115,9 +101,6 @@ class Adafactor(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = adafactor_rule, adafactor_rule.Adafactor
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -162,6 +145,7 @@ class Adafactor(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
@@ -200,9 +184,6 @@ class AdamMini(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = adammini_rule, adammini_rule.AdamMini
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -232,6 +213,7 @@ class AdamMini(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
@@ -273,9 +255,6 @@ class AdamW(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = adamw_rule, adamw_rule.AdamW
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -308,6 +287,7 @@ class AdamW(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
@@ -351,9 +331,6 @@ class Came(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = came_rule, came_rule.Came
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -387,6 +364,7 @@ class Came(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Fromage(Optimizer):
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
@@ -426,9 +404,6 @@ class Fromage(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = fromage_rule, fromage_rule.Fromage
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -458,6 +433,7 @@ class Fromage(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
@@ -517,9 +493,6 @@ class Lamb(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = lamb_rule, lamb_rule.Lamb
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -563,6 +536,7 @@ class Lamb(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
@@ -605,9 +579,6 @@ class Lans(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = lans_rule, lans_rule.Lans
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -640,6 +611,7 @@ class Lans(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
@@ -694,9 +666,6 @@ class Lars(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = lars_rule, lars_rule.Lars
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -738,6 +707,7 @@ class Lars(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Lion(Optimizer):
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
@@ -788,9 +758,6 @@ class Lion(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = lion_rule, lion_rule.Lion
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -827,6 +794,7 @@ class Lion(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
@@ -883,9 +851,6 @@ class Muon(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = muon_rule, muon_rule.Muon
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -926,6 +891,7 @@ class Muon(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
@@ -971,9 +937,6 @@ class NovoGrad(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = novograd_rule, novograd_rule.NovoGrad
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -1009,6 +972,7 @@ class NovoGrad(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
@@ -1051,9 +1015,6 @@ class ScaleSGD(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = scalesgd_rule, scalesgd_rule.ScaleSGD
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -1086,6 +1047,7 @@ class ScaleSGD(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
@@ -1125,9 +1087,6 @@ class SGD(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = sgd_rule, sgd_rule.SGD
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -1159,6 +1118,7 @@ class SGD(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
@@ -1200,9 +1160,6 @@ class SinkGD(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = sinkgd_rule, sinkgd_rule.SinkGD
-
-    @explained
     def __init__(
         self,
         params: Any,
@@ -1234,6 +1191,7 @@ class SinkGD(Optimizer):
         super().__init__(params, locals())
 
 
+@of_rule(__doc__)
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
@@ -1274,9 +1232,6 @@ class StableAdamW(Optimizer):
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
-    _rule, _hyper = stableadamw_rule, stableadamw_rule.StableAdamW
-
-    @explained
     def __init__(
         self,
         params: Any,

@@ -1,4 +1,4 @@
-"""Docstrings of classes whose arguments are described elsewhere: once for all classes of an API, or in the rules."""
+"""What the optimizers' classes of all APIs take from their rules: formula, options, and the meanings of these."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from layerwise.hyper import Hyper
 from layerwise.keywords import explained
+from layerwise.registry import ENTRIES
 
 C = TypeVar("C", bound=type[Any])
 
@@ -18,14 +19,17 @@ WIDTH = 116
 ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
-def described(module: str | None) -> Callable[[C], C]:
-    """Return a decorator of an optimizer's class, which completes its docstring and explains unknown keywords.
+def of_rule(module: str | None) -> Callable[[C], C]:
+    """Return a decorator of an optimizer's class, which has its rule's name, and so its rule and its options.
+
+    It also explains unknown keywords, and completes the docstring.
 
     Args:
         module: The docstring of its module, with the arguments that all classes there take.
     """
 
     def done(cls: C) -> C:
+        _, cls._rule, cls._hyper = ENTRIES[cls.__name__]
         cls.__init__ = explained(cls.__init__)
         if cls.__doc__ and module:  # Python -OO has neither
             cls.__doc__ = _Described(cls.__doc__, module)  # type: ignore[assignment]  # which a descriptor may give
