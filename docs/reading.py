@@ -10,7 +10,7 @@ import griffe
 from layerwise.of_rule import completed
 from layerwise.registry import ENTRIES
 
-DECLARED = ("option", "flag", "lr_option")
+DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
 
 

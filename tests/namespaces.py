@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from layerwise import drive
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import moved
 
 Arrays = list[np.ndarray]
 

@@ -219,17 +219,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from layerwise.checks import number
-from layerwise.hyper import ClippedByNorm, Hyper, Scheduled, flag, lr_option, option, weight_decay_option
+from layerwise.hyper import ClippedByNorm, Hyper, Scheduled
+from layerwise.options import flag, option
+from layerwise import options
 from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped, Sum
-from layerwise.rules.parts import choose, clipped, is_zero, length, ready, square
+from layerwise.rules.arrays import length, square
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import choose, is_zero
 
 @dataclass(frozen=True)
 class Unseen(Hyper):
     """Options."""
-    lr: Scheduled = lr_option(1e-3)
+    lr: Scheduled = options.lr(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
     tau: float = option(4.0, number(1), "Steps.", "Pass a number.")
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     signed: bool = flag(False, "By sign.")
 
     @property
@@ -287,16 +291,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 from layerwise.checks import number
-from layerwise.hyper import NumberOfLayer, Scheduled, lr_option, option, weight_decay_option
+from layerwise.hyper import NumberOfLayer, Scheduled
+from layerwise.options import option
+from layerwise import options
 from layerwise.rules.asks import Array, Keep, Now, PerLayer, Squares, Stepped
-from layerwise.rules.parts import length, ready
+from layerwise.rules.arrays import length
+from layerwise.rules.parts import ready
 
 @dataclass(frozen=True)
 class Layered(NumberOfLayer):
     """Options."""
-    lr: Scheduled = lr_option(1e-3)
+    lr: Scheduled = options.lr(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
 
 class State(NamedTuple):
     m: Array

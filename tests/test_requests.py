@@ -141,7 +141,7 @@ def test_only_so_many_tensors_wait_for_their_sums_as_there_is_room_for() -> None
 @pytest.mark.parametrize("large", [1, 1 << 16], ids=["computed again", "kept"])
 def test_under_jax(block_dims: tuple[int, ...], large: int, jax64: Any, monkeypatch: Any) -> None:
     from layerwise.jax import _drive
-    from layerwise.rules.parts import moved
+    from layerwise.rules.arrays import moved
 
     monkeypatch.setattr(_drive, "LARGE", large)
     job = job_of(block_dims)

@@ -14,8 +14,8 @@ from reference.paths import NUMPY, close, data, path
 
 from layerwise import preset
 from layerwise.drive import Run, local
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import moved
 
 DRAWS = 8 if os.environ.get("CI") else 1  # of options, for each of which JAX compiles
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

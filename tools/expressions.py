@@ -125,7 +125,7 @@ def free(name: str, taken: set[str]) -> str:
 
 
 def bound_of(x: Symbol) -> tuple[str, Any, Any] | None:
-    """Return which bound an expression is, of what, and by what: `at_least` and `at_most` of rules/parts.py."""
+    """Return which bound an expression is, of what, and by what: `at_least` and `at_most` of rules/scalars.py."""
     if x.op != "where" or not isinstance(x.args[0], Symbol):
         return None
     condition, yes, no = x.args

@@ -18,8 +18,8 @@ from layerwise.cli.bench.tensors import Stepping
 from layerwise.cli.bench.timing import Step
 from layerwise.drive import Run, local
 from layerwise.registry import ENTRIES
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import moved
 
 MOST = 90  # seconds that one may take to be compiled
 TRIES = 8  # steps after which nothing may be compiled any more

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from copy import copy
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
-from layerwise import checks
-from layerwise.checks import FLAG, NONE, Check, Checked, Contradiction, number, one_of, pair, schedule
-from layerwise.errors import warn
-from layerwise.rules.parts import is_on
+from layerwise import options
+from layerwise.checks import NONE, Checked, Contradiction, number, one_of, pair
+from layerwise.options import OFF, flag, option
+from layerwise.rules.scalars import is_on
 
 Shape = tuple[int, ...]
 Scheduled = float | Callable[[int], float]
@@ -28,118 +28,10 @@ Bounds = tuple[float | None, float | None]
 """A pair (low, high); None on a side is no bound."""
 H = TypeVar("H", bound="Hyper")
 
-RATE = number(0) | schedule()
-OFF = number(0) | NONE
 BOUND = number(-inf, inf) | NONE
 VALUE_BOUNDS = pair(BOUND, BOUND, ordered=True)
-LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
 GRAD = "Pass a number > 0, or None (or 0) for no clipping."
 GRAD_VALUE = "Pass a number > 0, (low, high) with low ≤ high, or None (or 0) for no clipping."
-
-
-def option(
-    default: Any,
-    check: Check,
-    means: str,
-    way_out: str,
-    *,
-    shown: bool = True,
-    optax: str | tuple[str, str] | None = None,
-    optax_default: Any = MISSING,
-) -> Any:
-    """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
-
-    Args:
-        shown: True if the representation of the settings shows it.
-        optax: Its name in optax, if different, or the names of the two numbers of a pair.
-        optax_default: Its default in the JAX front, if different from the other fronts.
-    """
-    return checks.option(default, check, way_out, shown, means=means, optax=optax, optax_default=optax_default)
-
-
-def flag(default: bool, means: str) -> Any:
-    return option(default, FLAG, means, "Pass True or False.")
-
-
-def lr_option(default: float, means: str = "Learning rate.") -> Any:
-    return option(default, RATE, means, LR, optax="learning_rate")
-
-
-def weight_decay_option(default: float = 0.0, **of_optax: Any) -> Any:
-    way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
-    return option(default, RATE, "Weight decay λ.", way_out, **of_optax)
-
-
-DECAY_SCALES = {
-    "lr": ('the learning rate ("lr")', '"lr" for lr·λ'),
-    "step": ('the whole step size ("step")', '"step" for the whole step size·λ'),
-    "none": ('1 ("none")', '"none" for λ'),
-}
-
-
-def decay_scale_option(*scales: str, optax_default: Any = MISSING) -> Any:
-    """Declare the factors that weight_decay may be multiplied by, the default first."""
-    factors, ways_out = zip(*(words for name, words in DECAY_SCALES.items() if name in scales), strict=True)
-    return option(
-        scales[0],
-        one_of(*(name for name in DECAY_SCALES if name in scales)),
-        f"Multiply weight_decay by {_alternatives(factors)}.",
-        f"Pass {_alternatives(ways_out)}.",
-        optax_default=optax_default,
-    )
-
-
-def _alternatives(words: tuple[str, ...]) -> str:
-    *most, last = words
-    return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
-
-
-def place_of_decay_option() -> Any:
-    """Declare where weight decay enters the step of a rule with a trust ratio."""
-    return option(
-        "ratio",
-        one_of("ratio", "decoupled", "l2"),
-        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
-        'the gradient ("l2").',
-        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
-    )
-
-
-def clip_threshold_option(optax: str | None = None) -> Any:
-    """Declare the bound of an update's root mean square."""
-    return option(
-        1.0,
-        number(0, above=True) | NONE,
-        "Scale an update down if its root mean square exceeds this; None turns this off.",
-        "Pass a number such as 1.0; None is off.",
-        optax=optax,
-    )
-
-
-def betas_option(b1: float = 0.9, b2: float = 0.999) -> Any:
-    """Declare the decay rates of Adam's two moments."""
-    return option(
-        (b1, b2),
-        pair(number(0, 1), number(0, 1)),
-        "Decay rates of the first moment m and of the second moment v.",
-        f"Pass two numbers such as betas=({b1}, {b2}).",
-        optax=("b1", "b2"),
-    )
-
-
-def eps_root_option() -> Any:
-    way_out = "Pass a small number such as eps_root=1e-12, or 0."
-    return option(0.0, number(0), "Added inside the root of the denominator.", way_out)
-
-
-def adapt_option(default: bool) -> Any:
-    """Declare for which tensors a trust ratio is used."""
-    return option(
-        default,
-        one_of(True, False, "decayed"),
-        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed").',
-        'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,7 +175,7 @@ class NumberOfLayer(Hyper):
 class TrustRatio(Hyper):
     """A ratio of norms that scales the step of each tensor."""
 
-    adapt: Adapt = adapt_option(True)
+    adapt: Adapt = options.adapt(True)
     trust_clip: Bounds | None = option(
         None,
         pair(OFF, OFF, ordered=True) | NONE,
@@ -381,6 +273,30 @@ class Caution(Hyper):
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class HeavyBall(Hyper):
+    """The options `momentum`, `dampening` and `nesterov` of a rule, checked together."""
+
+    def contradictions(self) -> Iterator[Contradiction]:
+        yield from super().contradictions()
+        own: Any = self
+        allowed = f"False with momentum={own.momentum} and dampening={own.dampening}"
+        none = own.momentum == 0 or own.dampening != 0
+        yield own.nesterov and none, "nesterov", allowed, "It needs momentum > 0 and dampening=0."
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMomentum(Hyper):
+    """The option `momentum_dtype` of a rule: the dtype of the part of its state named `momentum_field`."""
+
+    momentum_field: ClassVar[str]
+    settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype",)
+
+    def state_dtypes(self) -> dict[str, str]:
+        own: Any = self
+        return {} if own.momentum_dtype is None else {self.momentum_field: own.momentum_dtype}
+
+
 def settled(h: H, **values: Any) -> H:
     """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
     try:
@@ -401,18 +317,6 @@ def options_in_order(h: type[Hyper]) -> list[str]:
     own = [name for one in h.__mro__ for name in vars(one).get("__annotations__", ())]
     there = {spec.name for spec in fields(h)}
     return [name for name in dict.fromkeys(own) if name in there]
-
-
-def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
-    """Say that two numbers look swapped, which the formula allows all the same."""
-    warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?")
-
-
-def warn_of_swapped_betas(betas: tuple[float, float]) -> None:
-    """Say that the decay rates of Adam's moments look swapped."""
-    b1, b2 = betas
-    if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
-        warn_of_swap("b1", "b2", betas)
 
 
 def in_words(value: Any) -> Any:

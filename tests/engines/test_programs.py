@@ -19,7 +19,8 @@ from layerwise.checks import number
 from layerwise.engines import compiled, programs, structures
 from layerwise.engines.printed import RULES
 from layerwise.errors import EngineError
-from layerwise.hyper import in_words, option
+from layerwise.hyper import in_words
+from layerwise.options import option
 from layerwise.rules import lamb
 from layerwise.rules.asks import Now
 

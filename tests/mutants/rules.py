@@ -14,7 +14,10 @@ from cases import CASES, Case
 from mutants.errors import Error, errors
 
 MODULES = (
+    "layerwise.rules.scalars",
+    "layerwise.rules.arrays",
     "layerwise.rules.parts",
+    "layerwise.rules.trust",
     "layerwise.rules.factors",
     "layerwise.rules.lines",
     "layerwise.rules.matrices",

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from layerwise.drive.digits import Exact
 from layerwise.drive.digits import added as digits_added
+from layerwise.rules.arrays import square
 from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Scalar, Sum, Whole
 from layerwise.rules.matrices import gram
-from layerwise.rules.parts import square
 
 Dims = tuple[int, ...]
 Requests = tuple[Request, ...]

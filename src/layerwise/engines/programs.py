@@ -17,7 +17,7 @@ from layerwise.drive import TensorRequest, dims_of, once_of
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
-from layerwise.rules.parts import bounds_of, is_number, is_on
+from layerwise.rules.scalars import bounds_of, is_number, is_on
 
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}

@@ -12,8 +12,9 @@ from layerwise.drive import Bucket, Others, Run, beside, in_rounds, local
 from layerwise.engines import Given, Job, PartOf, Stats
 from layerwise.engines.arrays import Arrays
 from layerwise.engines.places import Watched
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
-from layerwise.rules.parts import is_number, moved
+from layerwise.rules.scalars import is_number
 from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Stored, formats_of, has_format, in_format, is_grouped, numbers
 

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from layerwise.rules.arrays import is_complex, square
 from layerwise.rules.asks import Shape
-from layerwise.rules.parts import is_complex, root, square
+from layerwise.rules.scalars import root
 
 # Up to how many entries three passes take less time than a branch.
 SHORT = 1 << 12

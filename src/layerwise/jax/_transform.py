@@ -17,15 +17,7 @@ from layerwise.jax import _mesh, _slots, _trees
 from layerwise.jax._drive import Cut, Task, driven
 from layerwise.jax._options import BUFFERED, Options, is_known
 from layerwise.jax._stats import measured
-from layerwise.jax._storage import (
-    Grouped,
-    MasterState,
-    Storing,
-    check_grouped,
-    check_held,
-    unread,
-    weights_of,
-)
+from layerwise.jax._storage import Grouped, MasterState, Storing, check_grouped, check_held, unread, weights_of
 from layerwise.jax._trees import Leaves
 from layerwise.layout import Layout, elementwise, lay_out
 from layerwise.rules.asks import Now, Stepped

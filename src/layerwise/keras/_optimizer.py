@@ -14,11 +14,12 @@ from layerwise.checks import NONE, number
 from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
-from layerwise.hyper import OFF, Hyper, options_in_order
+from layerwise.hyper import Hyper, options_in_order
 from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
+from layerwise.options import OFF
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import moved
 from layerwise.variants import Like, preset
 
 LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."

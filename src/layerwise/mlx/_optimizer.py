@@ -15,8 +15,8 @@ from layerwise.errors import ContradictionError, GradientError, ParameterError, 
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.layout import Piece, lay_out
 from layerwise.mlx._namespace import FUNCTIONS
+from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import moved
 from layerwise.variants import Like, preset
 
 LR, DECAY = "learning_rate", "weight_decay"

@@ -35,21 +35,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import FLAG, NONE, Check, Contradiction, integer, number, one_of, pair, schedule
-from layerwise.hyper import (
-    LR,
-    RATE,
-    Caution,
-    ClippedByNorm,
-    Scheduled,
-    clip_threshold_option,
-    decay_scale_option,
-    flag,
-    option,
-    warn_of_swap,
-    weight_decay_option,
-)
-from layerwise.momentum import StoredMomentum, momentum_dtype_option
+from layerwise.hyper import Caution, ClippedByNorm, Scheduled, StoredMomentum
+from layerwise.options import LR, RATE, flag, option
+from layerwise.rules.arrays import add, length, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
@@ -60,20 +50,8 @@ from layerwise.rules.factors import (
     min_dim_option,
     second_moment,
 )
-from layerwise.rules.parts import (
-    add,
-    at_least,
-    at_most,
-    cautious,
-    choose,
-    clip_of,
-    clipped,
-    is_number,
-    is_zero,
-    length,
-    ready,
-    shrinking,
-)
+from layerwise.rules.parts import cautious, clip_of, clipped, ready
+from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -121,7 +99,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
         'Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator ("clamp").',
         'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
     )
-    clip_threshold: float | None = clip_threshold_option(optax="clipping_threshold")
+    clip_threshold: float | None = options.clip_threshold(optax="clipping_threshold")
     beta2_decay: float = option(
         -0.8,
         number(-float("inf"), 0, to=True),
@@ -153,10 +131,10 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
         "Pass a number such as beta1=0.9, or None for none.",
         optax="momentum",
     )
-    momentum_dtype: Any = momentum_dtype_option(optax="dtype_momentum")
+    momentum_dtype: Any = options.momentum_dtype(optax="dtype_momentum")
     lr_in_momentum: bool = flag(True, "Average steps, lr included, in the momentum; if False, average directions.")
-    weight_decay: Scheduled = weight_decay_option(optax="weight_decay_rate")
-    decay_scale: Literal["lr", "step", "none"] = decay_scale_option("lr", "step", "none", optax_default="none")
+    weight_decay: Scheduled = options.weight_decay(optax="weight_decay_rate")
+    decay_scale: Literal["lr", "step", "none"] = options.decay_scale("lr", "step", "none", optax_default="none")
     scale_parameter: bool | None = option(
         None,
         FLAG | NONE,
@@ -188,7 +166,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
         super().__post_init__()
         eps1, eps2 = self.eps
         if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
-            warn_of_swap("eps1", "eps2", (eps1, eps2))
+            options.warn_of_swap("eps1", "eps2", (eps1, eps2))
         lr, role = self.lr, self._role
         if lr is None:
             lr = self.lr_cap if role == "cap" else 1.0

@@ -14,19 +14,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number
-from layerwise.hyper import (
-    ClippedByNorm,
-    NumberOfLayer,
-    Scheduled,
-    betas_option,
-    eps_root_option,
-    lr_option,
-    option,
-    weight_decay_option,
-)
+from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options import option
+from layerwise.rules.arrays import length, mix, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import clipped, length, mix, one_minus_power, ready, root, shrinking
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import one_minus_power, root
 
 
 @dataclass(frozen=True)
@@ -35,14 +30,14 @@ class AdamMini(NumberOfLayer, ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
-    betas: tuple[float, float] = betas_option()
+    lr: Scheduled = options.lr(1e-3)
+    betas: tuple[float, float] = options.betas()
     eps: float = option(
         1e-8, number(0), "Added to the root of v, which m is divided by.", "Pass a small number such as eps=1e-8."
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    eps_root: float = eps_root_option()
+    eps_root: float = options.eps_root()
 
 
 class State(NamedTuple):

@@ -23,21 +23,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number, one_of
-from layerwise.hyper import (
-    ClippedByNorm,
-    Scheduled,
-    betas_option,
-    eps_root_option,
-    flag,
-    lr_option,
-    option,
-    warn_of_swapped_betas,
-    weight_decay_option,
-)
-from layerwise.momentum import StoredMomentum, momentum_dtype_option
+from layerwise.hyper import ClippedByNorm, Scheduled, StoredMomentum
+from layerwise.options import flag, option
+from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, clipped, final, is_zero, mix, one_minus_power, plus, ready, shrinking, square
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import is_zero, one_minus_power
 
 
 @dataclass(frozen=True)
@@ -47,17 +40,17 @@ class AdamW(StoredMomentum, ClippedByNorm):
     momentum_field: ClassVar[str] = "exp_avg"
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
-    betas: tuple[float, float] = betas_option()
+    lr: Scheduled = options.lr(1e-3)
+    betas: tuple[float, float] = options.betas()
     eps: float = option(
         1e-8,
         number(0),
         "Added to the denominator of the step, outside the root.",
         "Pass a small number such as eps=1e-8.",
     )
-    weight_decay: Scheduled = weight_decay_option(0.01, optax_default=1e-4)
+    weight_decay: Scheduled = options.weight_decay(0.01, optax_default=1e-4)
     _: KW_ONLY
-    eps_root: float = eps_root_option()
+    eps_root: float = options.eps_root()
     decay: Literal["decoupled", "l2"] = option(
         "decoupled",
         one_of("decoupled", "l2"),
@@ -65,11 +58,11 @@ class AdamW(StoredMomentum, ClippedByNorm):
         'Pass "decoupled" for AdamW or "l2" for Adam.',
     )
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
-    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        warn_of_swapped_betas(self.betas)
+        options.warn_of_swapped_betas(self.betas)
 
 
 class State(NamedTuple):

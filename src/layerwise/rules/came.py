@@ -28,17 +28,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number, pair
-from layerwise.hyper import (
-    ClippedByNorm,
-    Scheduled,
-    betas_option,
-    clip_threshold_option,
-    decay_scale_option,
-    lr_option,
-    option,
-    weight_decay_option,
-)
+from layerwise.hyper import ClippedByNorm, Scheduled
+from layerwise.options import option
+from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
@@ -51,7 +45,7 @@ from layerwise.rules.factors import (
     renewed,
     second_moment,
 )
-from layerwise.rules.parts import clip_of, clipped, final, length, mix, ready, shrinking, square
+from layerwise.rules.parts import clip_of, clipped, ready
 
 EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
 
@@ -60,8 +54,8 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 class Came(ClippedByNorm, Factoring):
     """Options of CAME. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = lr_option(2e-4)
-    betas: tuple[float, float] = betas_option()
+    lr: Scheduled = options.lr(2e-4)
+    betas: tuple[float, float] = options.betas()
     beta3: float = option(
         0.9999,
         number(0, 1),
@@ -74,10 +68,10 @@ class Came(ClippedByNorm, Factoring):
         "Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance between û and m.",
         "Pass eps=(eps1, eps2) such as (1e-30, 1e-16).",
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    clip_threshold: float | None = clip_threshold_option()
-    decay_scale: Literal["lr", "none"] = decay_scale_option("lr", "none")
+    clip_threshold: float | None = options.clip_threshold()
+    decay_scale: Literal["lr", "none"] = options.decay_scale("lr", "none")
     factored: Any = factored_option()
     min_dim_size_to_factor: int = min_dim_option()
 

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple, TypeVar
 
 from layerwise import factoring
 from layerwise.checks import integer
-from layerwise.hyper import Hyper, option, settled
+from layerwise.hyper import Hyper, settled
+from layerwise.options import option
+from layerwise.rules.arrays import final, mix, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
-from layerwise.rules.parts import final, floored, is_zero, mix, square
+from layerwise.rules.scalars import is_zero
+from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
 

@@ -20,40 +20,24 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, NamedTuple
 
+from layerwise import options
 from layerwise.checks import NONE, number
-from layerwise.hyper import (
-    ClippedByNorm,
-    NumberOfLayer,
-    Scheduled,
-    lr_option,
-    option,
-    weight_decay_option,
-)
-from layerwise.momentum import momentum_option
+from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options import option
+from layerwise.rules.arrays import add, after, final, length, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import (
-    add,
-    after,
-    choose,
-    clipped,
-    final,
-    first_norm,
-    floored,
-    is_zero,
-    length,
-    one_like,
-    ready,
-    shrinking,
-)
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import choose, is_zero, one_like
+from layerwise.rules.trust import first_norm, floored
 
 
 @dataclass(frozen=True)
 class Fromage(NumberOfLayer, ClippedByNorm):
     """Options of Fromage. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = lr_option(0.01)
-    momentum: float = momentum_option(0.0)
-    weight_decay: Scheduled = weight_decay_option()
+    lr: Scheduled = options.lr(0.01)
+    momentum: float = options.momentum(0.0)
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     p_bound: float | None = option(
         None,

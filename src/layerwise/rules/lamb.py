@@ -32,55 +32,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of
-from layerwise.hyper import (
-    BoundedTrustRatio,
-    Caution,
-    ClippedByNorm,
-    L2Penalty,
-    Scheduled,
-    StepLength,
-    betas_option,
-    eps_root_option,
-    flag,
-    lr_option,
-    option,
-    place_of_decay_option,
-    warn_of_swapped_betas,
-    weight_decay_option,
-)
-from layerwise.rules.asks import (
-    Array,
-    Asking,
-    Keep,
-    Nonnegative,
-    Now,
-    PerLayer,
-    Scalar,
-    Shape,
-    Stepped,
-)
-from layerwise.rules.parts import (
-    Length,
-    Trust,
-    add,
-    after,
-    cautious,
-    clipped,
-    final,
-    is_one,
-    is_zero,
-    lengthened,
-    mix,
-    move,
-    one_minus_power,
-    plus,
-    ready,
-    shrinking,
-    square,
-    trust_of,
-    unless_off,
-)
+from layerwise.hyper import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
+from layerwise.options import flag, option
+from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
+from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.parts import cautious, clipped, ready
+from layerwise.rules.scalars import is_one, is_zero, one_minus_power
+from layerwise.rules.trust import Length, Trust, lengthened, trust_of
 
 
 @dataclass(frozen=True)
@@ -89,24 +49,24 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
-    betas: tuple[float, float] = betas_option()
+    lr: Scheduled = options.lr(1e-3)
+    betas: tuple[float, float] = options.betas()
     eps: float = option(
         1e-6,
         number(0),
         "Added to the denominator of the direction, outside the root.",
         "Pass a small number such as eps=1e-6.",
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    eps_root: float = eps_root_option()
+    eps_root: float = options.eps_root()
     bias_correction: bool | Literal["lr"] = option(
         True,
         one_of(True, False, "lr"),
         'Correct m and v for their start at 0: in the direction (True), not at all (False), or on the step ("lr").',
         'Pass True, False, or "lr" to correct the step instead of the direction.',
     )
-    decay: Literal["ratio", "decoupled", "l2"] = place_of_decay_option()
+    decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
     peak_lr: float | None = option(
         None,
         number(0, above=True) | NONE,
@@ -124,7 +84,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        warn_of_swapped_betas(self.betas)
+        options.warn_of_swapped_betas(self.betas)
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

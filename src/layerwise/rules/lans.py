@@ -25,33 +25,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number
-from layerwise.hyper import (
-    BoundedTrustRatio,
-    Scheduled,
-    betas_option,
-    eps_root_option,
-    lr_option,
-    option,
-    weight_decay_option,
-)
+from layerwise.hyper import BoundedTrustRatio, Scheduled
+from layerwise.options import option
+from layerwise.rules.arrays import final, length, mix, plus, square
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import (
-    Trust,
-    choose,
-    clipped,
-    final,
-    floored,
-    is_zero,
-    length,
-    mix,
-    one_minus_power,
-    plus,
-    ready,
-    square,
-    trust_of,
-    trust_ratio,
-)
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import choose, is_zero, one_minus_power
+from layerwise.rules.trust import Trust, floored, trust_of, trust_ratio
 
 
 @dataclass(frozen=True)
@@ -60,14 +42,14 @@ class Lans(BoundedTrustRatio):
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
-    betas: tuple[float, float] = betas_option()
+    lr: Scheduled = options.lr(1e-3)
+    betas: tuple[float, float] = options.betas()
     eps: float = option(
         1e-6, number(0), "Added to the denominator of both directions.", "Pass a small number such as eps=1e-6."
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    eps_root: float = eps_root_option()
+    eps_root: float = options.eps_root()
 
 
 class State(NamedTuple):

@@ -32,42 +32,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of, pair
-from layerwise.hyper import (
-    OFF,
-    Adapt,
-    Caution,
-    ClippedByNorm,
-    L2Penalty,
-    Scheduled,
-    StepLength,
-    flag,
-    lr_option,
-    option,
-    weight_decay_option,
-)
-from layerwise.momentum import HeavyBall, dampening_option, momentum_option, nesterov_option
+from layerwise.hyper import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
+from layerwise.options import OFF, flag, option
+from layerwise.rules.arrays import add, length, plus, unless_off
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import (
-    Length,
-    Trust,
-    add,
-    between,
-    cautious,
-    choose,
-    clipped,
-    damped,
-    floored,
-    is_one,
-    is_zero,
-    length,
-    lengthened,
-    plus,
-    ready,
-    trust_of,
-    trusted,
-    unless_off,
-)
+from layerwise.rules.parts import cautious, clipped, ready
+from layerwise.rules.scalars import between, choose, damped, is_one, is_zero
+from layerwise.rules.trust import Length, Trust, floored, lengthened, trust_of, trusted
 
 
 @dataclass(frozen=True)
@@ -76,12 +49,12 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
-    lr: Scheduled = lr_option(
+    lr: Scheduled = options.lr(
         1.0,
         "Learning rate; at 1 a tensor moves by trust_coefficient of its norm.",
     )
-    momentum: float = momentum_option(0.9)
-    weight_decay: Scheduled = weight_decay_option()
+    momentum: float = options.momentum(0.9)
+    weight_decay: Scheduled = options.weight_decay()
     trust_coefficient: float = option(
         1e-3,
         number(0, above=True),
@@ -99,8 +72,8 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     eps: float = option(
         0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
     )
-    nesterov: bool = nesterov_option()
-    dampening: float = dampening_option()
+    nesterov: bool = options.nesterov()
+    dampening: float = options.dampening()
     norm: Literal["split", "decayed"] = option(
         "split",
         one_of("split", "decayed"),

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from layerwise import factoring
 from layerwise.checks import number
-from layerwise.hyper import ClippedByNorm, option
+from layerwise.hyper import ClippedByNorm
+from layerwise.options import option
+from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
-from layerwise.rules.parts import at_least, final, is_zero, length, mix, root, shrinking, square
+from layerwise.rules.scalars import at_least, is_zero, root
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,39 +27,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import Contradiction
-from layerwise.hyper import (
-    Adapt,
-    Caution,
-    ClippedByNorm,
-    Scheduled,
-    StepLength,
-    adapt_option,
-    betas_option,
-    lr_option,
-    place_of_decay_option,
-    weight_decay_option,
-)
-from layerwise.momentum import StoredMomentum, momentum_dtype_option
+from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
+from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import (
-    Length,
-    Trust,
-    add,
-    after,
-    cautious,
-    clipped,
-    final,
-    is_complex,
-    lengthened,
-    mix,
-    plus,
-    ready,
-    root,
-    shrinking,
-    square,
-    trust_of,
-)
+from layerwise.rules.parts import cautious, clipped, ready
+from layerwise.rules.scalars import root
+from layerwise.rules.trust import Length, Trust, lengthened, trust_of
 
 
 @dataclass(frozen=True)
@@ -69,13 +44,13 @@ class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     momentum_field: ClassVar[str] = "exp_avg"
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu"}
 
-    lr: Scheduled = lr_option(1e-4)
-    betas: tuple[float, float] = betas_option(0.9, 0.99)
-    weight_decay: Scheduled = weight_decay_option(optax_default=1e-3)
+    lr: Scheduled = options.lr(1e-4)
+    betas: tuple[float, float] = options.betas(0.9, 0.99)
+    weight_decay: Scheduled = options.weight_decay(optax_default=1e-3)
     _: KW_ONLY
-    adapt: Adapt = adapt_option(False)
-    decay: Literal["ratio", "decoupled", "l2"] = place_of_decay_option()
-    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+    adapt: Adapt = options.adapt(False)
+    decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
+    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

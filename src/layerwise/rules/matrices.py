@@ -15,8 +15,9 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
+from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Array, Asking, Gram, Scalar, Shape
-from layerwise.rules.parts import at_least, is_complex, root
+from layerwise.rules.scalars import at_least, root
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]

@@ -31,39 +31,16 @@ from itertools import chain, islice, repeat
 from math import prod, sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import factoring
+from layerwise import factoring, options
 from layerwise.checks import Check, Contradiction, Refused, as_float, integer, members, number, one_of
-from layerwise.hyper import (
-    Adapt,
-    ClippedByNorm,
-    Scheduled,
-    StepLength,
-    adapt_option,
-    lr_option,
-    option,
-    settled,
-    weight_decay_option,
-)
-from layerwise.momentum import StoredMomentum, momentum_dtype_option, momentum_option
+from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
+from layerwise.options import option
+from layerwise.rules.arrays import add, after, final, mix, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Stepped, Whole
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
-from layerwise.rules.parts import (
-    Length,
-    Trust,
-    add,
-    after,
-    clipped,
-    final,
-    is_on,
-    is_one,
-    is_zero,
-    lengthened,
-    mix,
-    one_minus_power,
-    ready,
-    shrinking,
-    trust_of,
-)
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import is_on, is_one, is_zero, one_minus_power
+from layerwise.rules.trust import Length, Trust, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
 SAFETY = 1.01  # by which the paper's code shortens what all but the last of its polynomials take
@@ -113,11 +90,11 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     momentum_field: ClassVar[str] = "momentum_buffer"
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
 
-    lr: Scheduled = lr_option(0.02)
-    momentum: float = momentum_option(0.95)
-    weight_decay: Scheduled = weight_decay_option()
+    lr: Scheduled = options.lr(0.02)
+    momentum: float = options.momentum(0.95)
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    adapt: Adapt = adapt_option(False)
+    adapt: Adapt = options.adapt(False)
     nesterov: bool | Literal["corrected"] = option(
         True,
         one_of(True, False, "corrected"),
@@ -158,7 +135,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
         factoring.WAY_OUT_OF_LINES,
     )
-    momentum_dtype: Any = momentum_dtype_option(optax="mu_dtype")
+    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

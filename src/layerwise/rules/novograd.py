@@ -22,31 +22,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number, one_of, pair
-from layerwise.hyper import (
-    ClippedByNorm,
-    NumberOfLayer,
-    Scheduled,
-    eps_root_option,
-    flag,
-    lr_option,
-    option,
-    weight_decay_option,
-)
+from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options import flag, option
+from layerwise.rules.arrays import add, length, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import (
-    add,
-    choose,
-    clipped,
-    is_zero,
-    length,
-    one_like,
-    one_minus_power,
-    plus,
-    ready,
-    root,
-    shrinking,
-)
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import choose, is_zero, one_like, one_minus_power, root
 
 
 @dataclass(frozen=True)
@@ -55,7 +38,7 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
+    lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = option(
         (0.95, 0.98),
         pair(number(0, 1), number(0, 1)),
@@ -69,9 +52,9 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
         "Added to the root of v, which the gradient is divided by.",
         "Pass a small number such as eps=1e-8.",
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    eps_root: float = eps_root_option()
+    eps_root: float = options.eps_root()
     grad_averaging: bool = flag(False, "Multiply what enters m by 1 - b1.")
     normalize: Literal["gradient", "momentum"] = option(
         "gradient",

@@ -19,24 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import Contradiction, one_of
-from layerwise.hyper import (
-    ClippedByNorm,
-    Scheduled,
-    lr_option,
-    option,
-    weight_decay_option,
-)
-from layerwise.momentum import (
-    HeavyBall,
-    StoredMomentum,
-    dampening_option,
-    momentum_dtype_option,
-    momentum_option,
-    nesterov_option,
-)
+from layerwise.hyper import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
+from layerwise.options import option
+from layerwise.rules.arrays import add, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import add, clipped, damped, is_one, is_zero, plus, ready, shrinking
+from layerwise.rules.parts import clipped, ready
+from layerwise.rules.scalars import damped, is_one, is_zero
 
 
 @dataclass(frozen=True)
@@ -46,19 +36,19 @@ class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     momentum_field: ClassVar[str] = "momentum_buffer"
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
-    lr: Scheduled = lr_option(1e-3)
-    momentum: float = momentum_option(0.0)
-    dampening: float = dampening_option()
-    weight_decay: Scheduled = weight_decay_option()
+    lr: Scheduled = options.lr(1e-3)
+    momentum: float = options.momentum(0.0)
+    dampening: float = options.dampening()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    nesterov: bool = nesterov_option()
+    nesterov: bool = options.nesterov()
     decay: Literal["l2", "decoupled"] = option(
         "l2",
         one_of("l2", "decoupled"),
         'Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").',
         'Pass "l2" as in torch.optim.SGD or "decoupled" as in AdamW.',
     )
-    momentum_dtype: Any = momentum_dtype_option(optax="accumulator_dtype")
+    momentum_dtype: Any = options.momentum_dtype(optax="accumulator_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

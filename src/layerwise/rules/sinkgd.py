@@ -19,9 +19,10 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from layerwise import factoring
+from layerwise import factoring, options
 from layerwise.checks import integer
-from layerwise.hyper import Scheduled, lr_option, option, settled, weight_decay_option
+from layerwise.hyper import Scheduled, settled
+from layerwise.options import option
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
 from layerwise.rules.parts import clipped, ready
@@ -33,8 +34,8 @@ __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
 class SinkGD(ByLines):
     """Options of SinkGD. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = lr_option(1e-3)
-    weight_decay: Scheduled = weight_decay_option()
+    lr: Scheduled = options.lr(1e-3)
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     iterations: int = option(
         5,

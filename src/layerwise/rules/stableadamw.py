@@ -23,31 +23,14 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from layerwise import options
 from layerwise.checks import number
-from layerwise.hyper import (
-    ClippedByNorm,
-    Scheduled,
-    betas_option,
-    clip_threshold_option,
-    decay_scale_option,
-    eps_root_option,
-    lr_option,
-    option,
-    weight_decay_option,
-)
+from layerwise.hyper import ClippedByNorm, Scheduled
+from layerwise.options import option
+from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import (
-    clip_of,
-    clipped,
-    final,
-    is_zero,
-    length,
-    mix,
-    one_minus_power,
-    ready,
-    shrinking,
-    square,
-)
+from layerwise.rules.parts import clip_of, clipped, ready
+from layerwise.rules.scalars import is_zero, one_minus_power
 
 
 @dataclass(frozen=True)
@@ -56,19 +39,19 @@ class StableAdamW(ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
-    lr: Scheduled = lr_option(1e-3)
-    betas: tuple[float, float] = betas_option(0.9, 0.99)
+    lr: Scheduled = options.lr(1e-3)
+    betas: tuple[float, float] = options.betas(0.9, 0.99)
     eps: float = option(
         1e-8,
         number(0),
         "Added to the denominator of the direction; lower bound of the denominator in the root mean square.",
         "Pass a small number such as eps=1e-8.",
     )
-    weight_decay: Scheduled = weight_decay_option()
+    weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
-    eps_root: float = eps_root_option()
-    clip_threshold: float | None = clip_threshold_option()
-    decay_scale: Literal["step", "lr", "none"] = decay_scale_option("step", "lr", "none")
+    eps_root: float = options.eps_root()
+    clip_threshold: float | None = options.clip_threshold()
+    decay_scale: Literal["step", "lr", "none"] = options.decay_scale("step", "lr", "none")
 
 
 class State(NamedTuple):

@@ -16,7 +16,7 @@ from layerwise.engines.gpu.stored import draws
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
-from layerwise.rules.parts import is_number
+from layerwise.rules.scalars import is_number
 
 SPARES = 4  # recordings that may follow one another
 

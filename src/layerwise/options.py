@@ -1,0 +1,159 @@
+"""The declarations of options, and those that several rules share."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING
+from typing import Any
+
+from layerwise import checks
+from layerwise.checks import FLAG, NONE, Check, dtype, number, one_of, pair, schedule
+from layerwise.errors import warn
+
+RATE = number(0) | schedule()
+OFF = number(0) | NONE
+LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
+DECAY_SCALES = {
+    "lr": ('the learning rate ("lr")', '"lr" for lr·λ'),
+    "step": ('the whole step size ("step")', '"step" for the whole step size·λ'),
+    "none": ('1 ("none")', '"none" for λ'),
+}
+
+
+def option(
+    default: Any,
+    check: Check,
+    means: str,
+    way_out: str,
+    *,
+    shown: bool = True,
+    optax: str | tuple[str, str] | None = None,
+    optax_default: Any = MISSING,
+) -> Any:
+    """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
+
+    Args:
+        shown: True if the representation of the settings shows it.
+        optax: Its name in optax, if different, or the names of the two numbers of a pair.
+        optax_default: Its default in the JAX front, if different from the other fronts.
+    """
+    return checks.option(default, check, way_out, shown, means=means, optax=optax, optax_default=optax_default)
+
+
+def flag(default: bool, means: str) -> Any:
+    return option(default, FLAG, means, "Pass True or False.")
+
+
+def lr(default: float, means: str = "Learning rate.") -> Any:
+    return option(default, RATE, means, LR, optax="learning_rate")
+
+
+def weight_decay(default: float = 0.0, **of_optax: Any) -> Any:
+    way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
+    return option(default, RATE, "Weight decay λ.", way_out, **of_optax)
+
+
+def decay_scale(*scales: str, optax_default: Any = MISSING) -> Any:
+    """Declare the factors that weight_decay may be multiplied by, the default first."""
+    factors, ways_out = zip(*(words for name, words in DECAY_SCALES.items() if name in scales), strict=True)
+    return option(
+        scales[0],
+        one_of(*(name for name in DECAY_SCALES if name in scales)),
+        f"Multiply weight_decay by {_alternatives(factors)}.",
+        f"Pass {_alternatives(ways_out)}.",
+        optax_default=optax_default,
+    )
+
+
+def _alternatives(words: tuple[str, ...]) -> str:
+    *most, last = words
+    return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
+
+
+def place_of_decay() -> Any:
+    """Declare where weight decay enters the step of a rule with a trust ratio."""
+    return option(
+        "ratio",
+        one_of("ratio", "decoupled", "l2"),
+        'Apply weight_decay to the update, inside the trust ratio ("ratio"), to the weights first ("decoupled"), or to '
+        'the gradient ("l2").',
+        'Pass "ratio" for decay inside the trust ratio, "decoupled" as in AdamW, or "l2" for the gradient.',
+    )
+
+
+def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
+    """Declare the decay rates of Adam's two moments."""
+    return option(
+        (b1, b2),
+        pair(number(0, 1), number(0, 1)),
+        "Decay rates of the first moment m and of the second moment v.",
+        f"Pass two numbers such as betas=({b1}, {b2}).",
+        optax=("b1", "b2"),
+    )
+
+
+def eps_root() -> Any:
+    way_out = "Pass a small number such as eps_root=1e-12, or 0."
+    return option(0.0, number(0), "Added inside the root of the denominator.", way_out)
+
+
+def adapt(default: bool) -> Any:
+    """Declare for which tensors a trust ratio is used."""
+    return option(
+        default,
+        one_of(True, False, "decayed"),
+        'Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0 ("decayed").',
+        'Pass True, False, or "decayed" to adapt only where weight_decay is not 0.',
+    )
+
+
+def clip_threshold(optax: str | None = None) -> Any:
+    """Declare the bound of an update's root mean square."""
+    return option(
+        1.0,
+        number(0, above=True) | NONE,
+        "Scale an update down if its root mean square exceeds this; None turns this off.",
+        "Pass a number such as 1.0; None is off.",
+        optax=optax,
+    )
+
+
+def momentum(default: float) -> Any:
+    way_out = "Pass a number such as momentum=0.9, or 0 for none."
+    return option(default, number(0, 1), "Decay rate of the momentum buffer; 0 means no buffer.", way_out)
+
+
+def dampening() -> Any:
+    return option(
+        0.0,
+        number(0, 1, to=True),
+        "From the second step on, multiply what enters the momentum buffer by 1 - dampening.",
+        "Pass a number such as dampening=0.1, or 0 for none.",
+    )
+
+
+def nesterov() -> Any:
+    """Declare Nesterov's momentum; `HeavyBall` checks it against momentum and dampening."""
+    return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
+
+
+def momentum_dtype(optax: str) -> Any:
+    """Declare the dtype that stores the momentum; `StoredMomentum` hands it to the fronts."""
+    return option(
+        None,
+        NONE | dtype("float16", "bfloat16", "float32", "float64"),
+        "The dtype that stores the momentum, or its name; None uses the dtype of the other state.",
+        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
+        optax=optax,
+    )
+
+
+def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
+    """Say that two numbers look swapped, which the formula allows all the same."""
+    warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?")
+
+
+def warn_of_swapped_betas(betas: tuple[float, float]) -> None:
+    """Say that the decay rates of Adam's moments look swapped."""
+    b1, b2 = betas
+    if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
+        warn_of_swap("b1", "b2", betas)

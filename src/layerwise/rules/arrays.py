@@ -1,0 +1,81 @@
+"""Passes over arrays. A namespace may have its own of several of them."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from layerwise.rules.asks import Array, Moves, Scalar
+from layerwise.rules.scalars import is_number, is_one, is_zero, root
+
+
+def is_complex(x: Array) -> bool:
+    return getattr(x.dtype, "kind", "f") == "c"
+
+
+def square(x: Array) -> Array:
+    """Return x², or |x|² of a complex array."""
+    return (x * x.conj()).real if is_complex(x) else x * x
+
+
+def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
+    """Return the root of an answer to a request for squares, in the dtype of `like` if it is an array."""
+    if is_number(squares):
+        return sqrt(squares)
+    norm = xp.length(squares) if hasattr(xp, "length") else root(xp, squares)
+    own = (like.real if is_complex(like) else like).dtype
+    return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
+
+
+def final(xp: Any, *state: Array) -> tuple[Array, ...]:
+    """Return the state as the step leaves it. A namespace that runs a rule more than once returns its own."""
+    return xp.final(*state) if hasattr(xp, "final") else state
+
+
+def mix(xp: Any, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
+    """Return b·x + a·y, where a is 1 − b or 1. x is used up: a namespace with its own `mix` may overwrite it."""
+    if is_one(a):
+        return add(xp, y, b, x)
+    return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + a * y
+
+
+def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """Return x + a·y, in one pass if the namespace has one."""
+    return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
+
+
+def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """Return x + a·y. x is used up: a namespace with its own `move` may overwrite it."""
+    return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
+
+
+def moved(xp: Any, p: Array, moves: Moves) -> Array:
+    """Return p after these moves. p may be overwritten."""
+    for a, x in moves:
+        p = move(xp, p, a, x)
+    return p
+
+
+def after(xp: Any, p: Array, moves: Moves) -> Array:
+    """Return p after these moves, where p itself is still needed."""
+    for a, x in moves:
+        p = add(xp, p, a, x)
+    return p
+
+
+def unless_off(xp: Any, a: Scalar, y: Array) -> Array:
+    """Return y as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers.
+
+    What is known now to be 0 is left out altogether. Kernels learn it in a step, and their namespace has its own.
+    """
+    return xp.unless_off(a, y) if hasattr(xp, "unless_off") else y
+
+
+def plus(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+    """Return x + a·y, and x where `a` is off."""
+    return x if is_zero(a) else add(xp, x, a, unless_off(xp, a, y))
+
+
+def shrinking(xp: Any, a: Scalar, p: Array) -> Moves:
+    """Return the move p ← p − a·p; none where `a` is off."""
+    return () if is_zero(a) else ((-a, unless_off(xp, a, p)),)

@@ -1,0 +1,86 @@
+"""Arithmetic on scalars: a plain number, which is known now, or an array, which is known when the program runs."""
+
+from __future__ import annotations
+
+from math import inf, log, sqrt
+from typing import Any
+
+from layerwise.rules.asks import Scalar
+
+
+def is_number(x: Scalar) -> bool:
+    return isinstance(x, (int, float))
+
+
+def is_zero(x: Scalar) -> bool:
+    """Return True if it is known now to be 0, so that a whole pass over the tensor can be left out."""
+    return is_number(x) and x == 0
+
+
+def is_one(x: Scalar) -> bool:
+    """Return True if it is known now to be 1, so that multiplying by it can be left out."""
+    return is_number(x) and x == 1
+
+
+def is_infinite(x: Scalar) -> bool:
+    """Return True if it is known now to be infinite, so that it bounds nothing."""
+    return is_number(x) and abs(x) == inf
+
+
+def is_on(x: Scalar | None) -> bool:
+    """Return True unless it is known now to be off; None and 0 are."""
+    return not (x is None or is_zero(x))
+
+
+def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+    return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
+
+
+def one_like(xp: Any, x: Scalar) -> Scalar:
+    """Return 1, as an array if x is one: a choice between two numbers would take a dtype of its own."""
+    return 1.0 if is_number(x) else xp.ones_like(x)
+
+
+def at_least(xp: Any, x: Scalar, low: Scalar) -> Scalar:
+    if is_infinite(low):
+        return x
+    return choose(xp, x < low, low, x)  # in this order, so that nan stays nan
+
+
+def at_most(xp: Any, x: Scalar, high: Scalar) -> Scalar:
+    if is_infinite(high):
+        return x
+    return choose(xp, x > high, high, x)
+
+
+def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+    return at_most(xp, at_least(xp, x, low), high)
+
+
+def bounds_of(bounds: tuple[float | None, float | None] | None) -> tuple[Scalar, Scalar]:
+    """Return both bounds as numbers, infinite for None."""
+    low, high = bounds or (None, None)
+    return -inf if low is None else low, inf if high is None else high
+
+
+def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
+    """Return 1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t uses expm1."""
+    if is_number(t) or not is_number(b) or b == 0:
+        return 1 - b**t
+    return -xp.expm1(t * log(b))
+
+
+def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
+    """Return the factor on what enters a momentum buffer: 1 in the first step, then 1 − dampening."""
+    if is_zero(dampening):
+        return 1.0
+    one = one_like(xp, t)
+    return choose(xp, t == 1, one, (1 - dampening) * one)
+
+
+def root(xp: Any, x: Scalar) -> Scalar:
+    """Return √x with a derivative of 0 at 0, where √ alone has none."""
+    if is_number(x):
+        return sqrt(x)
+    zero = x == 0
+    return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))

@@ -1,0 +1,135 @@
+"""The length of a step: the trust ratio and its bounds, and steps that hold the norm of the weights."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any, NamedTuple
+
+from layerwise.rules.arrays import add, is_complex, length
+from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
+from layerwise.rules.scalars import at_least, at_most, between, bounds_of, choose, is_zero, one_like
+
+
+class Trust(NamedTuple):
+    """Numbers of a trust ratio: ratio = clip(‖p‖ / ‖·‖, low, high), no norm below min_norm."""
+
+    min_norm: Scalar
+    low: Scalar
+    high: Scalar
+    undefined: Scalar  # the ratio where a norm is 0
+    adapts: Scalar  # where this is 0, the ratio is 1
+
+
+def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
+    """Return the numbers of a trust ratio, which have no effect if an option is off or missing."""
+    low, high = bounds_of(h.trust_clip)
+    adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
+    return Trust(h.min_norm, low, high, h.zero_norm_ratio, adapts)
+
+
+def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
+    """Return the norm as a ratio takes it: at least `low`."""
+    return norm if is_zero(low) else at_least(xp, norm, low)
+
+
+def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
+    """Return the ratio if it is defined, another if a norm is 0, and 1 if it is turned off."""
+    ratio = choose(xp, defined, ratio, k.undefined)
+    return choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)
+
+
+def trust_ratio(xp: Any, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0) -> Scalar:
+    """Return min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
+    phi = at_most(xp, w, most)
+    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    d = choose(xp, x == 0, 1.0, x)
+    ratio = between(xp, phi / (d if is_zero(eps) else d + eps), k.low, k.high)
+    return trusted(xp, ratio, (w != 0) & (x != 0), k)
+
+
+class Length(NamedTuple):
+    """How long a step is: p ← p − pace·ratio·r. Without numbers of a ratio that is 1."""
+
+    pace: Scalar
+    trust: Trust | None = None
+    most: Scalar = inf  # of ‖p‖ in the ratio
+    eps: Scalar = 0.0  # added to ‖r‖ in the ratio
+
+
+def lengthened(
+    xp: Any, h: Any, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
+) -> Asking[tuple[Scalar | None, Moves, dict[str, Array]]]:
+    """Return R, the moves of a step along −r after those `before`, which p has taken, and what its length is made of.
+
+    keep_norm:  then p ← R·p / ‖p‖, with R = ‖p‖ before this step, or before the first
+    radial:     r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p, measured before
+    """
+    adapts, brakes = k.trust is not None and h.adapt is not False, h.radial is not None
+    if not (adapts or brakes or h.keep_norm):
+        return R, (*before, (-k.pace, r)), {"trust_ratio": 1.0}
+    pp, rr, *pr = yield Squares(p), Squares(r), *((Sum(_products(p, r)),) if brakes else ())
+    norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
+    ratio = 1.0 if k.trust is None else _ratio(xp, norm_p, norm_r, k, k.trust)
+    stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
+    size = k.pace * ratio
+    if h.keep_norm:
+        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, r, norm_r, size)
+        return R, moves, stats
+    if brakes:
+        before = (*before, (size * _excess(xp, h.radial, norm_p, *pr), p))
+    return R, (*before, (-size, r)), stats
+
+
+def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length, trust: Trust) -> Scalar:
+    w, x = (floored(xp, norm, trust.min_norm) for norm in (norm_p, norm_r))
+    return trust_ratio(xp, w, x, trust, k.most, k.eps)
+
+
+def _products(p: Array, r: Array) -> Array:
+    """Return p·r, whose sum is the length of r along p times ‖p‖."""
+    return (p.conj() * r).real if is_complex(p) else p * r
+
+
+def _excess(xp: Any, radial: Scalar, norm: Scalar, products: Scalar) -> Scalar:
+    """Return how much of p the step along r has in it beyond what is allowed; none of a tensor of norm 0."""
+    safe = choose(xp, norm == 0, 1.0, norm)
+    return (1 - radial) * (products / safe / safe)
+
+
+def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
+    """Return the norm that a tensor keeps: the first that it had. 0 stands for none."""
+    return choose(xp, known == 0, one_like(xp, known) * norm, known)
+
+
+def kept_norm(
+    xp: Any, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
+) -> Asking[tuple[Scalar | None, Moves]]:
+    """Return R, and the moves of p ← p − size·r to the kept norm: to R if the first is kept (`how`), else to that of p.
+
+    What a step leaves is measured: the sums that are there do not tell how much that is where it all but cancels p.
+    Before, it is scaled by `f`, so that its norm is at most twice the kept one: a number near 1 then does the rest, and
+    only its difference from 1, which does not move the norm from step to step by its rounding, as the number would.
+    """
+    R = first_norm(xp, R, norm) if how == "first" else None
+    wanted = norm if R is None else R
+    unit = one_like(xp, wanted)  # a choice between an array and a number would take a dtype of its own
+    norm, length_r, size = (unit * one for one in (norm, length_r, size))
+    longest = at_least(xp, norm, size * length_r)
+    f, f_less_1 = _factor(xp, wanted, longest)
+    short = size * f
+    q = add(xp, add(xp, p, f_less_1, p), -short, r)
+    (qq,) = yield (Squares(q),)
+    left = unit * length(xp, qq, q)
+
+    _, more = _factor(xp, wanted, left)
+    cancels = (left == 0) & (norm > 0)  # p stays where nothing has a direction
+    first = choose(xp, cancels, 0 * unit if R is None else _factor(xp, wanted, norm)[1], f_less_1)
+    second = choose(xp, cancels, 0 * unit, short)
+    return R, ((first, p), (-second, r), (more, q))
+
+
+def _factor(xp: Any, wanted: Scalar, norm: Scalar) -> tuple[Scalar, Scalar]:
+    """Return the factor that gives a norm the wanted one, and the same less 1; 1 where one of them is 0."""
+    there, one = (wanted > 0) & (norm > 0), one_like(xp, norm)
+    norm = choose(xp, there, norm, one)
+    return choose(xp, there, wanted / norm, one), choose(xp, there, (wanted - norm) / norm, 0 * one)
