@@ -105,7 +105,7 @@ def page(path: str) -> str:
 def pages(entry: Entry, guide: str) -> str:
     """Return a sentence on the pages about an optimizer."""
     formula = page(f"optimizers/{rule_of(entry)}.md")
-    return f"Of the documentation, {formula} has the formula with every option, and {page(guide)} is the guide."
+    return f"Documentation: {formula} has the formula, and {page(guide)} is the guide."
 
 
 def rule_of(entry: Entry) -> str:

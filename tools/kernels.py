@@ -95,10 +95,16 @@ def _table(found: list[Kernels]) -> str:
 def _printed(one: Kernels) -> str:
     extra = tuple(name for name in one.numbers if "." in name)
     of_name = {name: program for program, name in reversed(one.names.items())}
-    rows = ((key, one.names[program]) for key, program in _with_factored(one))
-    lines = [wrapped(f"{_source(key)}: {_row(of_name[name], name)},", 108) for key, name in rows]
+    keys: dict[str, list[str]] = {}  # by the program that is for them
+    for key, program in _with_factored(one):
+        keys.setdefault(one.names[program], []).append(_source(key))
+    lines = [wrapped(_entries(each, _row(of_name[name], name)), 108) for name, each in keys.items()]
     programs = textwrap.indent("\n".join(lines), "        ")
     return f"Printed(options={one.structures.options!r}, numbers={extra!r},\n    programs={{\n{programs}\n    }})"
+
+
+def _entries(keys: list[str], row: str) -> str:
+    return f"{keys[0]}: {row}," if len(keys) == 1 else f"**dict.fromkeys(({', '.join(keys)}), {row}),"
 
 
 def _row(program: Program, name: str) -> str:

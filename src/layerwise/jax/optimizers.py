@@ -111,8 +111,8 @@ def adafactor(
 ) -> GradientTransformationExtraArgs:
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    Of the documentation, the page "Adafactor" has the formula with every option, and the page "JAX API" is the
-    guide. The first 12 arguments are those of optax.adafactor.
+    Documentation: the page "Adafactor" has the formula, and the page "JAX API" is the guide. The first 12 arguments
+    are those of optax.adafactor.
 
     Args:
         learning_rate: Learning rate, or a function of the step. None is 1, or the paper's relative step if
@@ -208,8 +208,7 @@ def adammini(
 ) -> GradientTransformationExtraArgs:
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "JAX API" is the
-    guide.
+    Documentation: the page "Adam-mini" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -286,8 +285,8 @@ def adamw(
 ) -> GradientTransformationExtraArgs:
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    Of the documentation, the page "AdamW" has the formula with every option, and the page "JAX API" is the guide.
-    The first 8 arguments are those of optax.adamw.
+    Documentation: the page "AdamW" has the formula, and the page "JAX API" is the guide. The first 8 arguments are
+    those of optax.adamw.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -377,7 +376,7 @@ def came(
 ) -> GradientTransformationExtraArgs:
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    Of the documentation, the page "CAME" has the formula with every option, and the page "JAX API" is the guide.
+    Documentation: the page "CAME" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -455,8 +454,8 @@ def fromage(
 ) -> GradientTransformationExtraArgs:
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
-    Of the documentation, the page "Fromage" has the formula with every option, and the page "JAX API" is the guide.
-    The first 2 arguments are those of optax.fromage.
+    Documentation: the page "Fromage" has the formula, and the page "JAX API" is the guide. The first 2 arguments
+    are those of optax.fromage.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -547,8 +546,8 @@ def lamb(
 ) -> GradientTransformationExtraArgs:
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    Of the documentation, the page "LAMB" has the formula with every option, and the page "JAX API" is the guide.
-    The first 7 arguments are those of optax.lamb.
+    Documentation: the page "LAMB" has the formula, and the page "JAX API" is the guide. The first 7 arguments are
+    those of optax.lamb.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -648,7 +647,7 @@ def lans(
 ) -> GradientTransformationExtraArgs:
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    Of the documentation, the page "LANS" has the formula with every option, and the page "JAX API" is the guide.
+    Documentation: the page "LANS" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -739,8 +738,8 @@ def lars(
 ) -> GradientTransformationExtraArgs:
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    Of the documentation, the page "LARS" has the formula with every option, and the page "JAX API" is the guide.
-    The first 8 arguments are those of optax.lars.
+    Documentation: the page "LARS" has the formula, and the page "JAX API" is the guide. The first 8 arguments are
+    those of optax.lars.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of
@@ -841,8 +840,8 @@ def lion(
 ) -> GradientTransformationExtraArgs:
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
-    Of the documentation, the page "Lion" has the formula with every option, and the page "JAX API" is the guide.
-    The first 6 arguments are those of optax.lion.
+    Documentation: the page "Lion" has the formula, and the page "JAX API" is the guide. The first 6 arguments are
+    those of optax.lion.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -940,7 +939,7 @@ def muon(
 ) -> GradientTransformationExtraArgs:
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
-    Of the documentation, the page "Muon" has the formula with every option, and the page "JAX API" is the guide.
+    Documentation: the page "Muon" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1038,8 +1037,8 @@ def novograd(
 ) -> GradientTransformationExtraArgs:
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "JAX API" is the
-    guide. The first 6 arguments are those of optax.novograd.
+    Documentation: the page "NovoGrad" has the formula, and the page "JAX API" is the guide. The first 6 arguments
+    are those of optax.novograd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1120,7 +1119,7 @@ def scalesgd(
 ) -> GradientTransformationExtraArgs:
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    Of the documentation, the page "SCALE" has the formula with every option, and the page "JAX API" is the guide.
+    Documentation: the page "SCALE" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1196,8 +1195,8 @@ def sgd(
 ) -> GradientTransformationExtraArgs:
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    Of the documentation, the page "SGD" has the formula with every option, and the page "JAX API" is the guide. The
-    first 4 arguments are those of optax.sgd.
+    Documentation: the page "SGD" has the formula, and the page "JAX API" is the guide. The first 4 arguments are
+    those of optax.sgd.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1271,7 +1270,7 @@ def sinkgd(
 ) -> GradientTransformationExtraArgs:
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    Of the documentation, the page "SinkGD" has the formula with every option, and the page "JAX API" is the guide.
+    Documentation: the page "SinkGD" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -1349,8 +1348,7 @@ def stableadamw(
 ) -> GradientTransformationExtraArgs:
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "JAX API" is the
-    guide.
+    Documentation: the page "StableAdamW" has the formula, and the page "JAX API" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.

@@ -37,8 +37,7 @@ __all__ = [
 class Adafactor(Optimizer):
     """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
-    Of the documentation, the page "Adafactor" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "Adafactor" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate; None selects the paper's relative step. It may be a function of the step.
@@ -80,8 +79,7 @@ class Adafactor(Optimizer):
 class AdamMini(Optimizer):
     """Adam-mini (Zhang et al., arXiv 2406.16793): Adam with one second moment for each block of weights.
 
-    Of the documentation, the page "Adam-mini" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "Adam-mini" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -108,8 +106,7 @@ class AdamMini(Optimizer):
 class AdamW(Optimizer):
     """AdamW (Loshchilov & Hutter, arXiv 1711.05101): Adam with decoupled weight decay, without a trust ratio.
 
-    Of the documentation, the page "AdamW" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "AdamW" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -139,8 +136,7 @@ class AdamW(Optimizer):
 class Came(Optimizer):
     """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    Of the documentation, the page "CAME" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "CAME" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -171,8 +167,7 @@ class Came(Optimizer):
 class Fromage(Optimizer):
     """Fromage (Bernstein et al., arXiv 2002.03432): a step as long as lr·‖p‖, and then all weights a little smaller.
 
-    Of the documentation, the page "Fromage" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "Fromage" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -199,8 +194,7 @@ class Fromage(Optimizer):
 class Lamb(Optimizer):
     """LAMB (You et al., arXiv 1904.00962): Adam's direction, scaled in each tensor to the length lr·‖p‖.
 
-    Of the documentation, the page "LAMB" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "LAMB" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -241,8 +235,7 @@ class Lamb(Optimizer):
 class Lans(Optimizer):
     """LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
 
-    Of the documentation, the page "LANS" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "LANS" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -272,8 +265,7 @@ class Lans(Optimizer):
 class Lars(Optimizer):
     """LARS (You, Gitman, Ginsburg, arXiv 1708.03888): momentum SGD with a learning rate for each tensor.
 
-    Of the documentation, the page "LARS" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "LARS" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate; at 1 a tensor moves by trust_coefficient of its norm. It may be a function of
@@ -313,8 +305,7 @@ class Lars(Optimizer):
 class Lion(Optimizer):
     """Lion (Chen et al., arXiv 2302.06675): the sign of a mixture of momentum and gradient.
 
-    Of the documentation, the page "Lion" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "Lion" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -348,8 +339,7 @@ class Lion(Optimizer):
 class Muon(Optimizer):
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
-    Of the documentation, the page "Muon" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "Muon" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -387,8 +377,7 @@ class Muon(Optimizer):
 class NovoGrad(Optimizer):
     """NovoGrad (Ginsburg et al., arXiv 1905.11286): momentum SGD on gradients divided by a running norm.
 
-    Of the documentation, the page "NovoGrad" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "NovoGrad" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -421,8 +410,7 @@ class NovoGrad(Optimizer):
 class ScaleSGD(Optimizer):
     """SCALE (Glentis et al., arXiv 2506.16659): SGD with the gradient of each output scaled to one size.
 
-    Of the documentation, the page "SCALE" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "SCALE" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -452,8 +440,7 @@ class ScaleSGD(Optimizer):
 class SGD(Optimizer):
     """SGD with momentum (Polyak 1964; Sutskever et al., ICML 2013), without a trust ratio.
 
-    Of the documentation, the page "SGD" has the formula with every option, and the page "NumPy, MLX, Keras, Paddle"
-    is the guide.
+    Documentation: the page "SGD" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -482,8 +469,7 @@ class SGD(Optimizer):
 class SinkGD(Optimizer):
     """SinkGD (Scetbon et al., arXiv 2502.06742): SGD with the gradient's rows and columns scaled to one size.
 
-    Of the documentation, the page "SinkGD" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "SinkGD" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
@@ -512,8 +498,7 @@ class SinkGD(Optimizer):
 class StableAdamW(Optimizer):
     """StableAdamW (Wortsman et al., arXiv 2304.13013): AdamW with shorter steps when v lags behind the gradient.
 
-    Of the documentation, the page "StableAdamW" has the formula with every option, and the page "NumPy, MLX, Keras,
-    Paddle" is the guide.
+    Documentation: the page "StableAdamW" has the formula, and the page "NumPy, MLX, Keras, Paddle" is the guide.
 
     Args:
         learning_rate: Learning rate. It may be a function of the step.
