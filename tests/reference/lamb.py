@@ -13,7 +13,7 @@ from layerwise.rules import lamb as rule
 from .case import Case, Options, floor_below_bound, one_hold_of_norm
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import agreeing, at_least, clip, divide, indices, norm, stepped
+from .tensors import agreeing, divide, indices, norm, stepped, trust_ratio
 
 
 class Lamb(Stepper):
@@ -81,7 +81,7 @@ class Lamb(Stepper):
             r = self.with_decay(r, p, lam)
 
         weight_norm, update_norm = norm(p), norm(r)
-        ratio = self.trust_ratio(weight_norm, update_norm, lam)
+        ratio = trust_ratio(self, weight_norm, update_norm, lam, self.max_weight_norm, self.trust_eps)
         rate = lr * ratio
         if self.bias_correction == "lr":
             rate = rate * math.sqrt(1 - self.b2**t) / (1 - self.b1**t)
@@ -112,17 +112,6 @@ class Lamb(Stepper):
                 v_hat = v_hat / (1 - self.b2**t)
             u[i] = divide(m_hat, math.sqrt(v_hat + self.eps_root) + self.eps)
         return u
-
-    def trust_ratio(self, weight_norm, update_norm, lam):
-        """clip(min(‖p‖, max_weight_norm) / (‖r‖ + trust_eps), low, high), no norm below min_norm"""
-        if self.adapt is False or (self.adapt == "decayed" and lam == 0):
-            return 1.0
-        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
-        if weight_norm == 0 or update_norm == 0:
-            return self.zero_norm_ratio
-        phi = weight_norm if self.max_weight_norm is None else min(weight_norm, self.max_weight_norm)
-        low, high = self.trust_clip or (None, None)
-        return clip(phi / (update_norm + self.trust_eps), low, high)
 
 
 # ---- what else tests know of it

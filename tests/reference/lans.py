@@ -13,7 +13,7 @@ from layerwise.rules import lans as rule
 from .case import Case, floor_below_bound
 from .paths import close, data, path, torch_steps
 from .stepper import Stepper
-from .tensors import at_least, clip, divide, indices, norm
+from .tensors import divide, indices, norm, trust_ratio
 
 
 class Lans(Stepper):
@@ -60,21 +60,12 @@ class Lans(Stepper):
             r[i] = divide(state["m"][i] / (1 - self.b1**t), below) + lam * p[i]
             c[i] = divide(unit, below) + lam * p[i]
         weight_norm, update_norm = norm(p), norm(r)
-        ratio_r, ratio_c = (self.trust_ratio(weight_norm, x, lam) for x in (update_norm, norm(c)))
+        norms = update_norm, norm(c)
+        ratio_r, ratio_c = (trust_ratio(self, weight_norm, x, lam, self.max_weight_norm) for x in norms)
         new_p = np.empty(p.shape)
         for i in indices(p):
             new_p[i] = p[i] - lr * (self.b1 * ratio_r * r[i] + (1 - self.b1) * ratio_c * c[i])
         return new_p, {"weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio_r}
-
-    def trust_ratio(self, weight_norm, update_norm, lam):
-        """clip(min(‖p‖, max_weight_norm) / ‖·‖, low, high), no norm below min_norm"""
-        if self.adapt is False or (self.adapt == "decayed" and lam == 0):
-            return 1.0
-        weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
-        if weight_norm == 0 or update_norm == 0:
-            return self.zero_norm_ratio
-        phi = weight_norm if self.max_weight_norm is None else min(weight_norm, self.max_weight_norm)
-        return clip(phi / update_norm, *(self.trust_clip or (None, None)))
 
 
 # ---- what else tests know of it

@@ -52,15 +52,15 @@ def with_norm(x, wanted):
     return out
 
 
-def trust_ratio(h, weight_norm, update_norm, lam):
-    """clip(‖p‖ / ‖r‖, low, high), no norm below min_norm; 1 where h has it off"""
+def trust_ratio(h, weight_norm, update_norm, lam, most=None, eps=0.0):
+    """clip(min(‖p‖, most) / (‖r‖ + eps), low, high), no norm below min_norm; 1 where h has it off"""
     if h.adapt is False or (h.adapt == "decayed" and lam == 0):
         return 1.0
     weight_norm, update_norm = at_least(weight_norm, h.min_norm), at_least(update_norm, h.min_norm)
     if weight_norm == 0 or update_norm == 0:
         return h.zero_norm_ratio
-    low, high = h.trust_clip or (None, None)
-    return clip(weight_norm / update_norm, low, high)
+    phi = weight_norm if most is None else min(weight_norm, most)
+    return clip(phi / (update_norm + eps), *(h.trust_clip or (None, None)))
 
 
 def stepped(state, p, r, size, keep_norm, radial):
