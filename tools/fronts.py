@@ -11,12 +11,12 @@ from typing import Any
 import front_arguments as arguments
 import optax_calls
 from front_arguments import Argument
-from source import Parameter, docstring, renamed, signature, source_of
+from source import Parameter, called, docstring, signature, source_of
 
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.of_rule import entry as entry_of
 from layerwise.registry import ENTRIES, Entry
-from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS, is_pair
+from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS
 from layerwise.variants import find
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -359,22 +359,19 @@ def _paddle(entry: Entry) -> str:
 
 def _in_paddle(entry: Entry, one: Parameter) -> list[Parameter]:
     """Return the argument of an option, or the two of a pair, as they are called and typed in Paddle."""
-    h, spec = entry.hyper, entry.hyper.__dataclass_fields__[one.name]
-    both = PADDLE.of(h).get(one.name, (one.name,))
-    means = renamed(one.means, PADDLE.in_messages(h))
-    if is_pair(both):
-        each = zip(both, ("first", "second"), spec.default, strict=True)
-        return [
-            Parameter(name, "float", repr(usual), f"The {nth} of the two: {means[0].lower()}{means[1:]}")
-            for name, nth, usual in each
-        ]
+    found = called(PADDLE, entry.hyper, one, "float")
+    if len(found) > 1:
+        return found
+    [own] = found
     theirs = find(PADDLE_PRESETS[entry.name]).options if entry.name in PADDLE_PRESETS else {}
     if one.name == "adapt" and one.name in theirs:
-        return [Parameter(one.name, f"{one.type} | None", "None", f"{means} None is as always_adapt says.")]
-    type_ = one.type.replace("Scheduled", "float | LRScheduler" if one.name == "lr" else "float")
+        return [
+            own._replace(type=f"{one.type} | None", default="None", means=f"{own.means} None is as always_adapt says.")
+        ]
     default = source_of(theirs[one.name]) if one.name in theirs else one.default
-    type_ = one.type if one.name == "beta2" else type_
-    return [Parameter(both[0], type_, default, means)]
+    if one.name != "beta2":
+        own = own._replace(type=one.type.replace("Scheduled", "float | LRScheduler" if one.name == "lr" else "float"))
+    return [own._replace(default=default)]
 
 
 # ---- JAX
@@ -418,18 +415,17 @@ def _jax(entry: Entry) -> str:
 
 
 def _state(entry: Entry) -> str:
-    called = entry.hyper.optax_state
-    parts = {part: called.get(part, part) for part in entry.rule.State._fields}
+    parts = {part: entry.hyper.optax_state.get(part, part) for part in entry.rule.State._fields}
     rows = [
         "count: The number of steps taken, an int32 that stays at its largest value.",
         *(f"{here}: A tree, called `{part}` in the other APIs." for part, here in parts.items()),
         "stats: The measurements of the last step, a tree of dicts; None unless stats=True.",
     ]
     kept = "".join(f"    {here}: Any\n" for here in parts.values())
+    first = f"State of `{entry.name.lower()}`, under optax's names."
     return (
         f"class {entry.name}State(NamedTuple):\n"
-        f'    """State of `{entry.name.lower()}`, under optax\'s names.\n\n'
-        f"    Its trees are like the parameters'; None stands for what is not kept.\n\n"
+        f'    """{first} Its trees are like the parameters\'; None is what is not kept.\n\n'
         f"    Attributes:\n{textwrap.indent(chr(10).join(rows), ' ' * 8)}\n"
         f'    """\n\n'
         f"    count: Any\n{kept}    stats: Any = None\n"

@@ -9,10 +9,10 @@ from dataclasses import MISSING
 
 import optax
 from front_arguments import JAX_MASK, OWN_FORM
-from source import Parameter, renamed, source_of
+from source import Parameter, called, source_of
 
 from layerwise.registry import Entry
-from layerwise.spelling import OPTAX, is_pair, optax_defaults
+from layerwise.spelling import OPTAX, optax_defaults
 
 MASKS = ("mask", "weight_decay_mask")
 
@@ -43,20 +43,12 @@ def _mask(name: str, default: str | None) -> Parameter:
 
 def _here(entry: Entry, one: Parameter) -> list[Parameter]:
     """Return the argument of an option, or the two of a pair, as they are called and typed here."""
-    h = entry.hyper
-    known = h.__dataclass_fields__[one.name].metadata
-    names = OPTAX.of(h).get(one.name, (one.name,))
-    means = renamed(one.means, OPTAX.in_messages(h))
+    found = called(OPTAX, entry.hyper, one, "Number")
+    if len(found) > 1:
+        return found
+    other = entry.hyper.__dataclass_fields__[one.name].metadata["optax_default"]
     type_ = re.sub(r"\bfloat\b", "Number", one.type).replace("Scheduled", "Rate")
-    if is_pair(names):
-        usual = h.__dataclass_fields__[one.name].default
-        ordinal = zip(names, ("first", "second"), usual, strict=True)
-        return [
-            Parameter(name, "Number", repr(value), f"The {nth} of the two: {means[0].lower()}{means[1:]}", one.keyword)
-            for name, nth, value in ordinal
-        ]
-    default = one.default if known["optax_default"] is MISSING else source_of(known["optax_default"])
-    return [Parameter(names[0], type_, default, means, one.keyword)]
+    return [found[0]._replace(type=type_, default=one.default if other is MISSING else source_of(other))]
 
 
 def _theirs(entry: Entry, theirs: inspect.Parameter, known: dict[str, Parameter]) -> Parameter:

@@ -7,7 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from layerwise.hyper import Hyper
 from layerwise.of_rule import WIDTH, entry
+from layerwise.spelling import Spelling, is_pair
 
 
 class Parameter(NamedTuple):
@@ -41,6 +43,19 @@ def docstring(first: str, rest: str, parameters: Sequence[Parameter]) -> str:
     entries = "\n".join(entry(one.name, one.means) for one in parameters)
     body = f"{first}.\n\n{textwrap.fill(rest, WIDTH - 4)}\n" + (f"\nArgs:\n{entries}\n" if entries else "")
     return f'"""{body}"""'
+
+
+def called(api: Spelling, h: type[Hyper], one: Parameter, of_pair: str) -> list[Parameter]:
+    """Return the argument of an option as an API calls it, or the two of a pair, which are of the type `of_pair`."""
+    names, means = api.of(h).get(one.name, (one.name,)), renamed(one.means, api.in_messages(h))
+    if not is_pair(names):
+        return [one._replace(name=names[0], means=means)]
+    each = zip(names, ("first", "second"), h.__dataclass_fields__[one.name].default, strict=True)
+    means = f"{means[0].lower()}{means[1:]}"
+    return [
+        one._replace(name=name, type=of_pair, default=repr(x), means=f"The {i} of the two: {means}")
+        for name, i, x in each
+    ]
 
 
 def renamed(text: str, names: dict[str, str]) -> str:

@@ -51,9 +51,7 @@ __all__ = [
 
 
 class AdafactorState(NamedTuple):
-    """State of `adafactor`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `adafactor`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -166,9 +164,7 @@ def adafactor(
 
 
 class AdamMiniState(NamedTuple):
-    """State of `adammini`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `adammini`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -240,9 +236,7 @@ def adammini(
 
 
 class AdamWState(NamedTuple):
-    """State of `adamw`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `adamw`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -322,9 +316,7 @@ def adamw(
 
 
 class CameState(NamedTuple):
-    """State of `came`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `came`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -413,9 +405,7 @@ def came(
 
 
 class FromageState(NamedTuple):
-    """State of `fromage`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `fromage`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -487,9 +477,7 @@ def fromage(
 
 
 class LambState(NamedTuple):
-    """State of `lamb`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lamb`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -601,9 +589,7 @@ def lamb(
 
 
 class LansState(NamedTuple):
-    """State of `lans`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lans`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -684,9 +670,7 @@ def lans(
 
 
 class LarsState(NamedTuple):
-    """State of `lars`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lars`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -790,9 +774,7 @@ def lars(
 
 
 class LionState(NamedTuple):
-    """State of `lion`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `lion`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -886,9 +868,7 @@ def lion(
 
 
 class MuonState(NamedTuple):
-    """State of `muon`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `muon`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -989,9 +969,7 @@ def muon(
 
 
 class NovoGradState(NamedTuple):
-    """State of `novograd`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `novograd`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -1077,9 +1055,7 @@ def novograd(
 
 
 class ScaleSGDState(NamedTuple):
-    """State of `scalesgd`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `scalesgd`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -1154,9 +1130,7 @@ def scalesgd(
 
 
 class SGDState(NamedTuple):
-    """State of `sgd`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `sgd`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -1229,9 +1203,7 @@ def sgd(
 
 
 class SinkGDState(NamedTuple):
-    """State of `sinkgd`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `sinkgd`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
@@ -1304,9 +1276,7 @@ def sinkgd(
 
 
 class StableAdamWState(NamedTuple):
-    """State of `stableadamw`, under optax's names.
-
-    Its trees are like the parameters'; None stands for what is not kept.
+    """State of `stableadamw`, under optax's names. Its trees are like the parameters'; None is what is not kept.
 
     Attributes:
         count: The number of steps taken, an int32 that stays at its largest value.
