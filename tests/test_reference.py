@@ -91,14 +91,12 @@ def test_an_argument_means_what_its_class_says_first():
     class Own(Hyper):
         """Options."""
 
-    module = (
-        "All.\n\nArguments of all classes:\n    seed: A\n        seed.\n    maximize: No.\n    max_grad_value: No.\n"
-    )
-    written = "One.\n\n    Args:\n        maximize: Its\n            own.\n    "
+    module = "All.\n\nArguments of the classes:\n    seed: A\n        seed.\n    maximize: Of all.\n"
+    written = "One.\n\n    Args:\n        seed: Its\n            own.\n    "
     doc = completed(written, module, Own, ["maximize", "max_grad_value", "seed"]).splitlines()
-    assert doc[:4] == ["One.", "", "Args:", "    maximize: Its own."]
+    assert doc[:4] == ["One.", "", "Args:", "    maximize: Of all."]
     assert doc[4].startswith("    max_grad_value: Clip each element of the gradient")
-    assert doc[-1] == "    seed: A seed."
+    assert doc[-1] == "    seed: Its own."
 
 
 def test_types_in_signatures_have_their_place():

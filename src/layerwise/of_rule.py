@@ -25,7 +25,7 @@ def of_rule(module: str | None) -> Callable[[C], C]:
     It also explains unknown keywords, and completes the docstring.
 
     Args:
-        module: The docstring of its module, with the arguments that all classes there take.
+        module: The docstring of its module, with arguments of its classes.
     """
 
     def done(cls: C) -> C:
@@ -51,11 +51,11 @@ class _Described:
 def completed(written: str, module: str, h: type[Hyper], names: Iterable[str]) -> str:
     """Return the docstring of an optimizer's class with each argument, in their order.
 
-    What it says itself counts, then the options' declarations, then what the module's docstring says of all classes.
+    What it says itself counts, then what the module's docstring says of its classes, then the options' declarations.
     """
     text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
     options = {spec.name: spec.metadata["means"] for spec in fields(h)}
-    means = {**dict(ENTRY.findall(module)), **options, **dict(ENTRY.findall(listed))}
+    means = {**options, **dict(ENTRY.findall(module)), **dict(ENTRY.findall(listed))}
     rows = (entry(name, " ".join(means[name].split())) for name in names)
     return "\n".join([f"{text}\n\nArgs:", *rows, ""])
 
