@@ -32,8 +32,7 @@ template <class T> struct Fromage : Usual {
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
     const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.least), update_norm = root(S[-1]);
     const double y3 = at_least(update_norm, k.least);
-    const bool y4 = (y1 > 0) & (y3 > 0);
-    const double trust_ratio = y4 ? y1 / (y4 ? y3 : 1) : 1;
+    const double trust_ratio = ((y1 != 0) & (y3 != 0)) ? y1 / (y3 == 0 ? 1 : y3) : 1;
     a[0] = k.size * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 

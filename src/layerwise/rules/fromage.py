@@ -28,7 +28,7 @@ from layerwise.rules.arrays import add, after, final, length, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import clipped, ready
 from layerwise.rules.scalars import choose, is_zero, one_like
-from layerwise.rules.trust import first_norm, floored
+from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
 
 
 @dataclass(frozen=True)
@@ -56,6 +56,9 @@ class Fromage(NumberOfLayer, ClippedByNorm):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Fromage:
         return self if self.p_bound is None else super().fit(shape, block_dims, machine_eps)
+
+
+UNBOUNDED = Trust(min_norm=0.0, low=-inf, high=inf, undefined=1.0, adapts=1.0)
 
 
 class State(NamedTuple):
@@ -98,18 +101,12 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         b, _ = yield Keep(State(g, R))
     pp, gg = yield Squares(p), Squares(g)
     norm_p, norm_g = length(xp, pp, p), length(xp, gg, g)
-    ratio = _ratio(xp, *(floored(xp, norm, k.least) for norm in (norm_p, norm_g)))
+    ratio = trust_ratio(xp, *(floored(xp, norm, k.least) for norm in (norm_p, norm_g)), UNBOUNDED)
     moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio, g))
     if h.p_bound is not None:
         R = first_norm(xp, R, norm_p)
         moves = yield from _bounded(xp, p, moves, k.bound * R)
     return Stepped(moves, State(b, R), {"weight_norm": norm_p, "update_norm": norm_g, "trust_ratio": ratio})
-
-
-def _ratio(xp: Any, w: Scalar, x: Scalar) -> Scalar:
-    """Return w/x, and 1 where one of them is 0."""
-    defined, one = (w > 0) & (x > 0), one_like(xp, w)
-    return choose(xp, defined, w / choose(xp, defined, x, one), one)
 
 
 def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
