@@ -103,46 +103,58 @@ def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
 
 def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
     """Return the numbers of a step: of the gradient, then the rule's. None if `now` is not all numbers yet."""
-    if not {*map(type, now)} <= PLAIN:
-        known = [x if x is None else _known(x) for x in now]
-        if known.count(None) > sum(x is None for x in now):
-            return None
-        now = Now(*known)
-    return values(np, h, now)
+    return None if (found := numbers_of(h)) is None else found.known(now)
 
 
 def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
     """Return the same for a `now` that may have arrays, and then arrays of the namespace; None without kernels."""
+    return None if (found := numbers_of(h)) is None else found.at(xp, now)
+
+
+def numbers_of(h: Any) -> NumbersOf | None:
+    """Return what computes the numbers of steps by these settings; None without kernels."""
     found = printed_for(type(h))
-    if found is None:
-        return None
-    rule, printed = found
-    coefficients = _flat(rule.coefficients(xp, h, now)) if hasattr(rule, "coefficients") else ()
-    return (*of_gradient(h, now), *coefficients, *(_number(name, h, now) for name in printed.numbers))
+    return None if found is None else NumbersOf(h, *found)
 
 
-def numbers_by_rates(h: Any, nows: Sequence[Now]) -> list[tuple[float, ...]] | None:
-    """Return the numbers of steps that differ in rates alone, computed as arrays; None if rates are not plain floats.
+class NumbersOf:
+    """The numbers that kernels take of settings, step by step; what no step changes is found once."""
 
-    A rate of 0 is off, so either all have it or none.
-    """
-    first = nows[0]
-    rates = {
-        name: np.array(each) if each[0] else each[0]
-        for name in RATES
-        for each in [[getattr(now, name) for now in nows]]
-        if set(map(type, each)) == {float}
-    }
-    if len(rates) < len(RATES) or (found := values(np, h, first._replace(**rates))) is None:
-        return None
-    columns = [x.tolist() if isinstance(x, np.ndarray) else [x] * len(nows) for x in found]
-    return list(zip(*columns, strict=True))
+    def __init__(self, h: Any, rule: ModuleType, printed: Printed) -> None:
+        self._h, self._coefficients, self._paths = h, getattr(rule, "coefficients", None), printed.numbers
+        self._of_gradient = of_gradient(h)
+
+    def known(self, now: Now) -> tuple[float, ...] | None:
+        """Return the numbers of a step; None if `now` is not all numbers yet."""
+        if not {*map(type, now)} <= PLAIN:
+            known = [x if x is None else _known(x) for x in now]
+            if known.count(None) > sum(x is None for x in now):
+                return None
+            now = Now(*known)
+        return self.at(np, now)
+
+    def at(self, xp: Any, now: Now) -> tuple[Any, ...]:
+        """Return the same for a `now` that may have arrays."""
+        k = () if self._coefficients is None else self._coefficients(xp, self._h, now)
+        if k and isinstance(k[-1], tuple):  # a group, of which there is at most one
+            k = (*k[:-1], *k[-1])
+        others = [_number(path, self._h, now) for path in self._paths] if self._paths else ()
+        return (now.g_scale, *self._of_gradient, *k, *others)
+
+    def by_rates(self, now: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> list[list[float]]:
+        """Return the columns of numbers of steps that differ from this one in rates alone, computed as arrays.
+
+        A rate of 0 is off, so either all have it or none.
+        """
+        rates = {name: np.array(each) if each[0] else 0.0 for name, each in zip(RATES, (lr, weight_decay), strict=True)}
+        found = self.at(np, now._replace(**rates))
+        return [x.tolist() if isinstance(x, np.ndarray) else [x] * len(lr) for x in found]
 
 
-def of_gradient(h: Any, now: Now) -> tuple[float, ...]:
-    """Return scale, sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
+def of_gradient(h: Any) -> tuple[float, ...]:
+    """Return sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
     own, model = _bounds_of_norms(h)
-    return now.g_scale, -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
+    return -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
 def clips(h: Any) -> tuple[bool, bool]:
@@ -155,12 +167,6 @@ def clips(h: Any) -> tuple[bool, bool]:
 
 def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
     return getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
-
-
-def _flat(k: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return coefficients without groups, of which there is at most one, at the end."""
-    *own, last = k
-    return (*own, *last) if isinstance(last, tuple) else k
 
 
 def _known(x: Any) -> float | None:

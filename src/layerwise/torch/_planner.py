@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.engines.distributor import prepare as by_engines
 from layerwise.errors import ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
@@ -18,12 +17,13 @@ from layerwise.torch._ranks import Ranks
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
+from layerwise.torch.step._due import Due, Work
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._turn import Due, Turn, Work
+from layerwise.torch.step._turn import Turn
 
 
 class Setup(NamedTuple):
@@ -107,8 +107,7 @@ class Planner:
                 _state.ready(states[p], stepped, plan, due.want, where)
                 if differentiable:
                     _state.apart(states[p])
-        prepared_by = partial(by_engines, engines_of(self._setup.engine, differentiable))
-        return Turn(work, plans, states, on_device, prepared_by, agreement)
+        return Turn(work, plans, states, on_device, engines_of(self._setup.engine, differentiable), agreement)
 
     def _warn_of_layouts(self, work: Work, plans: Sequence[Plan]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""

@@ -8,8 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from layerwise.first import First
+from layerwise.torch.step._due import Due
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._turn import Due, Turn
+from layerwise.torch.step._turn import Turn
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
@@ -28,7 +29,7 @@ def exempt(found: Sequence[First], names: Collection[str]) -> str:
 def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states: Mapping[Any, Any]) -> Iterator[First]:
     """Yield the first steps of these parameters, which this turn has taken."""
     owners = {p: due for due in dues for p in due.params}
-    for plan, (p, each) in zip(turn.plans, turn.stats(), strict=True):
+    for plan, (p, each) in zip(turn.plans, turn.measured(), strict=True):
         if p in which and p.numel():
             due = owners[p]
             peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
 from layerwise.engines.compiled import know_torch
@@ -26,11 +25,6 @@ know_torch(torch)
 def computing(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the arithmetic and of the state: at least float32."""
     return torch.float32 if dtype in LOW else dtype
-
-
-def written(params: Sequence[Tensor]) -> None:
-    """Tell autograd of parameters that were written to out of its sight."""
-    increment_version(params)
 
 
 def check_parameter(name: str, p: Tensor) -> None:
