@@ -50,8 +50,12 @@ class Turn:
         each = [(g, now, one) for g, now, plan in zip(grads, nows, self.plans, strict=True) for one in plan.held]
         return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
 
+    def measured(self) -> Iterator[list[Mapping[str, Any]]]:
+        """Yield, for each plan, what its jobs measured in the last step, if there was one."""
+        found = iter(self._measured.stats())
+        yield from ([next(found) for _ in plan.held] for plan in (self.plans if self._measured.stepped else ()))
+
     def stats(self, read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> Iterator[list[tuple[Name, Any]]]:
         """Yield, for each plan, the names of its tensors with the measurements of the last step, if there was one."""
-        found = self._measured.stats()
-        measured = map(read, found)
-        yield from (list(plan.measured(measured)) for plan in (self.plans if found else ()))
+        each = zip(self.plans, self.measured(), strict=False)
+        yield from (list(plan.measured(map(read, own))) for plan, own in each)

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from operator import is_not
 from pathlib import Path
@@ -205,17 +205,17 @@ class Numbers:
 
     def _by_rates(self, nows: ByRates) -> list[Any]:
         keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
+        if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
+            return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
         alike: dict[Hashable, list[int]] = {}
         for i, key in enumerate(keys):
             alike.setdefault(key, []).append(i)
         found: list[Any] = [None] * len(keys)
         for places in alike.values():
-            of, t = self._of[self._ids[places[0]]], nows.first.t
-            if of is None or len(places) < MANY:
-                made: Iterable[Any] = map(nows.__getitem__, places)
-            else:
+            made: Iterable[Any] = map(nows.__getitem__, places)
+            if len(places) >= MANY and (of := self._of[self._ids[places[0]]]) is not None:
                 lr, lam = ([column[i] for i in places] for column in (nows.lr, nows.weight_decay))
-                made = zip(repeat(t), *of.by_rates(nows.first, lr, lam), strict=False)
+                made = zip(repeat(nows.first.t), *of.by_rates(nows.first, lr, lam), strict=False)
             for i, one in zip(places, made, strict=False):
                 found[i] = one
         return found
@@ -352,7 +352,7 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self._layouts.measured = self._layouts.measured or [_stats(job) for job in self._jobs]
+        self._layouts.measured = self._layouts.measured or [_places(program_for(job).stats) for job in self._jobs]
         return AllMeasured(self._batch, self._layouts.measured)
 
     def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
@@ -442,5 +442,6 @@ def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
     return ((name, array) for name, array in zip(job.state._fields, job.state, strict=True) if array is not None)
 
 
-def _stats(job: Job) -> dict[str, int]:
-    return {name: i for i, name in enumerate(program_for(job).stats)}
+@cache
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}

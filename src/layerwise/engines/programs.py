@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -54,15 +55,22 @@ def missing(job: Any) -> str:
     rule, printed = found
     if job.rule is not rule:  # another formula with the same options
         return f"there are no kernels for {job.rule.__name__}"
-    own: Any = next(cls for cls in type(job.h).__mro__ if cls.__module__ == rule.__name__)
-    known = {spec.name for spec in fields(own)}
-    for spec in fields(job.h):
-        if spec.name not in known and (value := getattr(job.h, spec.name)) != spec.default:
+    kind: Any = type(job.h)
+    for spec in _added(kind, rule.__name__):
+        if (value := getattr(job.h, spec.name)) != spec.default:
             return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
     if _key(job, printed) not in printed.programs:
         settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
         return f"there are no kernels for {type(job.h).__name__} with {settings} and such a state"
     return ""
+
+
+@cache
+def _added(h: type[Any], rule: str) -> list[Any]:
+    """Return the options of a class that it has besides those of the class of the rule's own module."""
+    own: Any = next(cls for cls in h.__mro__ if cls.__module__ == rule)
+    known = {spec.name for spec in fields(own)}
+    return [spec for spec in fields(h) if spec.name not in known]
 
 
 def program_for(job: Any) -> Program:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from layerwise.engines import compiled
 from layerwise.errors import ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
@@ -23,6 +24,7 @@ from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._storage import storing
+from layerwise.torch.step._tensors import is_usual
 from layerwise.torch.step._turn import Turn
 
 
@@ -65,21 +67,26 @@ class Planner:
 
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks)
+        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks, {})
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read."""
-        work, plans = self.readable(work, always=True), list[Plan]()
-        grads, names = iter(work.grads), self._members.names_of(work.dues)
-        stepped = iter(work.stepped)
-        for due in work.dues:
-            each = [(p, next(stepped), next(grads), due) for p in due.params]
-            plans += [self._checked(*one, names[len(plans) + i]) for i, one in enumerate(each)]
+        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        dues = work.dues
+        names = self._members.names_of(dues)
+        each = zip(work.params, work.stepped, work.grads, names, strict=True)
+        usual = compiled.in_memory(work.params) and compiled.in_memory(work.grads) and not _memory.is_faking()
+        for due in dues:
+            plans += [self._checked(*next(each), due, usual, known) for _ in due.params]
         _memory.check_apart(names, work.params, self._members.optimizer.state)
         return work, plans
 
-    def _checked(self, p: Tensor, stepped: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p if g.device == p.device else stepped, g, due.group["differentiable"])
+    def _checked(
+        self, p: Tensor, stepped: Tensor, g: Any, name: str, due: Due, usual: bool, known: dict[Any, Plan]
+    ) -> Plan:
+        differentiable = due.group["differentiable"]
+        if differentiable or not (usual and is_usual(p, g)):
+            check_step(name, p if g.device == p.device else stepped, g, differentiable)
         self._ranks.check_own(name, p)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
@@ -87,7 +94,7 @@ class Planner:
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = self.plan_for(p, due.group, due.h, name)
+            plan = plan_of(due.rule, p, due.h, name, self._setup.blocks, known)
         _state.check_kept(plan, stepped, self._members.optimizer.state.get(p, {}))
         return plan
 

@@ -372,7 +372,7 @@ class Stepper:
 
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
-        latest = {p: measured for turn in self.turns.values() for p, measured in turn.measured()}
+        latest = {p: measured for turn in self.turns.values() for p, measured in turn.by_parameter()}
         found: list[str] = []
         for p, measured in latest.items():
             for name, one in measured:

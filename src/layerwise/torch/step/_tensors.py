@@ -27,6 +27,12 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW else dtype
 
 
+def is_usual(p: Tensor, g: Tensor) -> bool:
+    """Return True if these have to be asked nothing else, of which it is known that they lie in memory."""
+    alike = p.shape == g.shape and p.device == g.device and p.dtype in FLOATING and g.dtype in FLOATING
+    return alike and p.is_contiguous() and not _is_flattened(p)
+
+
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     _check_kind(name, p)

@@ -69,7 +69,7 @@ class Turn(turn.Turn):
         wants = [due.want for due in work.dues for _ in due.params]
         each = zip(work.stepped, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
-        self._stored = [_storage.dtypes(p, state) for p, state in zip(here, self.states, strict=True)]
+        self._stored = [_storage.dtypes(*one) for one in zip(here, self.states, strict=True) if agreement is not None]
         super().__init__(engines, plans, jobs)
         alone = self.whole and agreement is None
         self._itself = alone and all(map(_is_itself, jobs, work.stepped, self.states))
@@ -169,9 +169,9 @@ class Turn(turn.Turn):
         plans = [plan.described() for plan in self.plans]
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
-    def measured(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
+    def by_parameter(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
-        return zip(self.params, self.stats(_on_host), strict=False)
+        return zip(self.params, self.stats(on_host), strict=False)
 
 
 class Counts:
@@ -212,7 +212,8 @@ def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
-def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
+def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return measurements in the host's memory."""
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 
 
