@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from layerwise.engines.nows import ByRates
+from layerwise.engines.nows import MANY, ByRates
 from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now, Scalar
-
-MANY = 4  # from so many rates on they go to engines as columns
 
 
 class Nows:

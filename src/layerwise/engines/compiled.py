@@ -5,10 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from itertools import repeat
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ import numpy as np
 from layerwise.drive import Others
 from layerwise.drive.digits import Window
 from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
-from layerwise.engines.nows import ByRates
 from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import clips, missing, numbers, numbers_of, program_for
+from layerwise.engines.programs import Numbers, clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -29,7 +27,6 @@ from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
-MANY = 4  # from how many different steps on their numbers are computed as arrays
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
@@ -173,52 +170,6 @@ class AllMeasured(Sequence[Measured]):
 
     def __reduce__(self) -> Any:
         return list, (list(self),)
-
-
-class Numbers:
-    """The numbers of a step, computed once for all jobs with the same settings and `now`."""
-
-    def __init__(self, hs: Sequence[Any] = ()) -> None:
-        self.fit(hs)
-
-    def fit(self, hs: Sequence[Any]) -> None:
-        """Compute those of jobs with these settings from now on."""
-        self._hs, self._ids = hs, list(map(id, hs))
-        self._of = {id(h): numbers_of(h) for h in {id(h): h for h in hs}.values()}
-        self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
-
-    def __call__(self, h: Any, now: Any) -> tuple[float, ...] | None:
-        """Return the step's own number, and the numbers of its settings that kernels take."""
-        if type(now) is tuple:  # they themselves
-            return now
-        key = id(h), id(now)
-        if key not in self._found:
-            of = self._of[id(h)]
-            found = None if of is None else of.known(now)
-            self._found[key] = None if found is None else (now.t, *found)
-        return self._found[key]
-
-    def begin(self, nows: Sequence[Now]) -> list[Any]:
-        """Begin a step. Return for each job its `now`, or its numbers, which are computed as arrays if rates differ."""
-        self._found.clear()
-        return self._by_rates(nows) if isinstance(nows, ByRates) else list(nows)
-
-    def _by_rates(self, nows: ByRates) -> list[Any]:
-        keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
-        if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
-            return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
-        alike: dict[Hashable, list[int]] = {}
-        for i, key in enumerate(keys):
-            alike.setdefault(key, []).append(i)
-        found: list[Any] = [None] * len(keys)
-        for places in alike.values():
-            made: Iterable[Any] = map(nows.__getitem__, places)
-            if len(places) >= MANY and (of := self._of[self._ids[places[0]]]) is not None:
-                lr, lam = ([column[i] for i in places] for column in (nows.lr, nows.weight_decay))
-                made = zip(repeat(nows.first.t), *of.by_rates(nows.first, lr, lam), strict=False)
-            for i, one in zip(places, made, strict=False):
-                found[i] = one
-        return found
 
 
 class Layouts:

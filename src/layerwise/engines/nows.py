@@ -7,6 +7,8 @@ from typing import Any
 
 from layerwise.rules.asks import Now
 
+MANY = 4  # from so many rates on what follows from them is computed as arrays
+
 
 class ByRates(Sequence[Now]):
     """The numbers of tensors whose steps differ in rates alone: columns of rates, and a `Now` for each if asked."""

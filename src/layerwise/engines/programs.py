@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
 from functools import cache
+from itertools import repeat
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from layerwise.drive import TensorRequest, dims_of, once_of
+from layerwise.engines.nows import MANY, ByRates
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
@@ -157,6 +159,52 @@ class NumbersOf:
         rates = {name: np.array(each) if each[0] else 0.0 for name, each in zip(RATES, (lr, weight_decay), strict=True)}
         found = self.at(np, now._replace(**rates))
         return [x.tolist() if isinstance(x, np.ndarray) else [x] * len(lr) for x in found]
+
+
+class Numbers:
+    """The numbers of a step, computed once for all jobs with the same settings and `now`."""
+
+    def __init__(self, hs: Sequence[Any] = ()) -> None:
+        self.fit(hs)
+
+    def fit(self, hs: Sequence[Any]) -> None:
+        """Compute those of jobs with these settings from now on."""
+        self._hs, self._ids = hs, list(map(id, hs))
+        self._of = {id(h): numbers_of(h) for h in {id(h): h for h in hs}.values()}
+        self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
+
+    def __call__(self, h: Any, now: Any) -> tuple[float, ...] | None:
+        """Return the step's own number, and the numbers of its settings that kernels take."""
+        if type(now) is tuple:  # they themselves
+            return now
+        key = id(h), id(now)
+        if key not in self._found:
+            of = self._of[id(h)]
+            found = None if of is None else of.known(now)
+            self._found[key] = None if found is None else (now.t, *found)
+        return self._found[key]
+
+    def begin(self, nows: Sequence[Now]) -> list[Any]:
+        """Begin a step. Return for each job its `now`, or its numbers, which are computed as arrays if rates differ."""
+        self._found.clear()
+        return self._by_rates(nows) if isinstance(nows, ByRates) else list(nows)
+
+    def _by_rates(self, nows: ByRates) -> list[Any]:
+        keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
+        if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
+            return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
+        alike: dict[Hashable, list[int]] = {}
+        for i, key in enumerate(keys):
+            alike.setdefault(key, []).append(i)
+        found: list[Any] = [None] * len(keys)
+        for places in alike.values():
+            made: Iterable[Any] = map(nows.__getitem__, places)
+            if len(places) >= MANY and (of := self._of[self._ids[places[0]]]) is not None:
+                lr, lam = ([column[i] for i in places] for column in (nows.lr, nows.weight_decay))
+                made = zip(repeat(nows.first.t), *of.by_rates(nows.first, lr, lam), strict=False)
+            for i, one in zip(places, made, strict=False):
+                found[i] = one
+        return found
 
 
 def of_gradient(h: Any) -> tuple[float, ...]:
