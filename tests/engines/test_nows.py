@@ -15,7 +15,7 @@ from layerwise.numpy._arrays import Arrays
 from layerwise.rules import adafactor, lamb
 from layerwise.rules.asks import Now
 
-LR, LAM = [0.1, 0.2, 0.0, 0.4, 0.5, 0.6], [0.0, 0.01, 0.02, 0.0, 0.03, 0.04]
+LR, LAM = [0.1, 0.2, 0.1, 0.4, 0.0, 0.6], [0.0, 0.01, 0.02, 0.0, 0.03, 0.04]
 H = lamb.Lamb()
 
 
