@@ -108,8 +108,10 @@ def test_a_job_declined_for_its_gradient_is_asked_about_again():
     ready, now = distributed(otherwise, [job]), now_of(H, 1)
     ready.step([g.as_subclass(Odd)], [now])
     assert len(otherwise.prepared) == 1
+    assert ready.only is None
     ready.step([g], [now])
     assert isinstance(ready.stats()[0], compiled.Measured)
+    assert ready.only is not None
     assert len(otherwise.prepared) == 1
     with pytest.raises(engines.Changed):
         ready.step([g.as_subclass(Odd)], [now])

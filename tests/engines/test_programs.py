@@ -99,7 +99,7 @@ def test_a_derived_optimizer_with_such_an_option_is_the_rules(monkeypatch):
                 opt.step()
         else:
             opt.step()
-            assert not isinstance(next(iter(opt._stepper.turns.values()))._turn.prepared.stats()[0], compiled.Measured)
+            assert not isinstance(next(iter(opt._stepper.turns.values())).prepared.stats()[0], compiled.Measured)
 
 
 def test_a_program_is_not_made_up():
@@ -163,7 +163,7 @@ def test_numbers_are_the_gradients_and_the_coefficients_by_name(case):
             now = now_of(h, t, 4.0)
             found, k = programs.numbers(h, now), case.rule.coefficients(np, h, now)
             assert all(isinstance(x, (int, float)) and x == x for x in found)
-            assert found[:6] == programs.of_gradient(h, now)
+            assert found[:6] == (now.g_scale, *programs.of_gradient(h))
             named = dict(zip(programs.names_of(k), found[6:], strict=True))
             assert len(named) == len(found) - 6
             for name, x in zip(k._fields, k, strict=True):
@@ -192,7 +192,7 @@ OFF = (1.0, 1.0, -inf, inf, inf, inf)
     ids=["clipped", "off", "zero", "counted", "a rule without clips"],
 )
 def test_numbers_of_a_gradient(h, scale, expected, clips):
-    assert programs.of_gradient(h, Now(1, 0.1, 0.0, scale)) == expected
+    assert (scale, *programs.of_gradient(h)) == expected
     assert programs.clips(h) == clips
 
 
@@ -237,9 +237,5 @@ def test_numbers_of_many_rates_are_those_of_each(case, seed):
     for lam in (0.0, 0.3):
         nows = [Now(3, lr, lam * lr, 2.0, h.beta2_of(3)) for lr in (0.1, 0.03, 7e-4, 1.0, 0.3)]
         each = [programs.numbers(h, now) for now in nows]
-        assert programs.numbers_by_rates(h, nows) == each
-
-
-def test_rates_that_are_no_plain_numbers_are_not_computed_as_arrays():
-    h = case_of("Lamb").hyper()
-    assert programs.numbers_by_rates(h, [Now(1, torch.tensor(0.1), 0.0), Now(1, 0.2, 0.0)]) is None
+        rates = [now.lr for now in nows], [now.weight_decay for now in nows]
+        assert [*zip(*programs.numbers_of(h).by_rates(nows[0], *rates), strict=True)] == each

@@ -15,9 +15,10 @@ from torch.optim import swa_utils
 from torch_front.front import BUSY, FRONTS, bits, busy, fronts, numbers, parameters, walk
 
 import layerwise
+from layerwise.core import turn
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
-from layerwise.torch import Adafactor, Lamb, Lars, Mixed, _planner
+from layerwise.torch import Adafactor, Lamb, Lars, Mixed
 from layerwise.torch.step import _engines
 
 
@@ -328,7 +329,7 @@ def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(_planner, "by_engines", out_of_memory)
+        patched.setattr(turn, "prepare", out_of_memory)
         with pytest.raises(MemoryError):
             opt.step()
     assert not opt.state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 
 import numpy as np
@@ -213,6 +214,24 @@ def test_a_bad_option_of_a_group_leaves_the_groups_as_they_were(front, options):
     with pytest.raises(HyperparameterError, match=f"`{next(iter(options))}`|`capturable`"):
         opt.add_param_group({"params": [ones(2)], **options})
     assert len(opt.param_groups) == groups
+
+
+@pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
+def test_groups_with_rates_of_their_own_step_as_optimizers_of_their_own(front):
+    """In some steps some of them have no gradient; one rate is a tensor, which is changed in place."""
+    rates = [{"lr": 0.1 * (i + 1), "weight_decay": 0.01 * (i % 3)} for i in range(8)]
+    ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 2, 6).reshape(3, 2) + i) for i in range(8)] for _ in "ab")
+    rates = [{**one, "lr": torch.tensor(one["lr"])} if i == 5 else one for i, one in enumerate(rates)]
+    together = front([{"params": [p], **copy.deepcopy(one)} for p, one in zip(ours, rates, strict=True)], lr=1.0)
+    alone = [front([p], **copy.deepcopy(one)) for p, one in zip(theirs, rates, strict=True)]
+    for t in range(6):
+        for i, (p, q) in enumerate(zip(ours, theirs, strict=True)):
+            p.grad = q.grad = None if t % 2 and (i + t) % 3 == 0 else torch.sin(torch.arange(6.0) + t + i).reshape(3, 2)
+        for opt in (together, *alone):
+            opt.step()
+            for group in opt.param_groups:
+                group["lr"] *= 0.9 if t < 4 else 1
+        assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
 
 
 def test_printed_is_what_is_not_the_default():

@@ -143,6 +143,12 @@ class Plan:
         held = tuple(Held(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
+    def named(self, name: Any) -> Self:
+        """Return the plan of another tensor that is alike."""
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__, name=name)
+        return made
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rule": self.rule.__name__}  # modules cannot be pickled
 

@@ -13,7 +13,6 @@ from layerwise.core.slot import Taken
 from layerwise.core.tensors import Asked, Due, Numbers, stats_of
 from layerwise.core.turn import Turn, keep
 from layerwise.engines import Changed, Engine
-from layerwise.engines.distributor import prepare
 from layerwise.engines.places import places_of
 from layerwise.first import First
 from layerwise.hyper import ClippedByNorm, settled
@@ -62,8 +61,7 @@ class Together:
         for check in (one.check for one in asked if one.check is not None):
             check()
         self._dues, self._engines = _joined(self._each), engines
-        self._hs = [due.plan.h for due in self._dues]
-        self._alike = all(h is self._hs[0] for h in self._hs)
+        self._nows = Nows([due.plan.h for due in self._dues], [1] * len(self._dues))
         self._masters = [i for i, due in enumerate(self._dues) if due.slot.master is not None]
         self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
         by_norm: dict[Hashable, list[int]] = {}
@@ -89,11 +87,8 @@ class Together:
         """Step all of them, or raise with none of them changed. Return first steps, if this is the first of these."""
         each = [one.numbers(own) for one, own in zip(asked, self._each, strict=True)]
         params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
-        made = Nows()
-        if numbers and self._alike and numbers.count(numbers[0]) == len(numbers):  # as good as always
-            nows = [made.of(self._hs[0], *numbers[0])] * len(numbers)
-        else:
-            nows = [made.of(h, *one) for h, one in zip(self._hs, numbers, strict=True)]
+        t, lr, weight_decay = zip(*numbers, strict=True)
+        nows = self._nows.of(t, lr, weight_decay)
         turns = self._turns(params)
         if self._seen is None:
             for p, due in zip(params, self._dues, strict=True):
@@ -119,11 +114,12 @@ class Together:
         return turns
 
     def _carry_out(self, turns: Sequence[Turn], grads: Sequence[Array], nows: Sequence[Now]) -> None:
-        each = [(turn, group.of(grads), group.of(nows)) for turn, group in zip(turns, self.groups, strict=True)]
+        pairs = zip(turns, self.groups, strict=True)
+        each = [(turn, *turn.of_jobs(group.of(grads), group.of(nows))) for turn, group in pairs]
         for turn, own, own_nows in each if len(each) > 1 else ():
-            turn.check(own, own_nows)
+            turn.prepared.check(own, own_nows)
         for turn, own, own_nows in each:
-            turn.step(own, own_nows)
+            (turn.prepared.only or turn.prepared).step(own, own_nows)
         for turn, group in zip(turns, self.groups, strict=True):
             group.taken.measured, group.layouts = turn.prepared.stats(), turn.prepared.layouts
 
@@ -166,7 +162,7 @@ class Group:
         """Return them prepared for these weights."""
         each = zip(self._jobs, self._held, strict=True)
         jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
-        return Turn(self.taken.plans, jobs, partial(prepare, engines), self.layouts)
+        return Turn(engines, self.taken.plans, jobs, self.layouts)
 
 
 def _seen(one: Asked) -> Any:

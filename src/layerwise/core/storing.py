@@ -39,8 +39,10 @@ class Storing(NamedTuple):
 
     def chosen(self, field: str) -> Chosen:
         """Return the dtype in which a field is to be stored."""
-        own = computing(self.lib.dtype(self.p))
-        which = Field(field, own, self._settled(field), self.plan.elementwise[field], self.plan.smallest)
+        own, settled = computing(self.lib.dtype(self.p)), self._settled(field)
+        if field not in self.want.state:
+            return Chosen(settled or own)
+        which = Field(field, own, settled, self.plan.elementwise[field], self.plan.smallest)
         return chosen(which, self.want, self.plan.why_not_grouped)
 
     def _settled(self, field: str) -> str | None:
@@ -48,7 +50,7 @@ class Storing(NamedTuple):
 
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
-        if self.want != PLAIN or len(arrays) != len(self.plan.fields):
+        if self.want != PLAIN or len(arrays) - ("step" in arrays) != len(self.plan.fields):
             return False
         return all(field in arrays and self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
 

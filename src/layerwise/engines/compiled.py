@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from layerwise.drive import Others
 from layerwise.drive.digits import Window
 from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import clips, missing, numbers, numbers_by_rates, program_for
+from layerwise.engines.programs import Numbers, clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -27,7 +27,6 @@ from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
-MANY = 4  # from how many different steps on their numbers are computed as arrays
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
@@ -173,33 +172,6 @@ class AllMeasured(Sequence[Measured]):
         return list, (list(self),)
 
 
-class Numbers:
-    """The numbers of a step, computed once for all jobs with the same settings and `now`."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
-
-    def __call__(self, h: Any, now: Now) -> tuple[float, ...] | None:
-        key = id(h), id(now)
-        if key not in self._found:
-            self._found[key] = numbers_of_step(h, now)
-        return self._found[key]
-
-    def of_all(self, hs: Sequence[Any], nows: Sequence[Now]) -> None:
-        """Compute those of jobs whose steps differ in their rates, as groups with rates of their own have them."""
-        self._found.clear()
-        if len(nows) < MANY or nows[0] is nows[-1]:
-            return
-        alike: dict[Hashable, tuple[Any, dict[int, Now]]] = {}
-        for h, now in zip(hs, nows, strict=True):
-            t, lr, lam, *rest = now
-            alike.setdefault((id(h), t, lr == 0, lam == 0, *rest), (h, {}))[1][id(now)] = now
-        for h, each in alike.values():
-            found = numbers_by_rates(h, list(each.values())) if len(each) >= MANY else None
-            for (one, now), of_rule in zip(each.items(), found or (), strict=found is not None):
-                self._found[id(h), one] = now.t, *of_rule
-
-
 class Layouts:
     """The layouts of jobs: a few, for gradients whose arrangement in memory changes from step to step.
 
@@ -209,7 +181,7 @@ class Layouts:
     def __init__(self, hs: Sequence[Any] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
-        self.numbers = Numbers()
+        self.numbers = Numbers(self.hs)
         self.measured: list[dict[str, int]] = []  # by each job: the places of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
@@ -219,6 +191,7 @@ class Layouts:
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
             self.hs, self.measured, forms = hs, [], [form_of(job) for job in jobs]
+            self.numbers.fit(hs)
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
 
@@ -257,7 +230,7 @@ class CompiledEngine:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
             if given is not None:
-                _native.Batch([job], [given.g], [form_of(job)], numbers_of_step)
+                _native.Batch([job], [given.g], [form_of(job)], numbers)
         except ValueError as problem:
             return str(problem)
         return ""
@@ -294,15 +267,14 @@ class PreparedCompiled:
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
         """Raise `Changed` if `step` would."""
-        self._layouts.numbers.of_all(self._layouts.hs, nows)
-        given = self._jobs, list(grads), list(nows), self._places
-        if not (skip is None and self._known and any(batch.takes(*given) for batch in self._layouts.batches)):
-            self._lay_out(*given[1:3], skip)
+        given = list(grads), self._layouts.numbers.begin(nows)
+        taken = (batch.takes(self._jobs, *given, self._places) for batch in self._layouts.batches)
+        if not (skip is None and self._known and any(taken)):
+            self._lay_out(*given, skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
-        self._layouts.numbers.of_all(self._layouts.hs, nows)
-        given = list(grads), list(nows)
+        given = list(grads), self._layouts.numbers.begin(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
         elif self._jobs:
@@ -310,8 +282,7 @@ class PreparedCompiled:
 
     def ahead(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
         """Carry out the jobs in three parts, of which the last writes."""
-        self._layouts.numbers.of_all(self._layouts.hs, nows)
-        given = list(grads), list(nows)
+        given = list(grads), self._layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
             steps = rounds.ahead()
@@ -332,30 +303,30 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self._layouts.measured = self._layouts.measured or [_stats(job) for job in self._jobs]
+        self._layouts.measured = self._layouts.measured or [_places(program_for(job).stats) for job in self._jobs]
         return AllMeasured(self._batch, self._layouts.measured)
 
-    def _at_once(self, grads: list[Any], nows: list[Now], skip: Any, model: float | None = None) -> None:
+    def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
             self._lay_out(grads, nows, skip)
             if not self._stepped(grads, nows, model):
                 raise Changed
 
-    def _lay_out(self, grads: list[Any], nows: list[Now], skip: Any) -> None:
+    def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self._layouts.used(self._made(grads, nows, skip, _native.Batch))
 
-    def _made(self, grads: list[Any], nows: list[Now], skip: Any, make: Callable[..., Any]) -> Any:
+    def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
             raise Changed
-        if any(numbers(job.h, now) is None for job, now in zip(self._jobs, nows, strict=True)):
+        if None in map(self._layouts.numbers, self._layouts.hs, nows):
             raise Changed
         try:
             return make(self._jobs, grads, [form_of(job) for job in self._jobs], self._layouts.numbers)
         except ValueError:
             raise Changed from None
 
-    def _in_rounds(self, grads: list[Any], nows: list[Now], skip: Any, others: Others) -> None:
+    def _in_rounds(self, grads: list[Any], nows: list[Any], skip: Any, others: Others) -> None:
         rounds = self._begun(grads, nows, skip)
         try:
             rounds.step(others)
@@ -363,7 +334,7 @@ class PreparedCompiled:
             rounds.batch.leave()
         self._was_stepped(rounds.batch)
 
-    def _begun(self, grads: list[Any], nows: list[Now], skip: Any = None) -> Rounds:
+    def _begun(self, grads: list[Any], nows: list[Any], skip: Any = None) -> Rounds:
         """Return the jobs in rounds, to be left after the step."""
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
@@ -373,7 +344,7 @@ class PreparedCompiled:
             raise Changed
         return self._rounds
 
-    def _stepped(self, grads: list[Any], nows: list[Now], model: float | None = None) -> bool:
+    def _stepped(self, grads: list[Any], nows: list[Any], model: float | None = None) -> bool:
         for i, batch in enumerate(self._layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
@@ -392,12 +363,6 @@ def _out_of_reach(name: str, array: Any) -> str:
     if _native.reaches(array):
         return ""
     return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
-
-
-def numbers_of_step(h: Any, now: Now) -> tuple[float, ...] | None:
-    """Return the step's own number, and the numbers of its settings that kernels take."""
-    found = numbers(h, now)
-    return None if found is None else (now.t, *found)
 
 
 def form_of(job: Job) -> tuple[Any, ...]:
@@ -428,5 +393,6 @@ def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
     return ((name, array) for name, array in zip(job.state._fields, job.state, strict=True) if array is not None)
 
 
-def _stats(job: Job) -> dict[str, int]:
-    return {name: i for i, name in enumerate(program_for(job).stats)}
+@cache
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}

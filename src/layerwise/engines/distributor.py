@@ -55,6 +55,8 @@ class Distributed:
             self._known[self._coupled] = self._shared([0] * len(self._jobs))
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
+        self.only: Prepared | None = None
+        """The one engine's own step of all jobs, once it has taken one."""
 
     @property
     def layouts(self) -> Any:
@@ -86,7 +88,7 @@ class Distributed:
                 self._step(shares, grads, nows, skip, others)
             except Changed:
                 raise EngineError(CHANGED) from None
-        self._new, self._last = False, shares
+        self._took(shares)
 
     def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
         """Step in three parts, if one engine that can has all jobs; else raise `Changed`."""
@@ -95,7 +97,17 @@ class Distributed:
         if ahead is None:
             raise Changed
         yield from ahead(grads, nows)
+        self._took(shares)
+
+    @property
+    def stepped(self) -> bool:
+        """True if this has taken a step."""
+        return not self._new
+
+    def _took(self, shares: list[Share]) -> None:
         self._new, self._last = False, shares
+        if len(shares) == 1 and not self._undecided:
+            self.only = shares[0].prepared
 
     def _step(
         self,

@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import fields
+from functools import cache
+from itertools import repeat
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from layerwise.drive import TensorRequest, dims_of, once_of
+from layerwise.engines.nows import MANY, ByRates
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
@@ -54,15 +57,22 @@ def missing(job: Any) -> str:
     rule, printed = found
     if job.rule is not rule:  # another formula with the same options
         return f"there are no kernels for {job.rule.__name__}"
-    own: Any = next(cls for cls in type(job.h).__mro__ if cls.__module__ == rule.__name__)
-    known = {spec.name for spec in fields(own)}
-    for spec in fields(job.h):
-        if spec.name not in known and (value := getattr(job.h, spec.name)) != spec.default:
+    kind: Any = type(job.h)
+    for spec in _added(kind, rule.__name__):
+        if (value := getattr(job.h, spec.name)) != spec.default:
             return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
     if _key(job, printed) not in printed.programs:
         settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
         return f"there are no kernels for {type(job.h).__name__} with {settings} and such a state"
     return ""
+
+
+@cache
+def _added(h: type[Any], rule: str) -> list[Any]:
+    """Return the options of a class that it has besides those of the class of the rule's own module."""
+    own: Any = next(cls for cls in h.__mro__ if cls.__module__ == rule)
+    known = {spec.name for spec in fields(own)}
+    return [spec for spec in fields(h) if spec.name not in known]
 
 
 def program_for(job: Any) -> Program:
@@ -103,46 +113,104 @@ def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
 
 def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
     """Return the numbers of a step: of the gradient, then the rule's. None if `now` is not all numbers yet."""
-    if not {*map(type, now)} <= PLAIN:
-        known = [x if x is None else _known(x) for x in now]
-        if known.count(None) > sum(x is None for x in now):
-            return None
-        now = Now(*known)
-    return values(np, h, now)
+    return None if (found := numbers_of(h)) is None else found.known(now)
 
 
 def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
     """Return the same for a `now` that may have arrays, and then arrays of the namespace; None without kernels."""
+    return None if (found := numbers_of(h)) is None else found.at(xp, now)
+
+
+def numbers_of(h: Any) -> NumbersOf | None:
+    """Return what computes the numbers of steps by these settings; None without kernels."""
     found = printed_for(type(h))
-    if found is None:
-        return None
-    rule, printed = found
-    coefficients = _flat(rule.coefficients(xp, h, now)) if hasattr(rule, "coefficients") else ()
-    return (*of_gradient(h, now), *coefficients, *(_number(name, h, now) for name in printed.numbers))
+    return None if found is None else NumbersOf(h, *found)
 
 
-def numbers_by_rates(h: Any, nows: Sequence[Now]) -> list[tuple[float, ...]] | None:
-    """Return the numbers of steps that differ in rates alone, computed as arrays; None if rates are not plain floats.
+class NumbersOf:
+    """The numbers that kernels take of settings, step by step; what no step changes is found once."""
 
-    A rate of 0 is off, so either all have it or none.
-    """
-    first = nows[0]
-    rates = {
-        name: np.array(each) if each[0] else each[0]
-        for name in RATES
-        for each in [[getattr(now, name) for now in nows]]
-        if set(map(type, each)) == {float}
-    }
-    if len(rates) < len(RATES) or (found := values(np, h, first._replace(**rates))) is None:
-        return None
-    columns = [x.tolist() if isinstance(x, np.ndarray) else [x] * len(nows) for x in found]
-    return list(zip(*columns, strict=True))
+    def __init__(self, h: Any, rule: ModuleType, printed: Printed) -> None:
+        self._h, self._coefficients, self._paths = h, getattr(rule, "coefficients", None), printed.numbers
+        self._of_gradient = of_gradient(h)
+
+    def known(self, now: Now) -> tuple[float, ...] | None:
+        """Return the numbers of a step; None if `now` is not all numbers yet."""
+        if not {*map(type, now)} <= PLAIN:
+            known = [x if x is None else _known(x) for x in now]
+            if known.count(None) > sum(x is None for x in now):
+                return None
+            now = Now(*known)
+        return self.at(np, now)
+
+    def at(self, xp: Any, now: Now) -> tuple[Any, ...]:
+        """Return the same for a `now` that may have arrays."""
+        k = () if self._coefficients is None else self._coefficients(xp, self._h, now)
+        if k and isinstance(k[-1], tuple):  # a group, of which there is at most one
+            k = (*k[:-1], *k[-1])
+        others = [_number(path, self._h, now) for path in self._paths] if self._paths else ()
+        return (now.g_scale, *self._of_gradient, *k, *others)
+
+    def by_rates(self, now: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> list[list[float]]:
+        """Return the columns of numbers of steps that differ from this one in rates alone, computed as arrays.
+
+        A rate of 0 is off, so either all have it or none.
+        """
+        rates = {name: np.array(each) if each[0] else 0.0 for name, each in zip(RATES, (lr, weight_decay), strict=True)}
+        found = self.at(np, now._replace(**rates))
+        return [x.tolist() if isinstance(x, np.ndarray) else [x] * len(lr) for x in found]
 
 
-def of_gradient(h: Any, now: Now) -> tuple[float, ...]:
-    """Return scale, sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
+class Numbers:
+    """The numbers of a step, computed once for all jobs with the same settings and `now`."""
+
+    def __init__(self, hs: Sequence[Any] = ()) -> None:
+        self.fit(hs)
+
+    def fit(self, hs: Sequence[Any]) -> None:
+        """Compute those of jobs with these settings from now on."""
+        self._hs, self._ids = hs, list(map(id, hs))
+        self._of = {id(h): numbers_of(h) for h in {id(h): h for h in hs}.values()}
+        self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
+
+    def __call__(self, h: Any, now: Any) -> tuple[float, ...] | None:
+        """Return the step's own number, and the numbers of its settings that kernels take."""
+        if type(now) is tuple:  # they themselves
+            return now
+        key = id(h), id(now)
+        if key not in self._found:
+            of = self._of[id(h)]
+            found = None if of is None else of.known(now)
+            self._found[key] = None if found is None else (now.t, *found)
+        return self._found[key]
+
+    def begin(self, nows: Sequence[Now]) -> list[Any]:
+        """Begin a step. Return for each job its `now`, or its numbers, which are computed as arrays if rates differ."""
+        self._found.clear()
+        return self._by_rates(nows) if isinstance(nows, ByRates) else list(nows)
+
+    def _by_rates(self, nows: ByRates) -> list[Any]:
+        keys = list(zip(self._ids, map(bool, nows.lr), map(bool, nows.weight_decay), strict=True))
+        if keys.count(keys[0]) == len(keys) >= MANY and (of := self._of[keys[0][0]]) is not None:
+            return list(zip(repeat(nows.first.t), *of.by_rates(nows.first, nows.lr, nows.weight_decay), strict=False))
+        alike: dict[Hashable, list[int]] = {}
+        for i, key in enumerate(keys):
+            alike.setdefault(key, []).append(i)
+        found: list[Any] = [None] * len(keys)
+        for places in alike.values():
+            made: Iterable[Any] = map(nows.__getitem__, places)
+            if len(places) >= MANY and (of := self._of[self._ids[places[0]]]) is not None:
+                lr, lam = ([column[i] for i in places] for column in (nows.lr, nows.weight_decay))
+                made = zip(repeat(nows.first.t), *of.by_rates(nows.first, lr, lam), strict=False)
+            for i, one in zip(places, made, strict=False):
+                found[i] = one
+        return found
+
+
+def of_gradient(h: Any) -> tuple[float, ...]:
+    """Return sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
     own, model = _bounds_of_norms(h)
-    return now.g_scale, -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
+    return -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
 def clips(h: Any) -> tuple[bool, bool]:
@@ -155,12 +223,6 @@ def clips(h: Any) -> tuple[bool, bool]:
 
 def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
     return getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
-
-
-def _flat(k: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return coefficients without groups, of which there is at most one, at the end."""
-    *own, last = k
-    return (*own, *last) if isinstance(last, tuple) else k
 
 
 def _known(x: Any) -> float | None:

@@ -52,7 +52,7 @@ def squares(x: Array, dims: tuple[int, ...]) -> Array:
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
 
-PLAIN = (
+PLAIN = [
     "sqrt",
     "sum",
     "where",
@@ -65,7 +65,7 @@ PLAIN = (
     "moveaxis",
     "stack",
     "float64",
-)
+]
 
 
 def _indices(index: Index, like: Array) -> tuple[Array, Array]:

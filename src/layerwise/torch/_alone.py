@@ -16,7 +16,7 @@ from layerwise.torch._stepper import Stepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._alive import alive
-from layerwise.torch.step._turn import Due, with_gradients
+from layerwise.torch.step._due import Work
 
 Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
 SET_HOOKS = "Take it from optimizer.param_groups; loading a checkpoint makes new ones, so set hooks after that."
@@ -33,7 +33,7 @@ class Alone:
         number = self._number_of(p, group, i)
         if p.grad is None:
             return
-        dues = self._dues_of([(number, p)])
+        work = self._work_of([(number, p)])
         if self._stepper.ranks.agreement() is not None:
             raise ContradictionError(
                 "step_parameter cannot step a parameter of which other processes hold parts: each would need a "
@@ -41,13 +41,13 @@ class Alone:
                 "their gradients are reduced, or call optimizer.step() after the backward pass."
             )
         self.check_reduced("step_parameter")
-        self._stepper.step_due(dues, None)
+        self._stepper.step_due(work, None)
 
     def step_and_free(self, members: Iterable[Member], agreement: Agreement | None) -> None:
         """Step these parameters together, and free their gradients."""
         members = list(members)
         with self._stepper.one_at_a_time, signals_wait:
-            self._stepper.step_due(self._dues_of(members), agreement)
+            self._stepper.step_due(self._work_of(members), agreement)
             for _, p in members:
                 p.grad = None
 
@@ -78,19 +78,17 @@ class Alone:
             )
         ranks.searched_ddp = steps
 
-    def _dues_of(self, members: Iterable[Member]) -> list[Due]:
-        """Return what is due of these parameters, by groups."""
+    def _work_of(self, members: Iterable[Member]) -> Work:
+        """Return what is due of these parameters."""
         found: dict[int, list[Tensor]] = {}
         for number, p in members:
             found.setdefault(number, []).append(p)
-        each = (self._due_of(number, found[number]) for number in sorted(found))
-        return [due for due in each if due.params]
-
-    def _due_of(self, number: int, params: list[Tensor]) -> Due:
-        group = self._stepper.members.groups[number]
-        now = self._stepper.current(group)
-        self.refuse(now.h)
-        return self._stepper.due_of(number, group, now, *with_gradients(params))
+        numbers = sorted(found)
+        groups = [self._stepper.members.groups[number] for number in numbers]
+        settings = self._stepper.current(groups)
+        for now in settings.each:
+            self.refuse(now.h)
+        return Work.of(settings, groups, [found[number] for number in numbers], numbers)
 
     def _number_of(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> int:
         """Return the number of the parameter's group, or raise if this is not it."""

@@ -116,7 +116,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @model_group.setter
     def model_group(self, group: Any) -> None:
-        stepper_of(self).ranks.model_group = as_model_group(group)
+        stepper_of(self).ranks.set_model_group(as_model_group(group))
 
     # ---- groups
 
@@ -184,8 +184,10 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         @wraps(hooked)
         def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            agreement = stepper_of(self).ranks.agreement()
-            with nullcontext() if agreement is None else agreement.reports_errors():
+            agreement = self._stepper.of(self).agreement()
+            if agreement is None:
+                return hooked(self, *args, **kwargs)
+            with agreement.reports_errors():
                 return hooked(self, *args, **kwargs)
 
         return step
@@ -198,10 +200,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         loss = None
         if closure is not None:
-            agreement = stepper_of(self).ranks.agreement()
+            agreement = self._stepper.of(self).agreement()
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
-        stepper_of(self, steps=True).step()
+        self._stepper.of(self, steps=True).step()
         return loss
 
     def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
@@ -304,7 +306,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            now = stepper_of(self).current(group)
+            [now] = stepper_of(self).current([group]).each
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, group, now.h, name)
                 found[apart(name, found)] = storing(plan, p, now.want).report(self.state.get(p, {}))

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.engines.distributor import prepare as by_engines
+from layerwise.engines import compiled
 from layerwise.errors import ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
@@ -18,12 +18,14 @@ from layerwise.torch._ranks import Ranks
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
+from layerwise.torch.step._due import Due, Work
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._turn import Due, Turn, Work
+from layerwise.torch.step._tensors import is_usual
+from layerwise.torch.step._turn import Turn
 
 
 class Setup(NamedTuple):
@@ -65,21 +67,26 @@ class Planner:
 
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks)
+        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks, {})
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read."""
-        work, plans = self.readable(work, always=True), list[Plan]()
-        grads, names = iter(work.grads), self._members.names_of(work.dues)
-        stepped = iter(work.stepped)
-        for due in work.dues:
-            each = [(p, next(stepped), next(grads), due) for p in due.params]
-            plans += [self._checked(*one, names[len(plans) + i]) for i, one in enumerate(each)]
+        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        dues = work.dues
+        names = self._members.names_of(dues)
+        each = zip(work.params, work.stepped, work.grads, names, strict=True)
+        usual = compiled.in_memory(work.params) and compiled.in_memory(work.grads) and not _memory.is_faking()
+        for due in dues:
+            plans += [self._checked(*next(each), due, usual, known) for _ in due.params]
         _memory.check_apart(names, work.params, self._members.optimizer.state)
         return work, plans
 
-    def _checked(self, p: Tensor, stepped: Tensor, g: Any, due: Due, name: str) -> Plan:
-        check_step(name, p if g.device == p.device else stepped, g, due.group["differentiable"])
+    def _checked(
+        self, p: Tensor, stepped: Tensor, g: Any, name: str, due: Due, usual: bool, known: dict[Any, Plan]
+    ) -> Plan:
+        differentiable = due.group["differentiable"]
+        if differentiable or not (usual and is_usual(p, g)):
+            check_step(name, p if g.device == p.device else stepped, g, differentiable)
         self._ranks.check_own(name, p)
         plan = self._plans.get(p)
         if plan is not None and plan.shape != p.shape:
@@ -87,7 +94,7 @@ class Planner:
                 f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
             )
         if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = self.plan_for(p, due.group, due.h, name)
+            plan = plan_of(due.rule, p, due.h, name, self._setup.blocks, known)
         _state.check_kept(plan, stepped, self._members.optimizer.state.get(p, {}))
         return plan
 
@@ -107,8 +114,7 @@ class Planner:
                 _state.ready(states[p], stepped, plan, due.want, where)
                 if differentiable:
                     _state.apart(states[p])
-        prepared_by = partial(by_engines, engines_of(self._setup.engine, differentiable))
-        return Turn(work, plans, states, on_device, prepared_by, agreement)
+        return Turn(work, plans, states, on_device, engines_of(self._setup.engine, differentiable), agreement)
 
     def _warn_of_layouts(self, work: Work, plans: Sequence[Plan]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""

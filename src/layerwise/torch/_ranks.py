@@ -15,7 +15,7 @@ from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._flat import Flat, changes
+from layerwise.torch.sharding._flat import CHANGES, Flat
 from layerwise.torch.sharding._model_group import ModelGroup
 
 
@@ -30,8 +30,10 @@ class Ranks:
         alone: AbstractContextManager[Any],
         changed: Callable[[], None],
     ) -> None:
-        self._members, self._model_group, self._differentiable = members, model_group, differentiable
+        self._members, self._differentiable = members, differentiable
         self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
+        self.model_group = model_group
+        """All processes that hold tensors of the model, or None."""
         self.agreed = Agreement(())
         """The agreement with all of them; on one process nobody is asked."""
         self.wrapped = False
@@ -39,35 +41,29 @@ class Ranks:
         self.searched_ddp = False
         """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
         self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
-        self._axes: tuple[cuts.Axis, ...] | None = None  # of all parameters; None where some are new
-        self._described = changes()  # of flat buffers, when that was determined
+        self.now: Agreement | None = None
+        """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
+        self.described: int | None = None
+        """The changes of flat buffers when that was determined; None where parameters are new."""
+        self._flats = CHANGES[0]  # the last that were seen
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
-        self._shares = self._searched = False
-        self._idle = 0
+        self._searched = False
 
-    @property
-    def model_group(self) -> ModelGroup | None:
-        """All processes that hold tensors of the model, or None."""
-        return self._model_group
-
-    @model_group.setter
-    def model_group(self, group: ModelGroup | None) -> None:
-        self._model_group, self._axes = group, None
+    def set_model_group(self, group: ModelGroup | None) -> None:
+        """Agree with these processes from now on."""
+        self.model_group, self.described = group, None
 
     def added(self, params: Sequence[Tensor]) -> None:
         """Note that a group was made with these."""
         self._added.update(dict.fromkeys(params))
-        self._axes = None
+        self.described = None
 
     def check_own(self, name: str, p: Tensor) -> None:
         """Raise if a wrapper has put a flat partition in the place of parameters."""
         _replaced.check_own(name, p, self._added)
 
-    def check_model(self, idle: int, due: int) -> None:
-        """Raise if parameters without gradients are no longer the model's; checked when their number changes."""
-        if due and idle == self._idle:
-            return
-        self._idle = idle
+    def check_model(self) -> None:
+        """Raise if parameters without gradients are no longer the model's."""
         search = cuts.in_group() and not self._searched
         self._searched = _replaced.check(self._members.all(), search) or self._searched
 
@@ -77,38 +73,38 @@ class Ranks:
 
     def agreement(self) -> Agreement | None:
         """Return the agreement with the processes that hold other parts of the parameters, or None."""
-        if self._axes is None or self._described != changes():
+        if self.described != CHANGES[0]:
             with self._alone:
                 self._agree_anew()
-        return self.agreed if self._shares else None
+        return self.now
 
     def renewed(self, agreement: Agreement | None) -> Agreement | None:
         """Return the agreement that replaces this one once the members of groups have changed."""
-        of_all, self._axes = agreement in (None, self.agreed), None
+        of_all, self.described = agreement in (None, self.agreed), None
         found = self.agreement()
         return found if of_all else agreement
 
     def _agree_anew(self) -> None:
         """Find out which processes hold other parts of the parameters, unless another thread has done so."""
-        if self._described != changes():
-            self._axes, self._described = None, changes()
+        if self._flats != CHANGES[0]:
+            self._flats, self.described = CHANGES[0], None
             self._changed()
-        if self._axes is not None:
+        if self.described is not None:
             return
         found = self._cuts()
         axes, replicas, joint = cuts.axes_of(found)
         self.wrapped = any(cut is not None for cut in found)
-        shared = bool(axes) or self._model_group is not None
+        shared = bool(axes) or self.model_group is not None
         if shared and self._differentiable:
             raise ContradictionError(
                 sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
             )
-        group = None if self._model_group is None else self._model_group.group
+        group = None if self.model_group is None else self.model_group.group
         # Kept if it can be: its list of sums need not be sent for.
         if (self.agreed.axes, self.agreed.replicas, self.agreed.model_group) != (axes, replicas, group):
             self.agreed = Agreement(axes, replicas, joint, group)
             self._changed()
-        self._shares, self._axes = shared, axes
+        self.now, self.described = self.agreed if shared else None, self._flats
 
     def _cuts(self) -> list[cuts.Cut | Flat | None]:
         """Return the cut of each parameter, or raise if one has left its state behind."""

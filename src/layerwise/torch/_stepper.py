@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from struct import pack
@@ -23,15 +23,15 @@ from layerwise.torch._ranks import Ranks
 from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
-from layerwise.torch.sharding._flat import stretched
+from layerwise.torch.sharding._flat import CHANGES, stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._ahead import add_up, at_once
-from layerwise.torch.step._capture import capturing, check_capture, check_offloaded
-from layerwise.torch.step._current import Current, at_hand
+from layerwise.torch.step._capture import check_capture, check_offloaded
+from layerwise.torch.step._due import Group, Settings, Work, at_hand, capturing, scalar
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._turn import Due, Turn, Work, with_gradients
+from layerwise.torch.step._turn import Turn
 
 
 class Stepper:
@@ -56,20 +56,30 @@ class Stepper:
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
+        self._settings: dict[tuple[int, ...], Settings] = {}  # by the ids of groups
         self._captured: list[Turn] = []  # what CUDA graphs replay
+        self._idle = 0  # parameters without gradients in the last step
         self.host = Host() if setup.offload else None
         """The host's memory, if parameters are stepped there wherever they are."""
         if self.host is not None:
             self.when_zeroed.append(self.host.forget_early)
 
-    def moved_to(self, optimizer: Any) -> Stepper:
-        """Return the same for another object that has taken over this optimizer's attributes."""
+    def of(self, optimizer: Any, steps: bool = False) -> Stepper:
+        """Return the life of an optimizer's steps that has this one among its attributes.
+
+        A wrapper may be made of another's attributes. It then answers for the steps that the other takes, and has its
+        own once it steps by itself, or the other is gone.
+        """
+        own = self.members.own()
+        if own is optimizer or not (steps or own is None):
+            return self
         optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.model_group, self.skipped)
         return made
 
     def forget(self) -> None:
         """Plan, check and look at everything again."""
         self.groups.forget()
+        self._settings.clear()
         self.turns.clear()
         self.planner.forget()
         if self.host is not None:
@@ -87,23 +97,29 @@ class Stepper:
 
     # ---- what is due
 
-    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
+    def settings_of(self, group: Group) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
-        return self.current(group).h
+        return self.current([group]).each[0].h
 
-    def current(self, group: Mapping[str, Any]) -> Current:
-        """Return the group's settings, or raise if one of its options is wrong, here and now."""
-        found = self.groups.current(group)
-        self._check_here(group, found)
+    def current(self, groups: Sequence[Group]) -> Settings:
+        """Return the settings of groups, or raise if one of their options is wrong, here and now."""
+        key = tuple(map(id, groups))
+        found = self._settings.get(key)
+        if found is None or not found.same(groups):
+            found = self.groups.current(groups, found)
+            keep(self._settings, key, found, (self.members.groups,))
+        if self.setup.offload or self.ranks.model_group is not None or capturing():
+            for group, now in zip(groups, found.each, strict=True):
+                self._check_here(group, now.h)
         return found
 
-    def _check_here(self, group: Mapping[str, Any], found: Current) -> None:
+    def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
         if self.setup.offload:
             check_offloaded(group)
         if capturing():
             check_capture(group, _schedule.moves(self.members.own(), group))
         per_tensor = group.get("max_grad_norm_per_tensor")
-        if found.asks_of_model and per_tensor and self.ranks.model_group is not None:
+        if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
                 sentence(
                     "max_grad_norm_per_tensor",
@@ -113,52 +129,39 @@ class Stepper:
                 )
             )
 
+    def agreement(self) -> Agreement | None:
+        """Return the agreement with the processes that hold other parts of the parameters, or None."""
+        ranks = self.ranks
+        return ranks.now if ranks.described == CHANGES[0] else ranks.agreement()
+
     def step(self) -> None:
         """Step every parameter that has a gradient."""
-        settings = list(map(self.groups.current, self.members.groups))
-        if self.setup.offload or self.ranks.model_group is not None or capturing():
-            for group, now in zip(self.members.groups, settings, strict=True):
-                self._check_here(group, now)
-        dues = self._dues(settings)
-        of_groups = sum(len(group["params"]) for group in self.members.groups)
-        self.ranks.check_model(of_groups - sum(len(due.params) for due in dues), len(dues))
-        self.step_due(dues, self.ranks.agreement())
+        groups = self.optimizer.param_groups
+        asked = [group["params"] for group in groups]
+        work = self._work(groups, self.current(groups), asked)
+        idle = sum(map(len, asked)) - len(work.params)
+        if idle != self._idle or not work.params:
+            self._idle = idle
+            self.ranks.check_model()
+        self.step_due(work, self.agreement())
 
-    def _dues(self, settings: Sequence[Current], of: Collection[int] | None = None) -> list[Due]:
-        """Return what is due of all groups, or of parameters with these ids."""
-        counts = any(now.asks_of_model for now in settings)
-        dues = []
-        for number, (group, now) in enumerate(zip(self.members.groups, settings, strict=True)):
-            asked = group["params"] if of is None else [p for p in group["params"] if id(p) in of]
-            params, grads = with_gradients(asked, None if self.host is None else self.host.gradient_of)
-            if params:
-                dues.append(self.due_of(number, group, now, params, grads, counts))
-        return dues
-
-    def due_of(
-        self,
-        number: int,
-        group: dict[str, Any],
-        now: Current,
-        params: list[Tensor],
-        grads: list[Tensor],
-        counts: bool = False,
-    ) -> Due:
-        """Return what is due of a group; its gradients may count in a norm that clips others."""
-        h = self.groups.counted(now.h) if counts else now.h
-        rates = now.rates if self.host is None else (at_hand(now.rates[0]), at_hand(now.rates[1]))
-        return Due(number, group, now.rule, h, now.want, rates, params, grads)
+    def _work(self, groups: Sequence[Group], settings: Settings, asked: Sequence[Sequence[Tensor]]) -> Work:
+        """Return what is due of these parameters of all groups."""
+        if self.host is None:
+            return Work.of(settings, groups, asked)
+        work = Work.of(settings, groups, asked, elsewhere=self.host.gradient_of)
+        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
+        return work._replace(rates=(lr, weight_decay))
 
     # ---- a step
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
-    def step_due(self, dues: Sequence[Due], agreement: Agreement | None) -> None:
+    def step_due(self, work: Work, agreement: Agreement | None) -> None:
         """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
-        if not dues and agreement is None:
+        if not work.params and agreement is None:
             return
         with self.one_at_a_time, signals_wait, torch.set_grad_enabled(self.groups.differentiable):
             might_skip = self.might_skip
-            work = Work.of(dues)
             # Once, because both may take collectives: only this process knows whether its step is prepared again.
             if self.ranks.wrapped:
                 work = self._local(work, agreement)
@@ -176,7 +179,7 @@ class Stepper:
         if turn is None:
             work, plans = self.planner.planned(work)
             if not self.ranks.are_known(work.params):  # the caller has changed a group's list
-                self.step_due(work.dues, self.ranks.renewed(agreement))
+                self.step_due(work.anew(), self.ranks.renewed(agreement))
                 return
         self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
 
@@ -184,12 +187,12 @@ class Stepper:
         """Step parameters of a device in the host's memory, part by part."""
         host.count_anew(work.params)
         work = host.stepped(work)
-        together = agreement is not None or any(due.h.asks_of_model for due in work.dues)
+        together = agreement is not None or any(h.asks_of_model for h in work.hs)
         states = self.optimizer.state
         if not host.knows(work, together, states):
             work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
-                self.step_due(work.dues, self.ranks.renewed(agreement))
+                self.step_due(work.anew(), self.ranks.renewed(agreement))
                 return
             host.plan(work, together)
         skip = self._to_skip(work) if might_skip and agreement is None else None
@@ -247,7 +250,9 @@ class Stepper:
 
     def _measure(self, host: Host, part: Arrived) -> None:
         """Begin to measure with the numbers of the next step as they are now."""
-        work = Work.of(self._dues(list(map(self.groups.current, self.members.groups)), frozenset(part.params)))
+        groups, some = self.members.groups, frozenset(part.params)
+        asked = [[p for p in group["params"] if id(p) in some] for group in groups]
+        work = self._work(groups, self.current(groups), asked)
         if list(map(id, work.params)) == part.params:
             work = host.stepped(work)._replace(grads_here=part.grads)
             turn = self._kept_turn(_key(work, None), work, at_once=True)
@@ -309,8 +314,8 @@ class Stepper:
         turn = None if self.groups.differentiable else self.turns.get(key)
         if turn is None:
             return None
-        same = turn.has_settings(work.dues)
-        holds = turn.holds(work, self.optimizer.state, same and at_once) and (same or turn.takes(work.dues))
+        same = turn.has_settings(work)
+        holds = turn.holds(work, self.optimizer.state, same and at_once) and (same or turn.takes(work))
         return turn if holds else None
 
     def _stepped(self, turn: Turn, work: Work, skip: Tensor | None, skips: Skips | None) -> Turn:
@@ -327,7 +332,9 @@ class Stepper:
     @property
     def _scale(self) -> Any:
         scale = getattr(self.optimizer, "grad_scale", None)
-        return scale if self.host is None else at_hand(scale)
+        if scale is None:
+            return 1.0
+        return scalar(scale if self.host is None else at_hand(scale), self.groups.differentiable)
 
     # ---- skipping
 
@@ -346,7 +353,7 @@ class Stepper:
         devices = {g.device for g in work.grads_here}
         # Others than the optimizer's own agreement are not looked at in its next step.
         own = agreement is self.ranks.agreed and len(devices) == 1
-        may_be_captured = own and all(due.group["capturable"] for due in work.dues)
+        may_be_captured = own and all(group["capturable"] for group in work.groups)
         leave = agreement.to_leave(devices.pop(), now) if may_be_captured else None
         scaler = getattr(self.optimizer, "found_inf", None) is not None
         return Skips(bool(now) if leave is None else leave, self.setup.skip_nonfinite, scaler)
@@ -358,13 +365,14 @@ class Stepper:
         if skip is not None:
             # In place, so that a captured step counts on.
             self.skipped += skip.to(self.skipped.device) if isinstance(self.skipped, Tensor) else skip
-        if turn not in self._captured and capturing():
+        if capturing() and turn not in self._captured:
             self._captured.append(turn)
-        keep(self.turns, key, turn, (self.members,))
+        if next(reversed(self.turns.values()), None) is not turn:
+            keep(self.turns, key, turn, (self.members,))
 
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
-        latest = {p: measured for turn in self.turns.values() for p, measured in turn.stats()}
+        latest = {p: measured for turn in self.turns.values() for p, measured in turn.by_parameter()}
         found: list[str] = []
         for p, measured in latest.items():
             for name, one in measured:

@@ -15,7 +15,7 @@ from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._current import RATES
+from layerwise.torch.step._due import RATES
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._storage import named_state, storing

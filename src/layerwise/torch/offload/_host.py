@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.core.turn import keep
@@ -17,8 +18,8 @@ from layerwise.torch.offload._ring import HOST, SLOTS, Ring, Slot
 from layerwise.torch.offload._sums import Sums
 from layerwise.torch.offload._twins import Twins
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.step._tensors import written
-from layerwise.torch.step._turn import States, Work
+from layerwise.torch.step._due import Work
+from layerwise.torch.step._turn import States
 
 RING = 1 << 28  # bytes, by default
 Kind = tuple[Any, ...]
@@ -180,7 +181,7 @@ class Host:
         """Begin to copy weights to the device."""
         pairs = self._twins.pairs(params)
         arrivals = self._by_device([(twin.here, local(p.detach())) for p, twin in pairs], back=True)
-        written([x for p, _ in pairs for x in {id(x): x for x in (p, local(p))}.values()])
+        increment_version([x for p, _ in pairs for x in {id(x): x for x in (p, local(p))}.values()])
         for p, twin in pairs:
             twin.is_same(p)
             RETURNING[p] = arrivals
@@ -207,7 +208,7 @@ class Host:
         old = [(p, twin) for p, twin in self._twins.pairs(params) if not twin.is_current(p)]
         if old:
             _wait(self._out([(local(p.detach()), twin.here) for p, twin in old]))
-            written([twin.here for _, twin in old])
+            increment_version([twin.here for _, twin in old])
             for p, twin in old:
                 twin.is_same(p)
 

@@ -50,19 +50,15 @@ ASKERS = "torch.distributed.fsdp", "torch.distributed.checkpoint"
 OWN = "layerwise."  # whose functions know what they ask for, wherever they are called
 MOST_FRAMES = 4  # between those and an optimizer, of what wraps one
 FORGOTTEN = Flat(0, (), 0)  # of the copy of a buffer, which may be on another rank
-_changes = [0]  # how often descriptions were added or replaced
+CHANGES = [0]
+"""How often descriptions were added or replaced in this process."""
 _known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
 
 
 def know(p: Tensor, flat: Flat | None) -> None:
     """Remember the contents of a buffer, for as long as the buffer exists."""
     _known[p] = flat
-    _changes[0] += 1
-
-
-def changes() -> int:
-    """Return the number of times that descriptions were added or replaced in this process."""
-    return _changes[0]
+    CHANGES[0] += 1
 
 
 def forget(p: Tensor) -> None:

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, sentence
-from layerwise.torch.step._current import RATES
-
-
-def capturing() -> bool:
-    """Return True while a CUDA graph is captured."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
-    return initialized and torch.cuda.is_current_stream_capturing()
+from layerwise.torch.step._due import RATES
 
 
 def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:

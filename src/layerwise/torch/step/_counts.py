@@ -1,4 +1,4 @@
-"""Step counts of parameters, on host or device, and the numbers that a step takes from them."""
+"""Step counts on the host or the device, and the numbers that a step takes from those on the device."""
 
 from __future__ import annotations
 
@@ -37,38 +37,6 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-class Counts:
-    """The step counts of parameters that step together, group by group."""
-
-    def __init__(self, groups: Sequence[OfGroup]) -> None:
-        self._groups, self._elsewhere = groups, any(group.on_device for group in groups)
-        self._steps = [step for group in groups for step in group.steps]
-        self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-
-    def nows(self, each: Sequence[tuple[Hyper, Rates]]) -> list[Now]:
-        """Return each parameter's numbers of the step, from the settings and rates of the groups."""
-        if self._elsewhere:
-            pairs = zip(self._groups, each, strict=True)
-            return [now for group, (h, rates) in pairs for now in group.nows(h, rates)]
-        taken = counts(self._steps)
-        return _made(taken, [(len(group.steps), *one) for group, one in zip(self._groups, each, strict=True)])
-
-    def count(self, skip: Tensor | None) -> None:
-        """Count the step, where engines do not."""
-        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
-            count(self._uncounted, skip)
-
-
-def _made(taken: Sequence[int], each: Sequence[tuple[int, Hyper, Rates]]) -> list[Now]:
-    """Return the numbers of parameters that have taken so many steps; so many in each group."""
-    made, nows = Nows(), list[Now]()
-    alike = taken.count(taken[0]) == len(taken) if taken else True  # as good as always
-    for n, h, rates in each:
-        own = taken[len(nows) : len(nows) + n]
-        nows += [made.of(h, own[0] + 1, *rates)] * n if alike else [made.of(h, t + 1, *rates) for t in own]
-    return nows
-
-
 class OfGroup:
     """Step counts that are read as numbers, or on the device by calls that do not wait; or `by_engine`."""
 
@@ -80,10 +48,11 @@ class OfGroup:
         self._of: tuple[Any, ...] = ()  # what these were made of
         self._nows: list[Now] = []
 
-    def nows(self, h: Hyper, rates: Rates) -> list[Now]:
+    def nows(self, h: Hyper, rates: Rates) -> Sequence[Now]:
         """Return each parameter's numbers of the step from these settings and rates."""
         if not self.on_device:
-            return _made(counts(self.steps), [(len(self.steps), h, rates)])
+            lr, weight_decay, scale = rates
+            return Nows([h], [len(self.steps)]).of([n + 1 for n in counts(self.steps)], [lr], [weight_decay], scale)
         if not self.by_engine:
             return [Now(t, *rates, beta2=_beta2(h, t)) for t in torch._foreach_add(self.steps, 1)]
         if h.follows_step:

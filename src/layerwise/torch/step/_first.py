@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from layerwise.first import First
+from layerwise.telemetry import adapts
+from layerwise.torch.step._due import Due
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._turn import Due, Turn
+from layerwise.torch.step._tensors import LOW
+from layerwise.torch.step._turn import Turn, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
@@ -26,15 +31,24 @@ def exempt(found: Sequence[First], names: Collection[str]) -> str:
 
 
 def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states: Mapping[Any, Any]) -> Iterator[First]:
-    """Yield the first steps of these parameters, which this turn has taken."""
-    owners = {p: due for due in dues for p in due.params}
-    for plan, (p, each) in zip(turn.plans, turn.stats(), strict=True):
-        if p in which and p.numel():
-            due = owners[p]
-            peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
-            lam, dtype = _number(due.group["weight_decay"]), storing(plan, p, due.want).rounds_to(states[p])
-            for name, measured in each:
-                yield First(name, plan.h, measured, lam, peak, dtype)
+    """Yield the first steps of these parameters, which this turn has taken, but for those that show nothing."""
+    each = zip(turn.plans, turn.params, turn.measured(), strict=False)
+    for due in dues:
+        peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
+        lam = _number(due.group["weight_decay"])
+        for plan, p, measured in islice(each, len(due.params)):
+            if p not in which or not p.numel() or not adapts(plan.h, lam):
+                continue
+            dtype = storing(plan, p, due.want).rounds_to(states[p]) if p.dtype in LOW else None
+            if dtype is not None or any(map(_began_at_zero, measured)):
+                for name, found in plan.measured(map(on_host, measured)):
+                    yield First(name, plan.h, found, lam, peak, dtype)
+
+
+def _began_at_zero(measured: Mapping[str, Any]) -> bool:
+    """Return True if the weights, or those of a block, are measured to be all zero."""
+    found = next((measured[key] for key in ("weight_norm", "weight_rms") if key in measured), 1.0)
+    return not np.all(found.detach().numpy() if isinstance(found, Tensor) else found)
 
 
 def _number(x: Any) -> float:

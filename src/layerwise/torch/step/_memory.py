@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -69,7 +70,12 @@ def _is_freed(x: Tensor) -> bool:
 
 def is_fake(x: Tensor) -> bool:
     """Return True if a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
-    return hasattr(x, "fake_mode") or torch._C._get_dispatch_mode(FAKE) is not None
+    return hasattr(x, "fake_mode") or is_faking()
+
+
+def is_faking() -> bool:
+    """Return True under a FakeTensorMode."""
+    return torch._C._get_dispatch_mode(FAKE) is not None
 
 
 def has_address(x: Tensor) -> bool:
@@ -83,8 +89,18 @@ def lying(x: Tensor) -> Lying:
     return Lying(x.data_ptr(), tuple(x.shape), tuple(stride * size for stride in x.stride()), size)
 
 
+def _are_apart(tensors: Sequence[Any]) -> bool:
+    """Return True if a look is enough to see that tensors share no memory: plain ones, each in one piece."""
+    if not all(type(x) in BY_ADDRESS and x.is_cpu and x.is_contiguous() for x in tensors):
+        return False
+    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.numel())
+    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+
+
 def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[Tensor, Mapping[str, Tensor]]) -> None:
     """Raise if weights or state that step together share memory: each would be written twice, in any order."""
+    if _are_apart([x for p in params for x in (p, *states.get(p, {}).values())]):
+        return
     by_device: dict[Any, list[tuple[str, Lying]]] = {}
     for name, p in zip(names, params, strict=True):
         own = [(f"{key!r} of {name}", x) for key, x in states.get(p, {}).items()]

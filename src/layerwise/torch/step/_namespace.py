@@ -16,7 +16,7 @@ from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
 from layerwise.torch.step._tensors import computing
 
-PLAIN = (
+PLAIN = [
     "sqrt",
     "sum",
     "where",
@@ -29,7 +29,7 @@ PLAIN = (
     "moveaxis",
     "stack",
     "float64",
-)
+]
 
 
 def held(a: Any, dtype: torch.dtype) -> Any:

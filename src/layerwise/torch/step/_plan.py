@@ -122,11 +122,21 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_alike(name, p, g)
 
 
-def plan_of(rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None]) -> Plan:
-    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor."""
+def plan_of(
+    rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None], known: dict[Any, Plan]
+) -> Plan:
+    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
+
+    `known` are the plans of whole tensors by what they share, as long as their settings are the same objects.
+    """
     lies = cut_of(name, p)
     if not isinstance(lies, Flat):
-        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies)
+        parts, key = blocks(name), (id(h), p.shape, p.dtype)
+        alike = known.get(key) if lies is None and parts is None else None
+        found = alike or _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, parts, lies)
+        if lies is None and parts is None:
+            known[key] = found
+        return found if found.name == name else found.named(name)
     members = tuple(
         _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
     )

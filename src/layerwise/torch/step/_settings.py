@@ -18,7 +18,7 @@ from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import STATE, WAY_OUT, Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
-from layerwise.torch.step._current import PLAIN, RATES, Current
+from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Settings
 from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
 
 RATE = checks.number(0)
@@ -29,7 +29,7 @@ ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
-MOST_SETTINGS = 64  # that are remembered, besides those of the groups there are
+MOST_SETTINGS = 64  # that are remembered, besides two for each group
 
 
 class Groups:
@@ -43,7 +43,6 @@ class Groups:
         self._warned: set[str] = set()  # of keys that are nearly options
         self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
         self._sizes: dict[int, int] = {}  # the numbers of keys that groups had when they were looked at, by id
-        self._current: dict[int, Current] = {}  # by the ids of groups
 
     def __reduce__(self) -> Any:
         # What it remembers may have keys that cannot be pickled.
@@ -117,23 +116,22 @@ class Groups:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def current(self, group: Mapping[str, Any]) -> Current:
-        """Return the settings of a group, or raise if one of its options is wrong; checked when they have changed."""
-        found = self._current.get(id(group))
-        if found is not None and found.same(group):
-            return found
-        if found is None or not found.holds(group):
-            if len(self._made) > MOST_SETTINGS + 2 * len(self._current):  # schedulers of betas make some at each step
-                self._made.clear()
-            self.look_at(group)
-            h = self.check(group)
-            check_rates_captured(group)
-            found = self._current[id(group)] = Current(group, self.rule_of(group), h, self.wanted(group))
-        else:
-            self._check_rates(self.kinds.of(group), group)
-            check_rates_captured(group)
-            found.see(group)
-        return found
+    def current(self, groups: Sequence[Group], before: Settings | None) -> Settings:
+        """Return the settings of groups, given those of before, or raise if an option that has changed is wrong."""
+        if before is None or not before.holds(groups):
+            before = Settings(groups, before, self._checked, self.counted)
+        before.follow(groups, self._check_now)
+        return before
+
+    def _checked(self, group: Group) -> Current:
+        if len(self._made) > MOST_SETTINGS + 2 * len(self._sizes):  # schedulers of betas make some at each step
+            self._made.clear()
+        self.look_at(group)
+        return Current(self.rule_of(group), self.check(group), self.wanted(group))
+
+    def _check_now(self, group: Group) -> None:
+        self._check_rates(self.kinds.of(group), group)
+        check_rates_captured(group)
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
@@ -190,7 +188,6 @@ class Groups:
         """Forget all checked settings: other groups have come in their place."""
         self._made.clear()
         self._sizes.clear()
-        self._current.clear()
 
     def complete(self, group: dict[str, Any]) -> None:
         """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""

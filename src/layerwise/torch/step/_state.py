@@ -78,7 +78,8 @@ def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) ->
         state["step"] = state["step"].to(device)
     own = storing(plan, p, want)
     own.put_state_in_form(state)
-    own.put_weights_in_form(state, local(p.detach()))
+    if own.is_low or own.named(state).beside_weights():
+        own.put_weights_in_form(state, local(p.detach()))
 
 
 def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
@@ -94,6 +95,8 @@ def apart(state: State) -> None:
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless the kept state of a parameter, if any, can be stepped with and lies in the right place."""
+    if not state:
+        return
     parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step", SLOW}
     for key, x in state.items():
         if key != "step":

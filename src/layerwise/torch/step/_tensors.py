@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.autograd.graph import increment_version
 from torch.nn.parameter import is_lazy
 
 from layerwise.engines.compiled import know_torch
@@ -28,9 +27,10 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW else dtype
 
 
-def written(params: Sequence[Tensor]) -> None:
-    """Tell autograd of parameters that were written to out of its sight."""
-    increment_version(params)
+def is_usual(p: Tensor, g: Tensor) -> bool:
+    """Return True if these have to be asked nothing else, of which it is known that they lie in memory."""
+    alike = p.shape == g.shape and p.device == g.device and p.dtype in FLOATING and g.dtype in FLOATING
+    return alike and p.is_contiguous() and not _is_flattened(p)
 
 
 def check_parameter(name: str, p: Tensor) -> None:

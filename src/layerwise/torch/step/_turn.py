@@ -5,107 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from layerwise.core import turn
-from layerwise.engines import Changed, Job
+from layerwise.core.nows import Nows
+from layerwise.engines import Changed, Engine, Job, compiled
 from layerwise.engines.places import Looks, objects_of
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
-from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._flat import missing_gradient
 from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step import _storage
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._counts import Counts, OfGroup
-from layerwise.torch.step._current import scalar
+from layerwise.torch.step._counts import OfGroup, count, counts
+from layerwise.torch.step._due import Work
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._tensors import alike, written
+from layerwise.torch.step._tensors import alike
 
 States = Mapping[Tensor, Mapping[str, Any]]
-Elsewhere = Callable[[Tensor], Tensor | None]
+Options = Sequence[tuple[Any, ...]]
 
 
-class Due(NamedTuple):
-    """The parameters of one group that are to be stepped, their gradients, and the group's settings and rates."""
-
-    number: int
-    group: dict[str, Any]
-    rule: Any
-    h: Hyper
-    want: Wanted
-    rates: tuple[float | Tensor, float | Tensor]  # lr and weight decay
-    params: list[Tensor]
-    grads: list[Tensor]
-
-
-class Work(NamedTuple):
-    """What is due of all groups, what is stepped in place of the parameters, and the local parts of that and of
-    gradients.
-    """
-
-    dues: Sequence[Due]
-    params: list[Tensor]
-    grads: list[Tensor]
-    stepped: list[Tensor]
-    params_here: list[Tensor]
-    grads_here: list[Tensor]
-    ahead: Ahead | None = None  # what was measured of it
-
-    @classmethod
-    def of(cls, dues: Sequence[Due]) -> Work:
-        """Return the work where all is here."""
-        if len(dues) == 1:
-            params, grads = dues[0].params, dues[0].grads
-        else:
-            params, grads = [p for due in dues for p in due.params], [g for due in dues for g in due.grads]
-        return cls(dues, params, grads, params, params, grads)
-
-    def with_grads(self, found: list[Tensor]) -> Work:
-        """Return the same with these in place of the local parts of the gradients."""
-        return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
-
-    def leave(self) -> None:
-        """Give up what was measured, unless it was used."""
-        if self.ahead is not None:
-            self.ahead.leave()
-
-    def part(self, which: range, grads_here: list[Tensor]) -> Work:
-        """Return the work of some parameters that follow one another, with their gradients in this form."""
-        at, dues = 0, list[Due]()
-        for due in self.dues:
-            some = slice(max(0, which.start - at), max(0, which.stop - at))
-            dues.append(due._replace(params=due.params[some], grads=due.grads[some]))
-            at += len(due.params)
-        some = slice(which.start, which.stop)
-        here = self.params[some], self.grads[some], self.stepped[some], self.params_here[some]
-        return Work([due for due in dues if due.params], *here, grads_here)
-
-
-def with_gradients(params: Sequence[Tensor], elsewhere: Elsewhere | None = None) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the parameters that have gradients, and their gradients, which may be `elsewhere`."""
-    grads = [p.grad for p in params]
-    if elsewhere is not None:
-        grads = [elsewhere(p) if g is None else g for p, g in zip(params, grads, strict=True)]
-    found = [g for g in grads if g is not None]
-    if len(found) == len(grads):
-        return list(params), found
-    grads = [missing_gradient(p) if g is None else g for p, g in zip(params, grads, strict=True)]
-    return [p for p, g in zip(params, grads, strict=True) if g is not None], [g for g in grads if g is not None]
-
-
-def _options(dues: Sequence[Due]) -> list[tuple[Any, ...]]:
-    """Return the groups' settings that are part of the plan; the rates are not."""
-    return [(due.h, len(due.params), due.group["capturable"], due.want) for due in dues]
-
-
-def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tuple[Any, ...]]) -> bool:
+def _differ_in_numbers(options: Options, others: Options) -> bool:
     if len(options) != len(others):
         return False
     return all(
@@ -114,8 +41,10 @@ def _differ_in_numbers(options: Sequence[tuple[Any, ...]], others: Sequence[tupl
     )
 
 
-class Turn:
+class Turn(turn.Turn):
     """A prepared step of these parameters; other ranks may hold parts of them."""
+
+    plans: Sequence[Plan]
 
     def __init__(
         self,
@@ -123,11 +52,11 @@ class Turn:
         plans: Sequence[Plan],
         states: States,
         on_device: bool,
-        prepare: turn.Prepare,
+        engines: Sequence[Engine],
         agreement: Agreement | None = None,
     ) -> None:
-        dues, here = work.dues, work.params_here
-        self.params, self.plans, self.on_device = list(work.params), plans, on_device
+        here = work.params_here
+        self.params, self.on_device = list(work.params), on_device
         self.states = [states[p] for p in self.params]
         beside = zip(here, (_storage.named_state(state).master for state in self.states), strict=True)
         masters = [(x, local(master)) for x, master in beside if master is not None]
@@ -135,25 +64,21 @@ class Turn:
         remainders = _storage.Remainders(here, self.states)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
-        self._options, self._objects = _options(dues), objects_of(self.params, states)
-        wants = [due.want for due in dues for _ in due.params]
+        self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), work.options()
+        self._objects = objects_of(self.params, states)
+        wants = [due.want for due in work.dues for _ in due.params]
         each = zip(work.stepped, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
-        self._stored = [_storage.dtypes(p, state) for p, state in zip(here, self.states, strict=True)]
-        self._turn = turn.Turn(plans, jobs, prepare)
-        alone = self._turn.whole and agreement is None
+        self._stored = [_storage.dtypes(*one) for one in zip(here, self.states, strict=True) if agreement is not None]
+        super().__init__(engines, plans, jobs)
+        alone = self.whole and agreement is None
         self._itself = alone and all(map(_is_itself, jobs, work.stepped, self.states))
         self._looks = Looks(self._arrays(work), work.grads_here)
         self._dtypes = [g.dtype for g in work.grads_here]
-        held = [one for plan in plans for one in plan.held]
-        self._counts = self._counts_of(dues, self._turn.prepared.counts and alone)
+        self._counts = Counts(work, self.states, on_device, self.prepared.counts and alone)
         self.agreement = agreement
+        held = [one for plan in plans for one in plan.held]
         self._peers = None if agreement is None else Peers(agreement, held, self._described())
-
-    def _counts_of(self, dues: Sequence[Due], by_engine: bool) -> Counts:
-        steps = iter(state["step"] for state in self.states)
-        each = [(list(islice(steps, len(due.params))), self.on_device or due.group["capturable"]) for due in dues]
-        return Counts([OfGroup(own, on_device, by_engine) for own, on_device in each])
 
     def holds(self, work: Work, states: States, at_once: bool) -> bool:
         """Return True if no tensor has changed since this was prepared.
@@ -173,21 +98,27 @@ class Turn:
         kept = [local(x) for state in self.states for key, x in state.items() if key != "step"]
         return [*work.params_here, *kept]
 
-    def has_settings(self, dues: Sequence[Due]) -> bool:
+    def has_settings(self, work: Work) -> bool:
         """Return True if the groups' settings have not changed."""
-        return _options(dues) == self._options
+        if work.settings is self._settings and (work.which, work.sizes) == self._sizes:
+            return True
+        if work.options() != self._options:
+            return False
+        self._settings, self._sizes = work.settings, (work.which, work.sizes)
+        return True
 
-    def takes(self, dues: Sequence[Due]) -> bool:
+    def takes(self, work: Work) -> bool:
         """Return True if the groups' settings differ only in numbers, which this then takes over."""
-        options, again = _options(dues), self._turn.prepared.layouts is not None
+        options, again = work.options(), self.prepared.layouts is not None
         # With others, what is planned is part of what is agreed.
         if self._peers is not None or not again or not _differ_in_numbers(options, self._options):
             return False
-        self._options, held = options, (one for plan in self.plans for one in plan.held)
-        hs = [due.h for due in dues for _ in due.params]
+        self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), options
+        held, hs = (one for plan in self.plans for one in plan.held), [h for h, n, *_ in options for _ in range(n)]
         each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
         fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
-        self._turn.prepare_again([job._replace(h=h) for job, h in zip(self._turn.jobs, fitted, strict=True)])
+        self.prepare_again([job._replace(h=h) for job, h in zip(self.jobs, fitted, strict=True)])
+        self._counts.follow(work.hs)
         return True
 
     def step(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
@@ -195,7 +126,7 @@ class Turn:
 
         `skip` is known on the device alone; `skips` informs the other processes.
         """
-        nows = self._nows(work, scale)
+        nows = self._counts.nows(*work.rates, scale)
         if self._peers is not None and skips is not None:
             self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
         if self._remainders:
@@ -203,7 +134,8 @@ class Turn:
         if work.ahead is not None and self._goes_on(work, work.ahead, nows):
             work.ahead.take()
         else:
-            self._turn.step(work.grads_here, nows, skip, self._peers)
+            grads, own = (work.grads_here, nows) if self.whole else self.of_jobs(work.grads_here, nows)
+            (self.prepared.only or self.prepared).step(grads, own, skip, self._peers)
         if self._peers is not None:
             self._peers.taken()
         if self._remainders:
@@ -212,39 +144,67 @@ class Turn:
         for heres, masters in self._masters:
             torch._foreach_copy_(heres, masters)
         if self._wrappers:
-            written(self._wrappers)
-
-    def _nows(self, work: Work, scale: Any) -> list[Now]:
-        # This rank may have nothing to step where others have.
-        g_scale = 1.0 if scale is None else scalar(scale, any(due.group["differentiable"] for due in work.dues))
-        return self._counts.nows([(due.h, (*due.rates, g_scale)) for due in work.dues])
+            increment_version(self._wrappers)
 
     def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
         """Return this step, of which sums are measured after a wait; None if it has to be taken at once."""
         try:
-            nows = self._nows(work, scale)
+            nows = list(self._counts.nows(*work.rates, scale))
             if work.ahead is not None and self._goes_on(work, work.ahead, nows):
                 return work.ahead
             work.leave()
             if self._remainders and not self._remainders.current:
                 return None
-            steps = self._turn.ahead(work.grads_here, nows)
+            steps = self.prepared.ahead(*self.of_jobs(work.grads_here, nows))
             next(steps)
         except Changed:
             return None
-        return Ahead(steps, wait, self._turn.prepared, nows, self._arrays(work))
+        return Ahead(steps, wait, self.prepared, nows, self._arrays(work))
 
-    def _goes_on(self, work: Work, ahead: Ahead, nows: list[Now]) -> bool:
-        return ahead.is_of(self._turn.prepared, nows, self._arrays(work))
+    def _goes_on(self, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
+        return ahead.is_of(self.prepared, list(nows), self._arrays(work))
 
     def _described(self) -> str:
         """Return everything that defines the step and does not change from step to step."""
         plans = [plan.described() for plan in self.plans]
         return repr([[options[2:] for options in self._options], plans, self._stored])
 
-    def stats(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
+    def by_parameter(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
-        return zip(self.params, self._turn.stats(_on_host), strict=False)
+        return zip(self.params, self.stats(on_host), strict=False)
+
+
+class Counts:
+    """The step counts of parameters that step together, and the numbers that a step takes from them."""
+
+    def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
+        self._steps, self._sizes = [state["step"] for state in states], work.sizes
+        each = iter(self._steps)
+        groups = [
+            OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
+            for group, n in zip(work.groups, work.sizes, strict=True)
+        ]
+        self._elsewhere = groups if any(group.on_device for group in groups) else []
+        self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
+        self.follow(work.hs)
+
+    def follow(self, hs: Sequence[Hyper]) -> None:
+        """Make the numbers of these settings of groups from now on."""
+        self._hs, self._made = hs, Nows(hs, self._sizes)
+
+    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
+        """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
+        if self._elsewhere:
+            each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
+            return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
+        taken = compiled.counts(self._steps)
+        t = [n + 1 for n in (counts(self._steps) if taken is None else taken)]
+        return self._made.of(t, lr, weight_decay, g_scale)
+
+    def count(self, skip: Tensor | None) -> None:
+        """Count the step, where engines do not."""
+        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
+            count(self._uncounted, skip)
 
 
 def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
@@ -252,7 +212,8 @@ def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
     return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
-def _on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
+def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return measurements in the host's memory."""
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 
 

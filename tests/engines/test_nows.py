@@ -1,0 +1,87 @@
+"""The numbers of one step, for tensors of several groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from layerwise.core.nows import Nows
+from layerwise.engines import Job
+from layerwise.engines.compiled import PURE, _native, candidate
+from layerwise.engines.nows import ByRates
+from layerwise.engines.rule import RuleEngine
+from layerwise.numpy._arrays import Arrays
+from layerwise.rules import adafactor, lamb
+from layerwise.rules.asks import Now
+
+LR, LAM = [0.1, 0.2, 0.1, 0.4, 0.0, 0.6], [0.0, 0.01, 0.02, 0.0, 0.03, 0.04]
+H = lamb.Lamb()
+
+
+def each(t, lr, lam, sizes, scale=1.0):
+    rates = [one for one, n in zip(zip(lr, lam, strict=True), sizes, strict=True) for _ in range(n)]
+    return [Now(own, *one, scale) for own, one in zip(t, rates, strict=True)]
+
+
+@pytest.mark.parametrize("sizes", [[1] * 6, [2, 1, 3, 1, 1, 2]], ids=str)
+@pytest.mark.parametrize("alike", [True, False], ids=["one step", "several steps"])
+def test_each_tensor_has_its_own_step_and_the_rates_of_its_group(sizes, alike):
+    t = [3 if alike else 3 + i % 2 for i in range(sum(sizes))]
+    found = Nows([H] * 6, sizes).of(t, LR, LAM, 2.0)
+    assert list(found) == each(t, LR, LAM, sizes, 2.0)
+    assert isinstance(found, ByRates) == alike
+
+
+def test_tensors_that_are_alike_share_one_object():
+    for found in (Nows([H], [3]).of([1, 1, 1], [0.1], [0.0]), Nows([H] * 5, [1] * 5).of([2] * 5, [0.1] * 5, [0.0] * 5)):
+        assert all(now is found[0] for now in found)
+
+
+def test_rates_that_are_no_plain_numbers_are_not_computed_as_arrays():
+    rates = [torch.tensor(0.1), *LR[1:]]
+    found = Nows([H] * 6, [1] * 6).of([1] * 6, rates, LAM)
+    assert isinstance(found, list)
+    assert found[0].lr is rates[0]
+
+
+def test_a_function_of_the_step_is_asked_once_for_each_step():
+    asked = []
+
+    def beta2(step):
+        asked.append(step)
+        return 0.9
+
+    h = adafactor.Adafactor(beta2=beta2)
+    asked.clear()
+    found = Nows([h] * 6, [1] * 6).of([1, 2, 1, 2, 2, 1], LR, LAM)
+    assert sorted(asked) == [0, 1]
+    assert {now.beta2 for now in found} == {0.9}
+
+
+def test_settings_with_another_decay_at_every_step_keep_their_own():
+    hs = [adafactor.Adafactor(beta2=x) for x in (0.5, None, 0.7, None, 0.5, 0.9)]
+    found = Nows(hs, [1] * 6).of([1] * 6, LR, LAM)
+    assert [now.beta2 for now in found] == [0.5, None, 0.7, None, 0.5, 0.9]
+
+
+@pytest.mark.skipif(_native is None, reason=PURE)
+@pytest.mark.parametrize("several", [False, True], ids=["one setting", "two settings"])
+def test_columns_of_rates_step_as_their_numbers_one_by_one(several):
+    """Rates of 0 are off, so that tensors with and without them are computed apart."""
+    hs = [H, lamb.Lamb(eps=1e-3) if several else H] * 6
+    lr, lam = LR * 2, LAM * 2
+    nows = Nows(hs, [1] * 12).of([1] * 12, lr, lam)
+    moved = []
+    for engine, given in ((candidate().engine, nows), (candidate().engine, list(nows)), (RuleEngine(Arrays()), nows)):
+        ps = [np.linspace(0.5, 1.5, 5) + i for i in range(12)]
+        state = lamb.State(np.zeros(5), np.zeros(5), None)
+        jobs = [
+            Job(lamb, h, p, state._replace(exp_avg=np.zeros(5), exp_avg_sq=np.zeros(5)))
+            for h, p in zip(hs, ps, strict=True)
+        ]
+        engine.prepare(jobs).step([np.full(5, 0.3 + i) for i in range(12)], given)
+        moved.append(np.stack(ps))
+    np.testing.assert_array_equal(moved[0], moved[1])
+    np.testing.assert_allclose(moved[0], moved[2], rtol=1e-12)
+    assert isinstance(nows, ByRates)
