@@ -27,7 +27,7 @@ slow, repeats = pytest.mark.slow, (pytest.mark.slow, pytest.mark.repeats)
 
 def test_an_optimizer_steps_as_by_the_rule(executed):
     found = executed("by_front", "Lamb", 1.0)
-    assert found.launches.keys() >= {"passes.square", "parts.add_up", "passes.measure", "passes.answer", "passes.apply"}
+    assert found.launches.keys() >= {"passes.measure", "passes.answer", "passes.apply"}
 
 
 @pytest.mark.parametrize("name", ERRORS)

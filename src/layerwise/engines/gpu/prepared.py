@@ -15,16 +15,15 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import LAYOUTS, Counter, Engine, Job, Stats
-from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
-from layerwise.engines.gpu.call import Call, Shared, Tables
-from layerwise.engines.gpu.layout import Layers, Sizes, in_place_of, lies_like, operands
+from layerwise.engines.gpu.call import Call, Memory, Tables
+from layerwise.engines.gpu.kinds import kind_of
+from layerwise.engines.gpu.layout import Sizes, in_place_of, lies_like, operands
 from layerwise.engines.gpu.passes import Passes
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.stats import Measured, Named
 from layerwise.engines.gpu.step_params import StepParams, capturing
-from layerwise.engines.gpu.stored import kind_of, walked
 from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.engines.places import Watched
 from layerwise.engines.programs import program_for
@@ -70,7 +69,7 @@ class PreparedOnGpu:
         self._device = self._params[0].device
         self._states = [states_of(job) for job in self._jobs]
         self._step_params = StepParams(self._jobs, self._device)
-        self._shared: Shared | None = None
+        self._memory: Memory | None = None
         self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
         self._laid: LaidOut | None = None  # for these
@@ -98,7 +97,7 @@ class PreparedOnGpu:
     ) -> bool:
         """Take the step, unless the kernels fail their proof."""
         places = _places(grads)
-        laid = self._laid_out(grads, places)
+        laid = self._laid_out(grads, places, others is not None)
         if laid.copied:
             grads = self._readable(grads, laid.copied)
             places = _places(grads)
@@ -119,8 +118,9 @@ class PreparedOnGpu:
         """Return True if kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
+        given = list(zip(self._jobs, grads, strict=True))
         kernels = partial(PreparedOnGpu, otherwise=None, sizes=self._sizes, proof=None)
-        return self._proof is None or self._proof.passed(self._jobs, grads, call, kernels, self._otherwise is None)
+        return self._proof is None or self._proof.passed(given, call, kernels, self._otherwise is None)
 
     def _mark(self, laid: LaidOut, call: Call) -> None:
         """Keep the step's memory alive for as long as the device may need it."""
@@ -136,33 +136,32 @@ class PreparedOnGpu:
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> LaidOut:
         """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
-        seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
+        dtypes, strides = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads))
+        seen = dtypes, strides, (places % 16 != 0).tobytes(), shared
         if self._laid is None or seen != self._seen:
             laid = self._layouts.pop(seen, None)
             if laid is None:
                 if capturing(self._device):
                     raise EngineError(FIRST)
-                laid = self._lay_out(grads)
+                laid = self._lay_out(grads, shared)
             self._layouts[seen] = self._laid = laid
             self._seen = seen
             if len(self._layouts) > LAYOUTS:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
+    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> LaidOut:
         jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
         arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        kinds = [kind_of(job, own) for own, job in zip(arrays, jobs, strict=True)]
-        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes)
-        self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, layers, self._step_params, self._sizes, self._shared)
-        self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
-        kind = WithPlanes if any(kind.factored for kind in kinds) else Passes
-        return LaidOut(tables, kind(tables, arrays), copied, stream_of(self._device))
+        kinds = [kind_of(job, own, self._sizes) for own, job in zip(arrays, jobs, strict=True)]
+        tables = Tables(jobs, kinds, self._step_params, self._sizes, self._memory, shared)
+        self._memory = tables.memory
+        self._nowhere = [j for j in range(len(jobs)) if not tables.layers.count(j)]
+        return LaidOut(tables, Passes(tables), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
         """Count the steps of tensors without layers, which no kernel sees."""

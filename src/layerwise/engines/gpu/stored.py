@@ -12,8 +12,8 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
-from layerwise.engines.gpu.program import functions_for, states_of
+from layerwise.engines.gpu.layout import counts, lies_like
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format, Storage
 from layerwise.storage.groups import EIGHT, GROUP
@@ -60,23 +60,11 @@ def arrays_of(job: Job) -> Iterator[Stored]:
 
 def formats_of(job: Job) -> int:
     """Return the forms of a job's operands for the kernels: 0 if all are plain."""
-    found = at.PADS.value if _pads(job) else 0
+    found = at.PADS.value if pads(job) else 0
     for one in arrays_of(job):
         walked = at.WALKS.value if one.form & at.RANDOM.value and walks(job) else 0
         found |= (one.form | walked) << one.number * at.BITS
     return int(found)
-
-
-def kind_of(job: Job, arrays: Sequence[Tensor]) -> Kind:
-    """Return what a job's kernels are compiled for; `arrays` are its operands."""
-    together, factored = aligned(job, [*arrays, *remainders(job)]) and not _pads(job), is_factored(job)
-    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
-    dtypes = tuple(a.dtype for a in arrays)
-    return Kind(dtypes, together, program_for(job), functions_for(job), formats_of(job), factored, clamps)
-
-
-def is_factored(job: Job) -> bool:
-    return bool(getattr(job.h, "factored", False))
 
 
 def draws(job: Job) -> bool:
@@ -124,7 +112,7 @@ def _ungrouped(job: Job) -> str:
     """Return the reason why the groups of a job are not whole at the start of programs, or an empty string."""
     (_, length), (layers, size) = rows_of(job), counts(job)
     inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
-    if not inside or (length > LONGEST and _pads(job)):
+    if not inside or (length > LONGEST and pads(job)):
         return f"blocks along dimensions {job.block_dims} of {tuple(job.p.shape)} would cut groups of {GROUP} elements"
     return ""
 
@@ -138,7 +126,7 @@ def rows_of(job: Job) -> tuple[int, int]:
     return prod(shape[:dims]), prod(shape[dims:])
 
 
-def _pads(job: Job) -> bool:
+def pads(job: Job) -> bool:
     """Return True if rows end within groups, so that elements of groups do not follow one another in memory."""
     if not is_grouped(job):
         return False
@@ -149,7 +137,7 @@ def _pads(job: Job) -> bool:
 def walked(job: Job) -> tuple[int, int]:
     """Return the number of a job's layers, and of the elements that kernels walk in each, counting padding."""
     layers, size = counts(job)
-    if _pads(job):
+    if pads(job):
         _, length = rows_of(job)
         size = size // max(1, length) * groups_of(length) * GROUP
     return layers, size
