@@ -24,7 +24,6 @@ PLAIN = {int, float, type(None)}
 RATES = ("lr", "weight_decay")
 REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
-STATISTICS = 4  # requests in the first round where a second moment is factored, before those of the program
 
 
 def names_of(k: Any) -> list[str]:

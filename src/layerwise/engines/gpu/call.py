@@ -51,14 +51,15 @@ class Tables:
         shared: bool,
     ) -> None:
         """Make the tables; in `shared` ones others complete the sums."""
+        self.held: list[Tensor] = []  # all that launches read and write, except what is the jobs'
         self.device = device = step_params.device
         self.jobs, self.kinds, self.sizes, self.shared = jobs, kinds, sizes, shared
         self.layers = layers = Layers(jobs, kinds, sizes)
         self.step_params, self.width = step_params.table, step_params.width
         self.memory = memory or Memory(layers.n, device)
         self.answers = self.memory.answers
-        self.storage = table_of(jobs, device) if any(map(formats_of, jobs)) else None
-        self.pointers = torch.from_numpy(_pointers(jobs, self.storage)).to(device)
+        storage = self.put(table_of(jobs)) if any(map(formats_of, jobs)) else None
+        self.pointers = self.put(_pointers(jobs, storage))
         real: Any = {"dtype": torch.float64, "device": device}
         # The partial sums of a round of each chunk; all totals of each layer, and statistics; what gradients are
         # divided by.
@@ -66,30 +67,36 @@ class Tables:
         self.partials = torch.zeros((most, layers.chunks), **real)
         self.clips = torch.ones(layers.n, **real)
         factored = Factored(jobs, layers, sizes, max([1, *(len(kind.program.totals) for kind in kinds)]) * layers.n)
-        self.sums = torch.zeros(factored.n_sums, **real)
-        room = self.memory.room(factored.bytes // 8)
+        self.sums = torch.zeros(factored.sums, **real)
+        room = self.memory.room(factored.room)
         factored.note_layers(room.data_ptr())
         self.statistics = factored.statistics
-        self.launches = factored.launches(room.data_ptr(), self.sums.data_ptr(), shared, device)
-        self.layer_table = torch.from_numpy(layers.rows).to(device)
-        self.groups = list(layers.groups(sizes, device))
+        self.launches = factored.launches(room.data_ptr(), self.sums.data_ptr(), shared, self.put)
+        self.layer_table = self.put(layers.rows)
+        self.groups = list(layers.groups(sizes, self.put))
+        self.held += [self.step_params, self.answers, self.partials, self.clips, self.sums, room]
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "model_bound"))
         self.bounded = self.own is not None or self.model is not None
         self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
         self.kernels = Kernels()
 
+    def put(self, array: np.ndarray) -> Tensor:
+        """Return an array on the device."""
+        self.held.append(torch.from_numpy(array).to(self.device))
+        return self.held[-1]
+
     def _bounds(self, name: str) -> Tensor | None:
         """Return this bound for each layer, or None if no job has one."""
         each = np.array([getattr(job.h, name, None) or inf for job in self.jobs])
-        return None if np.isinf(each).all() else torch.from_numpy(each[self.layers.job_of]).to(self.device)
+        return None if np.isinf(each).all() else self.put(each[self.layers.job_of])
 
 
 def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
     rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
     for j, (row, job) in enumerate(zip(rows, jobs, strict=True)):
-        states = [job.p if x is None else x for x in states_of(job)]
+        states = [x.data_ptr() for x in states_of(job)]
         row[at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
-        row[at.P], row[at.S0.value : at.S0.value + len(states)] = job.p.data_ptr(), [x.data_ptr() for x in states]
+        row[at.P], row[at.S0.value : at.S0.value + len(states)] = job.p.data_ptr(), states
     return rows
 
 

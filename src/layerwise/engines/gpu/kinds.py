@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +9,11 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.kernels import formats, planes
+from layerwise.engines.gpu.kernels import planes
 from layerwise.engines.gpu.layout import OF_TORCH, STORED, Sizes, Tile, aligned
-from layerwise.engines.gpu.planes import is_factored, plane_of, tile_of
-from layerwise.engines.gpu.program import Functions, functions_for
-from layerwise.engines.gpu.stored import formats_of, pads, remainders
+from layerwise.engines.gpu.planes import is_factored, is_tiled, plane_of, tile_of
+from layerwise.engines.gpu.program import Functions, functions_for, states_of
+from layerwise.engines.gpu.stored import formats_of, is_grouped, remainders
 from layerwise.engines.programs import program_for, rounds_of
 from layerwise.engines.structures import Program
 
@@ -30,7 +29,9 @@ class Kind:
     program: Program
     functions: Functions
     formats: int  # of what is stored
-    tile: Tile | None  # of a factored second moment
+    tile: Tile | None  # for those that are walked in tiles
+    grouped: bool  # some state is in groups
+    factored: bool  # the second moment is
     clamps: bool  # that moment
 
     @property
@@ -39,14 +40,14 @@ class Kind:
 
     @property
     def rounds(self) -> tuple[tuple[str, ...], ...]:
-        return rounds_of(self.program, self.tile is not None)
+        return rounds_of(self.program, self.factored)
 
     def first(self, number: int) -> int:
         """Return the first total of a round."""
         return len(sum(self.rounds[:number], ()))
 
     def terms(self, number: int) -> Any:
-        return self.functions.terms[number] if self.tile is None else planes.updates
+        return planes.updates if self.factored else self.functions.terms[number]
 
     def constants(self, sizes: Sizes) -> dict[str, Any]:
         """Return the same by the names that kernels have for it, and the sizes of their pieces."""
@@ -60,27 +61,31 @@ class Kind:
             "FORMATS": self.formats,
             "VALUES": self.functions.values,
             "ALIGNED": self.vector > 1,
-            "FACTORED": self.tile is not None,
+            "FACTORED": self.factored,
+            "TILED": self.tile is not None,
         }
         if self.tile is None:
-            found |= {"CHUNK": sizes.chunk, "BLOCK": sizes.block, "SHAPE": (sizes.block,)}
-            return found | {"FULL": not self.formats & formats.PADS.value}
+            return found | {"CHUNK": sizes.chunk, "BLOCK": sizes.block, "SHAPE": (sizes.block,), "FULL": True}
         _, rows, _ = self.tile
         found |= {"CHUNK": rows * sizes.tiles, "BLOCK": rows, "SHAPE": self.tile, "FULL": False}
-        return found | {"VECTOR": self.vector, "CLAMPS": self.clamps, "num_warps": WARPS}
+        found |= {"VECTOR": self.vector, "GROUPED": self.grouped, "CLAMPS": self.clamps}
+        return found | {"num_warps": WARPS}
 
 
-def kind_of(job: Job, arrays: Sequence[Tensor], sizes: Sizes) -> Kind:
-    """Return what a job's kernels are compiled for; `arrays` are its operands."""
-    moved, factored = [*arrays, *remainders(job)], is_factored(job)
+def kind_of(job: Job, g: Tensor, sizes: Sizes) -> Kind:
+    """Return what a job's kernels are compiled for, with a gradient like g."""
+    arrays, factored = [job.p, g, *states_of(job)], is_factored(job)
+    moved = [*arrays, *remainders(job)]
     vector = 16 // min(a.element_size() for a in moved)
-    even = plane_of(job).columns % vector == 0 if factored else not pads(job)
+    even = not is_tiled(job) or plane_of(job).columns % vector == 0
     return Kind(
         tuple(a.dtype for a in arrays),
         vector if even and aligned(job, moved) else 1,
         program_for(job),
         functions_for(job),
         formats_of(job),
-        tile_of(job, sizes) if factored else None,
+        tile_of(job, sizes) if is_tiled(job) else None,
+        is_grouped(job),
+        factored,
         factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0,
     )

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kinds import Kind
-from layerwise.engines.gpu.layout import CODES, Sizes, entries
-from layerwise.engines.gpu.planes import chunks_along, is_factored
+from layerwise.engines.gpu.layout import CODES, Sizes, counts, entries
+from layerwise.engines.gpu.planes import chunks_along, is_tiled, plane_of
 from layerwise.engines.gpu.program import layer_states_of
-from layerwise.engines.gpu.stored import walked
+
+Put = Callable[[np.ndarray], Tensor]  # to the device
 
 
 class Group(NamedTuple):
@@ -31,7 +31,7 @@ class Layers:
     """The layers of all jobs, cut into chunks."""
 
     def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], sizes: Sizes) -> None:
-        numbers, lengths = np.array(list(map(walked, jobs)), np.int64).T
+        numbers, lengths = np.array(list(map(counts, jobs)), np.int64).T
         self.kinds = kinds
         self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
         self.rows = rows = np.zeros((self.n, at.LAYER.value), np.int64)
@@ -40,7 +40,9 @@ class Layers:
         rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * lengths[of]
         rows[:, at.ENTRIES] = np.array([entries(job) for job in jobs])[of]
         for j, job in enumerate(jobs):
-            _note_layer_states(rows[self.of(j)], job)
+            _note_layer_states(own := rows[self.of(j)], job)
+            if is_tiled(job):
+                own[:, at.MATRICES.value : at.COLUMNS.value + 1] = plane_of(job)
         cuts = [_chunks_of(*each, sizes) for each in zip(jobs, lengths, strict=True)]
         rows[:, at.CHUNKS] = chunks = np.array(cuts, np.int64)[of]
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
@@ -60,17 +62,17 @@ class Layers:
         """Return the numbers of all layers of these jobs."""
         return np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
 
-    def groups(self, sizes: Sizes, device: torch.device) -> Iterator[Group]:
+    def groups(self, sizes: Sizes, put: Put) -> Iterator[Group]:
         for kind in dict.fromkeys(self.kinds):
             layers = self.of_jobs([j for j, other in enumerate(self.kinds) if other == kind])
-            pairs = numbered(layers, self.rows[layers, at.CHUNKS.value], device)
+            pairs = numbered(layers, self.rows[layers, at.CHUNKS.value], put)
             if len(pairs):
                 yield Group(kind, pairs, kind.constants(sizes))
 
 
 def _chunks_of(job: Job, length: int, sizes: Sizes) -> int:
     """Return the number of chunks of each layer of a job."""
-    return prod(chunks_along(job, sizes)) if is_factored(job) else max(1, -(-length // sizes.chunk))
+    return prod(chunks_along(job, sizes)) if is_tiled(job) else max(1, -(-length // sizes.chunk))
 
 
 def _note_layer_states(rows: np.ndarray, job: Job) -> None:
@@ -84,7 +86,7 @@ def _note_layer_states(rows: np.ndarray, job: Job) -> None:
         rows[:, at.OLD0_AS.value + 2 * i] = CODES[state.dtype]
 
 
-def numbered(rows: np.ndarray, parts: np.ndarray, device: torch.device) -> Tensor:
+def numbered(rows: np.ndarray, parts: np.ndarray, put: Put) -> Tensor:
     """Return a table of programs: each row's number with the number of each of its parts."""
     numbers = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-    return torch.from_numpy(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32)).to(device)
+    return put(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32))

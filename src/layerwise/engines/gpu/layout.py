@@ -22,11 +22,6 @@ CODES = {dtype: i for i, dtype in enumerate(OF_TORCH)}  # in tables, in the orde
 STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 
 
-def operands(job: Job, g: Tensor, states: Sequence[Tensor | None]) -> list[Tensor]:
-    """Return p, g and the states of the tensor's shape; p stands in for those that are missing."""
-    return [job.p, g, *(job.p if state is None else state for state in states)]
-
-
 def full_shape(job: Job) -> tuple[int, ...]:
     """Return the shape of the unsharded tensor."""
     return tuple(job.p.shape) if job.shape is None else job.shape
@@ -35,13 +30,13 @@ def full_shape(job: Job) -> tuple[int, ...]:
 # ---- what lies in memory as kernels walk through it
 
 
-def misplaced(job: Job, states: Sequence[Tensor | None]) -> str:
+def misplaced(job: Job, states: Sequence[Tensor]) -> str:
     """Return the reason why the layers of a job are not stretches of memory, or an empty string."""
     p = job.p
     if not is_dense(p):
         return f"strides of {p.stride()} for {tuple(p.shape)} do not fill one stretch of memory"
     for state in states:
-        if state is not None and not lies_like(state, p):
+        if not lies_like(state, p):
             return f"a state has strides {state.stride()}, and the parameter {p.stride()}"
     if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
         return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not stretches of memory"
@@ -94,10 +89,10 @@ class Sizes:
     chunk: int = 8192  # elements that one program takes
     block: int = 1024  # elements that it holds at a time
     lanes: int = 256  # sums that are added at a time
-    wide: Tile = (1, 32, 128)  # what it holds at a time of matrices,
+    wide: Tile = (1, 16, 128)  # what it holds at a time of matrices,
     narrow: Tile = (64, 4, 4)  # of small ones,
-    single: Tile = (4096, 1, 1)  # and of those of one number
-    tiles: int = 8  # such tiles that it takes, one below the other
+    single: Tile = (2048, 1, 1)  # and of those of one number
+    tiles: int = 16  # such tiles that it takes, one below the other
     entries: int = 1024  # row or column statistics that one program takes
     strips: int = 32  # strips' sums that are added at a time
 

@@ -13,14 +13,13 @@ from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.factored import Programs
 from layerwise.engines.gpu.kernels import parts, passes, statistics
-from layerwise.engines.gpu.kernels.formats import BITS
 from layerwise.engines.gpu.kinds import Kind
 from layerwise.engines.gpu.layers import Group
 from layerwise.engines.programs import MEASURED, requests_of, tensor_request
 from layerwise.rules.asks import ModelSum
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
-OF_WEIGHTS = (1 << BITS) - 1  # bits of their form
+OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
 class Spans(NamedTuple):
@@ -38,15 +37,15 @@ class Passes:
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.rounds = max(len(kind.rounds) for kind in tables.kinds)
         self.spans = list(self._spans())
-        self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
+        self._asked = [self._asks(stage) for stage in range(MEASURED + self.rounds)] if tables.shared else []
 
     def _spans(self) -> Iterator[Spans]:
         layers, kinds = self.tables.layers, self.tables.kinds
         found: dict[Any, list[int]] = {}
         for j, kind in enumerate(kinds):
-            found.setdefault((kind.program, kind.tile is None), []).append(j)
+            found.setdefault((kind.program, kind.factored), []).append(j)
         for own in found.values():
-            numbers = torch.from_numpy(layers.of_jobs(own)).to(self.tables.device)
+            numbers = self.tables.put(layers.of_jobs(own))
             if len(numbers):
                 yield Spans(kinds[own[0]], numbers)
 
@@ -79,7 +78,7 @@ class Passes:
         squares, divisors = sums.clone(), torch.ones_like(clips)
         if tables.own is not None:
             if call.others is not None:
-                self._complete(0, call.others)
+                self._complete(OF_TENSORS, call.others)
             divisors = _divisors(sums, tables.own)
         if tables.model is not None:
             divisors = divisors * _divisors(self._of_model(call, squares / divisors.square()), tables.model)
@@ -89,10 +88,9 @@ class Passes:
         """Return the sum over the model, given the sums of the layers."""
         if call.others is None:
             return squares.sum()
-        jobs, request = self.tables.jobs, ModelSum(None)
-        lengths = torch.from_numpy(np.diff(self.tables.layers.firsts)).to(squares.device)
-        sums = torch.segment_reduce(squares, "sum", lengths=lengths, unsafe=True, initial=0)
-        total: Tensor = call.others.add_up([tensor_request(j, job, request, 1) for j, job in enumerate(jobs)], sums)[0]
+        requests, numbers = self._asked[OF_MODEL]
+        sums = torch.segment_reduce(squares, "sum", lengths=numbers, unsafe=True, initial=0)
+        total: Tensor = call.others.add_up(requests, sums)[0]
         return total
 
     # ---- rounds
@@ -102,10 +100,9 @@ class Passes:
         if number == 1:
             self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
         for group in tables.groups:
-            if number == 0 and group.kind.tile is not None:
-                scales, formats = bool(group.kind.rounds[0]), group.kind.formats & OF_WEIGHTS
-                constants = {**group.constants, "FORMATS": formats}
-                self._each(call, statistics.strips, group._replace(constants=constants), tables.partials, SCALES=scales)
+            if number == 0 and group.kind.factored:
+                scales = bool(group.kind.rounds[0])
+                self._each(call, statistics.strips, group, tables.partials, SCALES=scales)
             elif number < len(group.kind.rounds):
                 self._measure_round(call, group, number)
         if number == 0:
@@ -137,30 +134,34 @@ class Passes:
         for spans in self.spans:
             kind = spans.kind
             if number < len(kind.rounds):
-                last = kind.tile is None or number > 0  # statistics have no answers
+                last = number > 0 or not kind.factored  # statistics have no answers
                 sums, first = len(kind.rounds[number]), kind.first(number)
                 if (adds and sums) or (asks and last):
                     self._launch_answer(call, spans, first, first + sums, number, adds, asks and last)
 
     def _complete(self, stage: int, others: Others) -> None:
         """Let other ranks add to the sums of a stage."""
-        if stage not in self._asked:
-            self._asked[stage] = self._asks(stage)
         requests, places = self._asked[stage]
         self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
     def _asks(self, stage: int) -> tuple[list[TensorRequest], Tensor]:
-        """Return the requests of a stage, and the places of their sums; all ranks see the same."""
+        """Return the requests of a stage, and the places of their sums; all ranks see the same.
+
+        The sum over the model is one number of each job, and has the numbers of its layers in place of places.
+        """
         tables, requests, places = self.tables, [], [np.zeros(0, np.int64)]
+        if stage == OF_MODEL:
+            requests = [tensor_request(j, job, ModelSum(None), 1) for j, job in enumerate(tables.jobs)]
+            return requests, tables.put(np.diff(tables.layers.firsts))
         for j, job in enumerate(tables.jobs):
             stages, layers = requests_of(job), tables.layers.of(j)
-            found = [*tables.statistics(j)] if stage == MEASURED and tables.kinds[j].tile is not None else []
+            found = [*tables.statistics(j)] if stage == MEASURED and tables.kinds[j].factored else []
             of_program = tables.kinds[j].first(stage - MEASURED) if stage >= MEASURED else 0
             for i, request in enumerate(stages[stage] if stage < len(stages) else ()):
                 total = (of_program + i - len(found)) * tables.layers.n
                 places.append(found[i] if i < len(found) else total + np.arange(layers.start, layers.stop))
                 requests.append(tensor_request(j, job, request, len(places[-1])))
-        return requests, torch.from_numpy(np.concatenate(places)).to(tables.device)
+        return requests, tables.put(np.concatenate(places))
 
     # ---- the end
 
@@ -172,7 +173,7 @@ class Passes:
             self._each(
                 call, passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
                 TERMS=kind.terms(-1) if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
-                WRITES=writes if kind.tile is None else writes & ~1,  # V is first
+                WRITES=writes & ~1 if kind.factored else writes,  # V is first
             )  # fmt: skip
         if call.others is not None:
             self._renew(call, STORE=True, MAKE_FACTORS=False)

@@ -1,4 +1,4 @@
-"""Layers with a factored V as stacks of matrices in one stretch of memory, and their tiles."""
+"""Layers in tiles: those with a factored V as stacks of matrices, and those whose rows end within groups."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.layout import Sizes, Tile, but, in_order
-from layerwise.engines.gpu.stored import is_grouped
+from layerwise.engines.gpu.layout import Sizes, Tile, but, counts, in_order
+from layerwise.engines.gpu.stored import is_grouped, pads, rows_of
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -26,7 +26,14 @@ def is_factored(job: Job) -> bool:
     return bool(getattr(job.h, "factored", False))
 
 
+def is_tiled(job: Job) -> bool:
+    return is_factored(job) or pads(job)
+
+
 def plane_of(job: Job) -> Plane:
+    if not is_factored(job):
+        _, length = rows_of(job)
+        return Plane(1, counts(job)[1] // max(1, length), length)
     rows, cols = job.h.factored
     rest = but(job, job.block_dims, rows, cols)
     return Plane(*(prod(job.p.shape[d] for d in group) for group in (rest, rows, cols)))
@@ -40,7 +47,7 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
-    if is_grouped(job) and plane.columns % GROUP:
+    if is_grouped(job) and plane.columns % GROUP and plane.columns != rows_of(job)[1]:
         return f"rows of {shape} end within groups of {GROUP} elements, of which tiles are made"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane) > MOST else ""
 
@@ -48,10 +55,12 @@ def not_planes(job: Job) -> str:
 def tile_of(job: Job, sizes: Sizes) -> Tile:
     """Return the tile with the least overhang past the ends of a job's matrices."""
     plane = plane_of(job)
+    if is_grouped(job):
+        return sizes.wide  # of whole groups
     if plane.rows == plane.columns == 1:
         return sizes.single
-    tiles = (sizes.wide,) if is_grouped(job) else (sizes.wide, sizes.narrow)
-    return min(tiles, key=lambda tile: prod(-(-n // side) * side for n, side in zip(plane, tile, strict=True)))
+    overhang = lambda tile: prod(-(-n // side) * side for n, side in zip(plane, tile, strict=True))  # noqa: E731
+    return min(sizes.wide, sizes.narrow, key=overhang)
 
 
 def chunks_along(job: Job, sizes: Sizes) -> Iterator[int]:

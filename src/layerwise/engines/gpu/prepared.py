@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -18,15 +18,12 @@ from layerwise.engines import LAYOUTS, Counter, Engine, Job, Stats
 from layerwise.engines.gpu.byrule import ByRule
 from layerwise.engines.gpu.call import Call, Memory, Tables
 from layerwise.engines.gpu.kinds import kind_of
-from layerwise.engines.gpu.layout import Sizes, in_place_of, lies_like, operands
+from layerwise.engines.gpu.layout import Sizes, in_place_of, lies_like
 from layerwise.engines.gpu.passes import Passes
-from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
-from layerwise.engines.gpu.stats import Measured, Named
+from layerwise.engines.gpu.stats import Measured
 from layerwise.engines.gpu.step_params import StepParams, capturing
-from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.engines.places import Watched
-from layerwise.engines.programs import program_for
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
@@ -49,7 +46,7 @@ class LaidOut:
         """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self._streams:
             self._streams.add(stream)
-            for x in held_by(self.tables, self.passes):
+            for x in self.tables.held:
                 x.record_stream(stream)
 
 
@@ -67,7 +64,6 @@ class PreparedOnGpu:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof
         self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
         self._device = self._params[0].device
-        self._states = [states_of(job) for job in self._jobs]
         self._step_params = StepParams(self._jobs, self._device)
         self._memory: Memory | None = None
         self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
@@ -156,8 +152,7 @@ class PreparedOnGpu:
         jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
-        arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        kinds = [kind_of(job, own, self._sizes) for own, job in zip(arrays, jobs, strict=True)]
+        kinds = [kind_of(job, g, self._sizes) for job, g in zip(jobs, grads, strict=True)]
         tables = Tables(jobs, kinds, self._step_params, self._sizes, self._memory, shared)
         self._memory = tables.memory
         self._nowhere = [j for j in range(len(jobs)) if not tables.layers.count(j)]
@@ -175,8 +170,14 @@ class PreparedOnGpu:
             return self._by_rule.stats()
         if self._laid is None:
             return []
-        measured, layers = Measured(self._laid.tables.answers), self._laid.tables.layers
-        return [Named(measured, layers.of(j), program_for(job).stats) for j, job in enumerate(self._jobs)]
+        tables = self._laid.tables
+        on_host = cache(lambda: tables.answers.cpu().numpy())  # copied when the first is read
+        return [Measured(on_host, tables.layers.of(j), kind.program.stats) for j, kind in enumerate(tables.kinds)]
+
+
+def stream_of(device: torch.device) -> Any:
+    """Return the stream for the device's launches; None on devices without streams."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _places(grads: Sequence[Tensor]) -> Any:

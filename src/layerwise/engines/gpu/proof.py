@@ -19,8 +19,6 @@ from layerwise.engines import Counter, Engine, Job, Prepared
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.installed import PROOF_VARIABLE, proof_wanted
 from layerwise.engines.gpu.kinds import kind_of
-from layerwise.engines.gpu.layout import operands
-from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.small import filled, pace, small
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -30,11 +28,7 @@ STEPS = 2
 # Two roundings of stored numbers, and the difference that two ways to the same sum may make.
 STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
-# Of numbers rounded at random so many may be others. Of what a remainder may be, remainders may be so much apart on
-# average: by other bits it is a fourth.
-FEW = 0.02
-
-Given = tuple[Job, Tensor]  # and its gradient
+FEW = 0.02  # of numbers rounded at random may be others, or on average of what a remainder may be: by other bits, 0.25
 
 
 class Proof:
@@ -44,8 +38,8 @@ class Proof:
         self._rule, self._lock = rule, RLock()
         self.known: dict[Hashable, str] = {}  # what is wrong, by device and what kernels are compiled for
 
-    def passed(self, given: Sequence[Given], call: Call, prepare: Callable[..., Prepared], insists: bool) -> bool:
-        """Return True if kernels, which `prepare` small jobs, may step these; raise an error if no other engine may."""
+    def passed(self, given: Sequence[Any], call: Call, prepare: Callable[..., Prepared], insists: bool) -> bool:
+        """Return True if kernels, which `prepare` small jobs, may step these; if not, raise if no other engine may."""
         if not proof_wanted():
             return True
         with self._lock, torch.no_grad():
@@ -57,7 +51,7 @@ class Proof:
                     break
             else:
                 return True
-        device, rule, kind, *_ = like
+        device, rule, kind, _ = like
         dtypes = [str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(kind.dtypes)]
         named = f"{rule.__name__} ({', '.join(dtypes + ['in storage formats'] * bool(kind.formats))})"
         failure = f"the GPU engine's kernels for {named} fail their proof on {device}: {self.known[like]}."
@@ -69,18 +63,17 @@ class Proof:
         return False
 
 
-def _alike(given: Sequence[Given], call: Call) -> dict[tuple[Any, ...], list[Given]]:
+def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]:
     """Return the smallest and the largest job with the same kernels; every rank counts those it has no part of."""
-    found: dict[tuple[Any, ...], list[Given]] = {}
+    found: dict[tuple[Any, ...], list[Any]] = {}
     for job, g in sorted(given, key=lambda each: each[0].p.numel()):
         if job.p.numel() or call.others is not None:
-            kind = kind_of(job, operands(job, g, states_of(job)), call.tables.sizes)
-            like = job.p.device, type(job.h), kind, call.variant, call.tables.sizes
+            like = job.p.device, type(job.h), kind_of(job, g, call.tables.sizes), call.variant
             found[like] = [*found.get(like, [])[:1], (job, g)]
     return found
 
 
-def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
+def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any], call: Call) -> str:
     """Return what is wrong with the kernels of these jobs, or an empty string."""
     try:
         return compared(rule, prepare, some, call)
@@ -91,20 +84,19 @@ def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given]
         return f"they do not compile or run ({type(problem).__name__}: {first})"
 
 
-def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Given], call: Call) -> str:
+def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any], call: Call) -> str:
     """Return the difference between kernels and the rule on small jobs like these, or an empty string.
 
     Each step begins with the kernels' results; the last one is skipped if steps may be.
     """
-    ours, grads = map(list, zip(*(small(*each, call.tables.bounded) for each in some), strict=True))
+    ours, grads = map(list, zip(*(small(job, g, call.tables.bounded) for job, g in some), strict=True))
     theirs = [job.mapped(torch.clone) for job in ours]
     kernels, by_rule = prepare(ours), rule.prepare(theirs)
     counts = [torch.zeros((), dtype=torch.int64, device=g.device) for g in grads]
     paces = [pace(rule, job, filled(g, 1)) for job, g in zip(ours, grads, strict=True)]
     for t in range(1, STEPS + 1 + call.skips):
         taken, old = t <= STEPS, [x.clone() for _, x, _ in _arrays_of(ours)]
-        scale = 2.0 if call.ready else 1.0
-        grads = [filled(g, t) for g in grads]
+        grads, scale = [filled(g, t) for g in grads], 2.0 if call.ready else 1.0
         nows = [Now(t, lr, 0.1, scale, beta2=job.h.beta2_of(t)) for job, lr in zip(ours, paces, strict=True)]
         counted = [now._replace(t=Counter(n)) for now, n in zip(nows, counts, strict=True)]
         skip = torch.full((), not taken, device=grads[0].device) if call.skips else None
@@ -128,9 +120,6 @@ class Alone(Others):
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Tensor) -> Tensor:
         return sums
-
-
-# ---- what is stored, and its differences
 
 
 def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None]]:

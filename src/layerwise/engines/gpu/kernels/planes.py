@@ -1,13 +1,13 @@
-"""Adafactor where V is factored (rules/adafactor.py), cut where the rule yields.
+"""Layers in tiles, and Adafactor where V is factored (rules/adafactor.py), cut where the rule yields:
 
     strips:  Σ(g²) by rows and by columns, Σp²             → fold, total (all of these: statistics.py)
     renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
     measure: Σu²,  u = g·row·column                        → the program's answers
     apply:   the program's, with u in the place of V and of the term that it has for it
 
-A layer is a stack of matrices in one stretch of memory. Its blocks are tiles of so many matrices, rows and columns, and
-a chunk is a tile and those below it. Its sums along rows are one of several strips of those sums, which are added up
-afterwards, always in the same order.
+A layer is a stack of matrices in one stretch of memory, or a matrix whose rows end within groups of 8 bits. Its blocks
+are tiles of so many matrices, rows and columns, and a chunk is a tile and those below it. Its sums along rows are one
+of several strips of those sums, which are added up afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -40,17 +40,25 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 
 
 @triton.jit
+def group_of(begin, corner):
+    """Return the first group of a chunk in its tensor. Rows have whole groups, of which the last may lack elements."""
+    columns, c0 = tl.maximum(corner[3], 1), corner[6]
+    return begin // columns * tl.cdiv(columns, formats.GROUP) + c0 // formats.GROUP
+
+
+@triton.jit
 def block_of(corner, i, C: tl.constexpr):
     """Return a tile's elements and groups, counted from the chunk's first, and the masks of the existing ones."""
     _, matrices, rows, columns, m0, r0, c0 = corner
     m, r, c = tl.arange(0, C.SHAPE[0]), i + tl.arange(0, C.SHAPE[1]), tl.arange(0, C.SHAPE[2])
-    mask = (m0 + m < matrices)[:, None, None] & (r0 + r < rows)[None, :, None] & (c0 + c < columns)[None, None, :]
-    first = (m.to(tl.int64)[:, None] * rows + r[None, :])[:, :, None] * columns
-    e = first + c[None, None, :]
+    row = (m.to(tl.int64)[:, None] * rows + r[None, :])[:, :, None]
+    in_rows = ((m0 + m < matrices)[:, None] & (r0 + r < rows)[None, :])[:, :, None]
+    e, mask = row * columns + c[None, None, :], in_rows & (c0 + c < columns)[None, None, :]
     j, there = e, mask
-    if formats.CODES << 10 & C.FORMATS:
-        j = tl.min(tl.reshape(e, (e.numel // formats.GROUP, formats.GROUP)), 1) // formats.GROUP
-        there = tl.max(tl.reshape(mask.to(tl.int32), (e.numel // formats.GROUP, formats.GROUP)), 1) > 0
+    if C.GROUPED:
+        q = tl.arange(0, C.SHAPE[2] // formats.GROUP)
+        j, there = row * tl.cdiv(columns, formats.GROUP) + q, in_rows & (c0 + q * formats.GROUP < columns)
+        j, there = tl.reshape(j, (e.numel // formats.GROUP,)), tl.reshape(there, (e.numel // formats.GROUP,))
     return e, j, mask, there
 
 
@@ -68,19 +76,19 @@ def along(corner, x, n, strip, ADDRESS: tl.constexpr, C: tl.constexpr):
 
 
 @triton.jit
-def walk_of(corner, params, C: tl.constexpr):
-    """Return what the blocks of a chunk are found by, and what u is made with in all of them."""
+def factors_of(corner, params, C: tl.constexpr):
+    """Return what u is made with in all of a chunk: the factors of columns, and the least product of two factors."""
     _, _, _, columns, _, _, c0 = corner
     at, mask = along(corner, c0 + tl.arange(0, C.SHAPE[2]), columns, 0, col.COLUMN_FACTORS, C)
     column = tl.load(at, mask, other=1.0)[:, None, :]
-    return corner, column, tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
+    return column, tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
 
 
 @triton.jit
-def update(g, walk, i, C: tl.constexpr):
+def update(g, factors, corner, i, C: tl.constexpr):
     """Return u of a tile."""
-    corner, column, least = walk
     _, _, rows, _, _, r0, _ = corner
+    column, least = factors
     at, mask = along(corner, r0 + i + tl.arange(0, C.SHAPE[1]), rows, 0, col.ROW_FACTORS, C)
     row = tl.load(at, mask, other=1.0)[:, :, None]
     return g / parts.at_least(row * column, least) if C.CLAMPS else g * row * column

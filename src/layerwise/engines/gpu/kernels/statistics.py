@@ -25,7 +25,7 @@ def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, 
     layer, job, begin, n, place, corner = planes.chunk_of(layers, chunks, c, C)
     _, _, rows, columns, _, r0, c0 = corner
     params = step_params + job * width
-    p_at, g_at, _, walk = passes.operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
+    p_at, g_at, _, _, _ = passes.operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
     wanted = parts.wants(parts.coefficients_of(params), tl.load(clips + layer), C)
     pp, by_column, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
     for i in range(0, n, C.BLOCK):

@@ -45,8 +45,8 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 # layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's
 # elements; for each number of its state the address and the dtype
 JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, _matrices = columns(11)
-# layers whose second moment is factored: their matrices, those of all layers of the job, and addresses
-MATRICES, ALL_MATRICES, ROWS, COLUMNS, ROW_STRIPS, COLUMN_STRIPS, ROW_FACTORS, COLUMN_FACTORS, LAYER = columns(
+# layers in tiles: their sizes, and if V is factored the matrices of all layers of the job, and addresses
+MATRICES, ROWS, COLUMNS, ALL_MATRICES, ROW_STRIPS, COLUMN_STRIPS, ROW_FACTORS, COLUMN_FACTORS, LAYER = columns(
     9, _matrices
 )
 
