@@ -10,7 +10,7 @@ import torch
 from cases import case_of
 from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of, numbers, stored
-from gpu.world import GPU, SMALL, given
+from gpu.world import GPU, SMALL, given, near
 
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts as parts_of_kernels
@@ -152,6 +152,15 @@ def test_other_ranks_that_hold_no_part_change_nothing(sizes):
     mine = mapped(job, GPU.copy)
     GpuEngine(None, sizes).prepare([given(mine)]).step([job.g], [job.now], None, Alone())
     assert bits([mine]) == bits([replace(stepped(job, sizes)[0], g=mine.g)])
+
+
+def test_steps_with_other_ranks_and_without_may_take_turns():
+    ours, theirs = (mapped(there(job_of((6, 9))), GPU.copy) for _ in range(2))
+    ready = GpuEngine(None, TINY).prepare([given(ours)])
+    for others in (None, Alone(), None):
+        ready.step([ours.g], [ours.now], None, others)
+        GPU.rule.step([theirs])
+        near([ours], [theirs])
 
 
 def test_what_was_measured_is_of_each_block():

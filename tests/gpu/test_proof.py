@@ -359,7 +359,7 @@ def test_ranks_pass_or_fall_back_together_even_one_that_holds_nothing(case, righ
     if right:
         step_parts(GpuEngine(None, SMALL, Proof(RULE)), seats, [job.p.shape], [cut], GPU.array)
     else:
-        broken("planes.apply" if case.name == "Adafactor" else "passes.apply")
+        broken("passes.apply")
         with pytest.warns(RuntimeWarning, match="fail their proof"):
             step_parts(GpuEngine(RULE, SMALL, Proof(RULE)), seats, [job.p.shape], [cut], GPU.array)
     check(alone, [part for seat in seats for part in seat], 8 * EPS["float32"])

@@ -137,8 +137,9 @@ def apply_at(at, wanted, k, i, n, FULL: tl.constexpr, C: tl.constexpr):
     if C.MEASURED:
         x = C.TERMS(k, p, g, s)
     new = C.APPLY(k, p, g, s, x)
-    formats.keep(at[0], new[0], block, 0, FULL, True, C)
+    # In this order no variant puts registers aside.
     keep_states(at[2], block, new, 1, FULL, True, C)
+    formats.keep(at[0], new[0], block, 0, FULL, True, C)
 
 
 @triton.jit(do_not_specialize=VARYING)
