@@ -90,6 +90,7 @@ class Sizes:
     block: int = 1024  # elements that it holds at a time
     lanes: int = 256  # sums that are added at a time
     wide: Tile = (1, 16, 128)  # what it holds at a time of matrices,
+    grouped: Tile = (1, 16, 128)  # of those with groups of 8 bits, which are whole,
     narrow: Tile = (64, 4, 4)  # of small ones,
     single: Tile = (2048, 1, 1)  # and of those of one number
     tiles: int = 16  # such tiles that it takes, one below the other

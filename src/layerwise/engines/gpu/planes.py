@@ -56,7 +56,7 @@ def tile_of(job: Job, sizes: Sizes) -> Tile:
     """Return the tile with the least overhang past the ends of a job's matrices."""
     plane = plane_of(job)
     if is_grouped(job):
-        return sizes.wide  # of whole groups
+        return sizes.grouped
     if plane.rows == plane.columns == 1:
         return sizes.single
     overhang = lambda tile: prod(-(-n // side) * side for n, side in zip(plane, tile, strict=True))  # noqa: E731
