@@ -12,7 +12,6 @@ from threading import RLock
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Counter, Engine, Job, Prepared
@@ -118,11 +117,11 @@ class Alone(Others):
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         pass
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: Tensor) -> Tensor:
+    def add_up(self, requests: Sequence[TensorRequest], sums: torch.Tensor) -> torch.Tensor:
         return sums
 
 
-def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None]]:
+def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, torch.Tensor, Format | None]]:
     for job in jobs:
         formats = (None,) * (1 + len(job.state)) if job.storage is None else job.storage.formats
         for name, x, one in zip(("the weights", *job.state._fields), (job.p, *job.state), formats, strict=True):
@@ -132,7 +131,7 @@ def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None
                 yield f"what is beside {name}", one.beside, None
 
 
-def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor) -> str:
+def _difference(name: str, one: Format | None, x: torch.Tensor, y: torch.Tensor, old: torch.Tensor) -> str:
     """Return the difference of what kernels stored from the rule's in words, or an empty string."""
     a, b = x.double(), y.double()
     apart, most = (a - b).abs(), b.abs().max() if b.numel() else 0
