@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from gpu.world import DEVICE, SMALL
+from gpu.world import DEVICE, ENGINE
 
 from layerwise import engines
-from layerwise.engines.gpu.engine import GpuEngine, declined
+from layerwise.engines.gpu.engine import declined
 from layerwise.engines.rule import RuleEngine
 from layerwise.rules.asks import Now
 from layerwise.storage import WEIGHTS, Format, Storage, groups
@@ -23,8 +22,6 @@ from layerwise.storage.stored import Stored
 from layerwise.torch.step._namespace import BITS, Tensors
 
 RULE = RuleEngine(Tensors(), None, None)
-SIZES = replace(SMALL, wide=(1, 2, 64))  # tiles of whole groups
-ENGINE = GpuEngine(None, SIZES)
 MOMENTUM = {"Adafactor": {"beta1": 0.9}, "Lars": {"momentum": 0.9}}
 REMAINDERS = {"split": torch.int16, "split24": torch.int8, "split24 drawn": torch.int8}
 

@@ -30,26 +30,26 @@ def compiled(target, extent):
     named = {"Lamb", "Lars", "Adafactor"} if extent == "formats" else {case.name for case in KERNELED}
     programs = " ".join(str(one["flags"].get("APPLY")) for one in kernels)
     assert all(f"printed.{name.lower()}:" in programs for name in named)
-    phases = {f"{module}.{phase}" for module in ("passes", "planes") for phase in ("measure", "apply")}
-    assert phases <= {one["kernel"] for one in kernels}
+    phases = {(phase, tiles) for phase in ("passes.measure", "passes.apply") for tiles in ("True", "False")}
+    assert phases <= {(one["kernel"], one["flags"].get("FACTORED")) for one in kernels}
     return kernels, launches
 
 
 def check_for_nvidia(kernels):
     for one in kernels:
         # Where tiles, or sums in float64, take many registers, the assembler puts a few numbers aside.
-        many = one["kernel"].startswith("planes.") or one["kernel"].endswith(".measure")
+        many = one["flags"].get("FACTORED") == "True" or one["kernel"] == "passes.measure"
         assert one["stack"] <= (32 if many else 0), one
         assert not one["flushed"], one  # √v of a v below 1e-38 is not 0
         assert one["local"] == 0, one
         wide = sum(n for kind, n in one["memory"].items() if ".v2.b64" in kind or ".v4.b32" in kind)
-        assert bool(wide) == (one["flags"].get("ALIGNED") == "True" or int(one["flags"].get("VECTOR", 1)) > 1), one
+        assert bool(wide) == (one["flags"].get("ALIGNED") == "True"), one
 
 
 def test_kernels_and_their_launches_for_nvidia():
     kernels, launches = compiled("sm_90", "few")
     check_for_nvidia(kernels)
-    assert {one["kernel"].partition(".")[0] for one in kernels} == {"passes", "planes", "statistics"}
+    assert {one["kernel"].partition(".")[0] for one in kernels} == {"passes", "statistics"}
     assert {one["optimizer"] for one in launches} == {case.name for case in KERNELED}
     for one in launches:
         first, again = one["steps"]

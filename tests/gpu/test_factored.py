@@ -10,12 +10,12 @@ import torch
 from cases import case_of
 from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of, numbers, stored
-from gpu.world import GPU, SMALL, given
+from gpu.world import GPU, SMALL, given, near
 
 from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.kernels import parts as parts_of_kernels
+from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes
-from layerwise.engines.gpu.planes import tiling_of
 from layerwise.engines.gpu.proof import Alone
 
 CASE = case_of("Adafactor")
@@ -154,6 +154,15 @@ def test_other_ranks_that_hold_no_part_change_nothing(sizes):
     assert bits([mine]) == bits([replace(stepped(job, sizes)[0], g=mine.g)])
 
 
+def test_steps_with_other_ranks_and_without_may_take_turns():
+    ours, theirs = (mapped(there(job_of((6, 9))), GPU.copy) for _ in range(2))
+    ready = GpuEngine(None, TINY).prepare([given(ours)])
+    for others in (None, Alone(), None):
+        ready.step([ours.g], [ours.now], None, others)
+        GPU.rule.step([theirs])
+        near([ours], [theirs])
+
+
 def test_what_was_measured_is_of_each_block():
     job = there(job_of((3, 8, 5), blocks=(0,)))
     _, stats = stepped(job)
@@ -165,26 +174,25 @@ def test_what_was_measured_is_of_each_block():
             np.testing.assert_allclose(stats[name][i], value[0], rtol=1e-6)
 
 
-def tiling(shape, dtypes=FLOATS):
+def kind(shape, dtypes=FLOATS):
     job = there(job_of(shape, {}, dtypes))
-    return tiling_of(given(job), [job.p, job.g, job.p, job.p], Sizes())
+    return kind_of(given(job), job.g, Sizes())
 
 
 def test_programs_of_small_matrices_are_few(monkeypatch):
     """A convolution has as many matrices as pairs of channels, and each program takes dozens at least."""
-    sizes, launched, kind = Sizes(), [], type(parts_of_kernels.add_up)
-    monkeypatch.setattr(kind, "run", lambda self, *a, grid, **k: launched.append(grid[0]))
+    sizes, launched, kernels = Sizes(), [], type(parts_of_kernels.root)
+    monkeypatch.setattr(kernels, "run", lambda self, *a, grid, **k: launched.append(grid[0]))
     for shape, tile in {
         (128, 64, 3, 3): sizes.narrow, (64, 3, 7, 7): sizes.narrow, (128, 64, 1, 1): sizes.single, (1, 1): sizes.single,
         (768, 3072): sizes.wide, (4096, 16): sizes.wide,
     }.items():  # fmt: skip
-        assert tiling(shape).tile == tile
+        assert kind(shape).tile == tile
         launched.clear()
         stepped(there(job_of(shape, {})), sizes)
         assert 0 < max(launched) <= 128 * 64 // 32, launched
 
 
 def test_sixteen_bytes_are_read_at_once_where_all_rows_begin_there():
-    assert [tiling((8, n)).vector for n in (16, 17, 18, 20)] == [4, 1, 1, 4]
-    assert [tiling((8, n), ("float32", "bfloat16", "float32")).vector for n in (20, 24)] == [1, 8]
-    assert [tiling((n, 3, 1, 1)).vector for n in (4, 5)] == [4, 1]
+    assert [kind((8, n)).vector for n in (16, 17, 18, 20)] == [4, 1, 1, 4]
+    assert [kind((8, n), ("float32", "bfloat16", "float32")).vector for n in (20, 24)] == [1, 8]

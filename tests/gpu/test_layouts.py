@@ -33,7 +33,7 @@ def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(case, mo
     others = copies(jobs)
     ready, theirs, laid = prepare(jobs), prepared_jobs(others), []
     lay_out = prepared.PreparedOnGpu._lay_out
-    monkeypatch.setattr(prepared.PreparedOnGpu, "_lay_out", lambda self, g: (laid.append(self), lay_out(self, g))[1])
+    monkeypatch.setattr(prepared.PreparedOnGpu, "_lay_out", lambda self, *a: (laid.append(self), lay_out(self, *a))[1])
     for t in range(4):
         step(ready, jobs, grads=[odd(job.g) if t % 2 else job.g for job in jobs])
         step(theirs, others)

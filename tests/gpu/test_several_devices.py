@@ -75,14 +75,14 @@ def test_the_rule_moves_nothing_from_one_to_the_other(case):
 @cases
 @pytest.mark.skipif(torch.cuda.is_available(), reason="devices stand for GPUs")
 def test_kernels_are_launched_where_their_tensors_are(case, monkeypatch):
-    run, launches = type(parts.add_up).run, []
+    run, launches = type(parts.root).run, []
 
     def launched(self, *args, **kwargs):
         launches.append(one_device(self.__name__, args, kwargs))
         if not any(isinstance(x, torch.Tensor) and x.is_meta for x in args):
             run(self, *args, **kwargs)
 
-    monkeypatch.setattr(type(parts.add_up), "run", launched)
+    monkeypatch.setattr(type(parts.root), "run", launched)
     monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
     stepped(GpuEngine(None, SMALL), case, 4e-6)
     assert min(launches.count({device}) for device in ("cpu", "meta")) > 1

@@ -13,7 +13,6 @@ from gpu.storing import (
     F32,
     FORMS,
     RULE,
-    SIZES,
     Form,
     arrays_of,
     bits_of,
@@ -22,7 +21,7 @@ from gpu.storing import (
     now_of,
     stored_job,
 )
-from gpu.world import DEVICE
+from gpu.world import DEVICE, SMALL
 from torch_front.front import BUSY, FRONT_OF
 
 from layerwise import engines
@@ -53,7 +52,7 @@ def test_steps_of_each_form_are_the_rules(form):
 def test_steps_of_adafactor_are_the_rules_whatever_is_factored(factored):
     shapes = [(2, 128), (3, 70), (2, 3, 3, 5)]
     made = [(shape, form) for form in (SPLIT24, DRAWN) for shape in shapes]
-    cut = made[1:3] if factored else []  # groups of 8 bits, by tiles
+    cut = made[2:3] if factored else []  # groups of 8 bits, by rows of matrices
     held(lambda: [stored_job(ADAFACTOR, *each, factored=factored) for each in made if each not in cut])
     assert all("end within groups" in declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
 
@@ -179,7 +178,7 @@ def test_formats_that_kernels_do_not_know_are_declined():
 
 
 def wrong_keys(rows):
-    rows[:, formats.KEYS.value : formats.ROW.value] ^= 1
+    rows[:, formats.KEYS.value : formats.OFFSET.value] ^= 1
 
 
 def others_scales(rows):
@@ -198,7 +197,7 @@ def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkey
     broken = lambda *args: (breaks(rows := table_of(*args)), rows)[1]  # noqa: E731
     monkeypatch.setattr("layerwise.engines.gpu.call.table_of", broken)
     with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*fail their proof.*{why}"):
-        GpuEngine(None, SIZES, Proof(RULE)).prepare([job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
+        GpuEngine(None, SMALL, Proof(RULE)).prepare([job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
 
 
 @pytest.mark.parametrize("case", [LAMB, ADAFACTOR], ids=lambda case: case.name)
@@ -206,7 +205,7 @@ def test_kernels_that_are_right_pass_their_proof(case):
     jobs = jobs_of(case, SPLIT, [(2, 128), (70,)])
     skip = torch.zeros((), dtype=torch.bool, device=DEVICE)
     proof = Proof(RULE)
-    GpuEngine(None, SIZES, proof).prepare(jobs).step(
+    GpuEngine(None, SMALL, proof).prepare(jobs).step(
         [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs], skip
     )
     assert set(proof.known.values()) == {""}

@@ -24,6 +24,7 @@ SMALL = Sizes(
     block=128,
     lanes=2,
     wide=(1, 8, 32),
+    grouped=(1, 2, 64),
     narrow=(8, 4, 4),
     single=(64, 1, 1),
     tiles=2,

@@ -201,7 +201,7 @@ def _by_broken_kernels(broken: tuple[int, ...], wanted: Any) -> Any:
     from layerwise.engines.gpu.kernels import parts
     from layerwise.engines.gpu.proof import Proof
 
-    run = type(parts.add_up).run
+    run = type(parts.root).run
 
     def nothing(self: Any, *args: Any, **kwargs: Any) -> Any:
         return None if self.__name__ == "apply" else run(self, *args, **kwargs)
@@ -210,7 +210,7 @@ def _by_broken_kernels(broken: tuple[int, ...], wanted: Any) -> Any:
 
     lying = Lying("fsdp on 2")
     opt = lying.optimizer(Lamb)
-    how = patch.object(type(parts.add_up), "run", nothing) if dist.get_rank() in broken else nullcontext()
+    how = patch.object(type(parts.root), "run", nothing) if dist.get_rank() in broken else nullcontext()
     with how, kernels(Proof(RULE)), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

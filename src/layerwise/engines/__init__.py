@@ -37,6 +37,12 @@ class Job(NamedTuple):
     cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike on all ranks
     storage: Storage | None = None  # where not all arrays are plain numbers, rounded to nearest
 
+    def mapped(self, change: Callable[[Array], Array]) -> Job:
+        """Return the job with all its arrays changed."""
+        p, *state = (x if x is None else change(x) for x in (self.p, *self.state))
+        storage = None if self.storage is None else self.storage.mapped(change)
+        return self._replace(p=p, state=type(self.state)(*state), storage=storage)
+
 
 class Counter(NamedTuple):
     """A count on the device of the steps before this one, in place of `Now.t`. The engine adds one."""

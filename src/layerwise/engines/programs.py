@@ -27,7 +27,6 @@ PLAIN = {int, float, type(None)}
 RATES = ("lr", "weight_decay")
 REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
-STATISTICS = 4  # requests in the first round where a second moment is factored, before those of the program
 
 
 def names_of(k: Any) -> list[str]:
@@ -92,13 +91,20 @@ def requests_of(job: Any) -> list[tuple[Any, ...]]:
     """
     own, model = clips(job.h)
     norms = [(Squares(None),) * own, (ModelSum(None),) * model]
-    rounds = [tuple(REQUESTS[name](None) for name in one) for one in program_for(job).rounds]
-    if factored := getattr(job.h, "factored", None):
+    factored = getattr(job.h, "factored", None)
+    rounds = [tuple(REQUESTS[name](None) for name in one) for one in rounds_of(program_for(job), bool(factored))]
+    if factored:
         rows, cols = factored
-        *others, update = rounds[0]
-        means = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols)
-        rounds = [(*means, *others), (update,)]
+        rounds[0] = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols), *rounds[0]
     return norms + rounds
+
+
+def rounds_of(program: Program, factored: bool) -> tuple[tuple[str, ...], ...]:
+    """Return the names of a program's requests in each round; the square of a factored update has one of its own."""
+    if not factored:
+        return program.rounds
+    [names] = program.rounds
+    return names[:-1], names[-1:]
 
 
 def tensor_request(i: int, job: Any, request: Any, length: int) -> TensorRequest:

@@ -10,7 +10,7 @@ A step computes with unrounded numbers: only the next step reads what rounding l
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from layerwise.storage.bits import Key
@@ -54,3 +54,8 @@ class Storage:
     def beside(self) -> list[Any]:
         """The arrays stored beside the others, in their order."""
         return [one.beside for one in self.formats if one is not None and one.beside is not None]
+
+    def mapped(self, change: Callable[[Any], Any]) -> Storage:
+        """Return the same with all arrays beside the others changed."""
+        each = ((one, None if one is None or one.beside is None else change(one.beside)) for one in self.formats)
+        return replace(self, formats=tuple(one and one._replace(beside=beside) for one, beside in each))

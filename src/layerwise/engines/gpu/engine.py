@@ -11,14 +11,14 @@ import triton
 from layerwise.engines import Engine, Given, Job, Prepared
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.layout import OF_TORCH, Sizes, misplaced
-from layerwise.engines.gpu.planes import not_planes
+from layerwise.engines.gpu.planes import is_factored, not_planes
 from layerwise.engines.gpu.prepared import PreparedOnGpu
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.stored import arrays_of, unstorable
 from layerwise.engines.programs import missing
 
-INTERPRETED = not isinstance(parts.add_up, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
+INTERPRETED = not isinstance(parts.root, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
 BY_ADDRESS = (torch.Tensor, torch.nn.Parameter)  # the types of tensors that lie where they say
 DEVICES = ("cuda", *(("cpu",) if INTERPRETED else ()))  # what is tested; ROCm calls itself cuda
 
@@ -62,4 +62,4 @@ def declined(job: Job) -> str:
             return f"there are no kernels for {x.dtype}"
     if why := misplaced(job, states_of(job)) or unstorable(job):
         return why
-    return not_planes(job) if getattr(job.h, "factored", False) else ""
+    return not_planes(job) if is_factored(job) else ""

@@ -1,4 +1,4 @@
-"""The tables of planes, and the memory for numbers that one kernel passes to another."""
+"""Layers with a factored V: the tables of their statistics, and the memory for numbers between launches."""
 
 from __future__ import annotations
 
@@ -11,232 +11,138 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.call import Tables
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.layout import CODES, OF_TORCH, Group, Kind, Layers, Sizes, full_shape, numbered
-from layerwise.engines.gpu.planes import Plane, Tiling, plane_of, share_of, tiling_of
-from layerwise.engines.gpu.stored import is_factored, kind_of
+from layerwise.engines.gpu.kinds import WARPS
+from layerwise.engines.gpu.layers import Layers, Put, numbered
+from layerwise.engines.gpu.layout import CODES, Sizes, full_shape
+from layerwise.engines.gpu.planes import chunks_along, is_factored, plane_of
 
 FOLDED = 64  # sums whose strips one program adds up
-WARPS = 8  # of kernels that hold a tile
+SMALL = 16  # row sums of a matrix, of which one program adds up several
+DOUBLE = torch.float64.itemsize
 
 
-class Stretch(NamedTuple):
-    """A row of numbers for each layer of a job: the sum of several strips, or the only strip itself."""
+class Programs(NamedTuple):
+    """The programs of a launch: the side and its part that each takes, and what they are compiled for."""
 
-    first: int  # in bytes, as all places are
-    length: int
-    strips: int
-    strips_first: int
-    dtype: torch.dtype
-    strips_dtype: torch.dtype
-
-    def of(self, layer: Any) -> Any:
-        return self.first + layer * self.length * self.dtype.itemsize
-
-    def places(self, layers: int) -> np.ndarray:
-        """Return the places of all sums, in numbers of their dtype."""
-        found: np.ndarray = np.arange(layers * self.length) + self.first // self.dtype.itemsize
-        return found
-
-    def strips_of(self, layer: Any) -> Any:
-        return self.strips_first + layer * self.strips * self.length * self.strips_dtype.itemsize
+    pairs: Tensor
+    constants: dict[str, Any]
 
 
 class Room:
     """Consecutive bytes, given out in multiples of eight."""
 
-    def __init__(self) -> None:
-        self.taken = 0
+    def __init__(self, taken: int = 0) -> None:
+        self.taken = taken
 
     def take(self, n: int) -> int:
         first = self.taken
         self.taken += -(-n // 8) * 8
         return first
 
-    def stretch(self, layers: int, length: int, strips: int, dtype: torch.dtype, apart: bool) -> Stretch:
-        """Take room for sums: totals are float64, and a strip keeps the dtype that it is computed in.
-
-        A sum of one strip is that strip, unless it has to lie `apart`.
-        """
-        first = strips_first = self.take(layers * strips * length * dtype.itemsize)
-        if apart := apart or strips > 1:
-            first = self.take(layers * length * torch.float64.itemsize)
-        return Stretch(first, length, strips, strips_first, torch.float64 if apart else dtype, dtype)
-
-
-class FactoredJob(NamedTuple):
-    """The plane of a job, its tiles, and the places of its sums."""
-
-    plane: Plane
-    layers: int
-    tiling: Tiling
-    tiles: int  # of each layer
-    sums: tuple[Stretch, Stretch]  # by rows, and by columns
-    totals: Stretch  # of G and of R, of each matrix
-
-
-class Programs(NamedTuple):
-    """The programs of a launch: the row of a table and its part that each takes, and what they are compiled for."""
-
-    pairs: Tensor
-    constants: dict[str, Any]
-
 
 class Factored:
-    """The factored layers of a list of jobs: those with R and C."""
+    """The factored jobs of a list, with two rows of a table for each: the sides of their matrices."""
 
-    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
-        jobs, layers, sizes = tables.jobs, tables.layers, tables.sizes
-        device = layers.table.device
-        self._sizes, self._device = sizes, device
-        room = Room()
-        of = [j for j, job in enumerate(jobs) if is_factored(job)]
-        self.by_job = {j: lay(jobs[j], arrays[j], layers.count(j), sizes, room) for j in of}
-        self.store = tables.shared.room(room.taken // 8)
-        planes, sides = self._planes(layers), self._sides(jobs)
-        tiles = int(planes[:, at.TILES].sum())
-        self.tiled = torch.zeros((1, tiles), dtype=torch.float64, device=device)  # Σp² of each tile, then Σu²
-        self.starts = np.zeros((layers.n, 2), np.int64)  # of the tiles of each layer, and their number
-        self.starts[planes[:, at.PLANE_LAYER]] = planes[:, [at.TILES_FIRST.value, at.TILES.value]]
-        self.planes, self.sides = (torch.from_numpy(table).to(device) for table in (planes, sides))
-        self.groups = list(self._groups(jobs, arrays, planes))
-        self.of_rows, self.of_all = (list(self._programs(sides, rows)) for rows in (True, False))
-        self.piles, self.of_sums, self.of_totals = self._piles()
+    def __init__(self, jobs: Sequence[Job], layers: Layers, sizes: Sizes, taken: int) -> None:
+        """Find places for their numbers; `taken` sums come before theirs."""
+        self._layers, self._sizes = layers, sizes
+        self._room, self._sums = Room(), Room(DOUBLE * taken)
+        self._jobs = {j: job for j, job in enumerate(jobs) if is_factored(job)}
+        self._table = np.zeros((len(self._jobs), 2, at.SIDE.value), np.int64)
+        for rows, j in zip(self._table, self._jobs, strict=True):
+            self._note_sides(rows, j)
+        self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # numbers in all
 
-    def _planes(self, layers: Layers) -> np.ndarray:
-        tables = [_plane_rows(j, laid, layers) for j, laid in self.by_job.items()]
-        rows = np.concatenate([np.zeros((0, at.PLANE.value), np.int64), *tables])
-        rows[:, at.TILES_FIRST] = np.cumsum(rows[:, at.TILES]) - rows[:, at.TILES]
-        rows[:, at.ROW_STRIPS :] += self.store.data_ptr()
-        return rows
+    def _note_sides(self, rows: np.ndarray, j: int) -> None:
+        """Write the rows of a job's statistics by rows and by columns; places are counted from the first."""
+        job, plane, full = self._jobs[j], plane_of(self._jobs[j]), full_shape(self._jobs[j])
+        summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
+        states, compute = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col), self._layers.kinds[j].compute
+        _, down, across = chunks_along(job, self._sizes)
+        matrices = self._layers.count(j) * plane.matrices
+        sums, strips = matrices * np.array([plane.rows, plane.columns]), np.array([across, down])
+        _fill(rows, {
+            at.SIDE_JOB: j,
+            at.OF_ROWS: (1, 0),
+            at.SIDE_MATRICES: matrices,
+            at.SIDE_ENTRIES: (plane.rows, plane.columns),
+            at.STRIPS: strips,
+            at.SUMMED: summed[::-1],
+            at.FULL_ROWS: summed[0],
+            at.FULL_COLUMNS: summed[1],
+            at.STORED_AS: [CODES[state.dtype] for state in states],
+            at.STRIPS_AS: CODES[compute],
+            at.SUMS_AS: CODES[torch.float64],
+            at.STORED: [state.data_ptr() for state in states],
+            at.STRIPS_FIRST: [self._room.take(n * compute.itemsize) for n in sums * strips],
+            at.FACTORS: [self._room.take(n * compute.itemsize) for n in sums],
+            at.SUMS: [self._sums.take(n * DOUBLE) for n in sums],
+            at.TOTALS: self._sums.take(2 * matrices * DOUBLE),
+        })  # fmt: skip
 
-    def _sides(self, jobs: Sequence[Job]) -> np.ndarray:
-        tables = [_side_rows(j, jobs[j], laid, which) for j, laid in self.by_job.items() for which in (0, 1)]
-        rows = np.concatenate([np.zeros((0, at.SIDE.value), np.int64), *tables])
-        rows[:, at.FACTORS :] += self.store.data_ptr()
-        return rows
+    def statistics(self, j: int) -> Iterator[np.ndarray]:
+        """Yield the places of a job's sums: row and column sums, and each matrix's of G and of R."""
+        rows = self._table[[*self._jobs].index(j)]
+        first, matrices = rows[0, at.TOTALS], rows[0, at.SIDE_MATRICES]
+        runs = [*zip(rows[:, at.SUMS], matrices * rows[:, at.SIDE_ENTRIES], strict=True)]
+        for place, n in (*runs, (first, matrices), (first + DOUBLE * matrices, matrices)):
+            yield place // DOUBLE + np.arange(n)
 
-    def _groups(self, jobs: Sequence[Job], arrays: Sequence[Sequence[Tensor]], planes: np.ndarray) -> Iterator[Group]:
-        """Yield the layers of each kind that have the same tiles."""
-        kinds: dict[int, tuple[Kind, Tiling]] = {}
-        for j, laid in self.by_job.items():
-            kinds[j] = kind_of(jobs[j], arrays[j]), laid.tiling
-        for kind, tiling in dict.fromkeys(kinds.values()):
-            own = np.array([j for j in kinds if kinds[j] == (kind, tiling)])
-            rows = np.flatnonzero(np.isin(planes[:, at.PLANE_JOB], own))
-            pairs = numbered(rows, planes[rows, at.TILES], self._device)
-            if len(pairs):
-                constants = kind.constants() | {"DEPTH": self._sizes.tiles, "num_warps": WARPS}
-                constants |= dict(
-                    zip(("MATRICES", "ROWS", "COLUMNS", "VECTOR"), (*tiling.tile, tiling.vector), strict=True)
-                )
-                yield Group(kind, own, pairs, len(pairs), constants)
+    def note_layers(self, room: int) -> None:
+        """Write in the rows of layers where their strips and factors are, given the address of the room."""
+        for (rows, columns), (j, job) in zip(self._table, self._jobs.items(), strict=True):
+            own, plane = self._layers.rows[self._layers.of(j)], plane_of(job)
+            n = np.arange(len(own)) * plane.matrices * self._layers.kinds[j].compute.itemsize
+            _fill(own, {
+                at.ALL_MATRICES: rows[at.SIDE_MATRICES],
+                at.ROW_STRIPS: room + rows[at.STRIPS_FIRST] + n * plane.rows,
+                at.COLUMN_STRIPS: room + columns[at.STRIPS_FIRST] + n * plane.columns,
+                at.ROW_FACTORS: room + rows[at.FACTORS] + n * plane.rows,
+                at.COLUMN_FACTORS: room + columns[at.FACTORS] + n * plane.columns,
+            })  # fmt: skip
 
-    def _programs(self, sides: np.ndarray, rows: bool) -> Iterator[Programs]:
-        """Yield the programs that take the statistics of all sides, or those of R."""
-        shapes = np.array([self._share(side) for side in sides], np.int64).reshape(-1, 2)
-        taken = sides[:, at.OF_ROWS] == 1 if rows else np.full(len(sides), True)
-        for matrices, statistics in dict.fromkeys(tuple(map(int, shape)) for shape in shapes[taken]):
-            own = np.flatnonzero(taken & (shapes == (matrices, statistics)).all(1))
-            lengths = sides[own, at.SIDE_MATRICES], sides[own, at.SIDE_ENTRIES]
-            parts = -(-lengths[0] // matrices) * np.maximum(1, -(-lengths[1] // statistics))
-            if parts.sum():
-                of = {"MATRICES": matrices, "ENTRIES": statistics, "num_warps": WARPS}
-                yield Programs(numbered(own, parts, self._device), of)
+    def launches(self, room: int, sums: int, shared: bool, put: Put) -> Launches:
+        """Return the programs that take these statistics; `room` and `sums` are addresses.
 
-    def _share(self, side: np.ndarray) -> tuple[int, ...]:
-        return share_of(self.by_job[int(side[at.SIDE_JOB])].plane, int(side[at.SIDE_ENTRIES]), self._sizes)
+        A sum that has only one strip is that strip, unless it is `shared`: what others complete is in float64 on every
+        rank, also on one whose shard is small.
+        """
+        sides = self._table.reshape(-1, at.SIDE.value).copy()
+        sides[:, [at.STRIPS_FIRST.value, at.FACTORS.value]] += room
+        sides[:, [at.SUMS.value, at.TOTALS.value]] += sums
+        folded = (sides[:, at.STRIPS] > 1) | shared
+        for of_sums, of_strips in ((at.SUMS, at.STRIPS_FIRST), (at.SUMS_AS, at.STRIPS_AS)):
+            sides[~folded, of_sums.value] = sides[~folded, of_strips.value]
+        n, each = sides[:, at.SIDE_MATRICES] * sides[:, at.SIDE_ENTRIES], np.arange(len(sides))
+        length = self._sizes.entries
+        return Launches(
+            put(sides),
+            Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": self._sizes.strips}),
+            list(self._by_matrices(sides, put)),
+            Programs(numbered(each, -(-n // length), put), {"LENGTH": length, "num_warps": WARPS}),
+        )
 
-    def _piles(self) -> tuple[Tensor, list[Programs], list[Programs]]:
-        """Return the table of sums with several strips, and the launches that add up sums, and those for totals."""
-        piles: list[tuple[int, ...]] = []
-        folds: tuple[list[Programs], list[Programs]] = [], []
-        for which, launches in enumerate(folds):
-            for dtype in (torch.float32, torch.float64):
-                start = len(piles)
-                for laid in self.by_job.values():
-                    for stretch in (laid.sums, (laid.totals,))[which]:
-                        if stretch.strips_dtype is dtype:
-                            piles += _piles_of(stretch, laid.layers, self.store.data_ptr())
-                parts = np.array([-(-pile[at.PILE_LENGTH] // FOLDED) for pile in piles[start:]], np.int64)
-                pairs = numbered(np.arange(start, len(piles)), parts, self._device)
-                if len(pairs):
-                    of = {"DTYPE": OF_TORCH[dtype], "DEPTH": self._sizes.strips, "LENGTH": FOLDED}
-                    launches.append(Programs(pairs, of))
-        table = torch.tensor(piles or [(0,) * at.PILE.value], dtype=torch.int64, device=self._device)
-        return table, *folds
-
-
-def lay(job: Job, arrays: Sequence[Tensor], layers: int, sizes: Sizes, room: Room) -> FactoredJob:
-    """Cut a job's plane into tiles, and take room for its sums."""
-    plane, tiling = plane_of(job), tiling_of(job, arrays, sizes)
-    stack, under, over = tiling.tiles(plane, sizes.tiles)
-    compute = torch.float64 if job.p.dtype is torch.float64 else torch.float32
-    # What others complete is as exact on every rank, also on one whose shard is small.
-    shared = job.shape is not None
-    one = plane.rows == 1 and job.state.exp_avg_sq_row.dtype is not torch.float64 and not shared
-    strips = max(1, -(-plane.rows // share_of(plane, plane.rows, sizes)[1]))
-    sums = (
-        room.stretch(layers, plane.matrices * plane.rows, over, compute, shared),
-        room.stretch(layers, plane.matrices * plane.columns, under, compute, shared),
-    )
-    totals = room.stretch(layers, 2 * plane.matrices, strips, compute if one else torch.float64, shared)
-    return FactoredJob(plane, layers, tiling, stack * under * over, sums, totals)
+    def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[Programs]:
+        """Yield the programs that take whole matrices' row sums: of a large one, or of several small ones."""
+        entries = self._sizes.entries
+        of_rows, small = sides[:, at.OF_ROWS] == 1, sides[:, at.SIDE_ENTRIES] <= SMALL
+        for shape, own in (((1, 4 * entries), of_rows & ~small), ((entries // SMALL, SMALL), of_rows & small)):
+            rows = np.flatnonzero(own)
+            pairs = numbered(rows, -(-sides[rows, at.SIDE_MATRICES.value] // shape[0]), put)
+            yield Programs(pairs, {"SHAPE": shape, "num_warps": WARPS})
 
 
-def _plane_rows(j: int, laid: FactoredJob, layers: Layers) -> np.ndarray:
-    n, (rows, columns) = np.arange(laid.layers), laid.sums
-    values = {
-        at.PLANE_LAYER: layers.of(j).start + n,
-        at.PLANE_JOB: j,
-        at.PLANE_BASE: n * prod(laid.plane),
-        at.TILES: laid.tiles,
-        at.MATRICES: laid.plane.matrices,
-        at.ROWS: laid.plane.rows,
-        at.COLUMNS: laid.plane.columns,
-        at.ROW_STRIPS: rows.strips_of(n),
-        at.COLUMN_STRIPS: columns.strips_of(n),
-    }
-    return _rows(laid.layers, at.PLANE, values)
+class Launches(NamedTuple):
+    """The table of sides, and the programs of each launch."""
+
+    sides: Tensor
+    fold: Programs
+    total: list[Programs]
+    renew: Programs
 
 
-def _side_rows(j: int, job: Job, laid: FactoredJob, which: int) -> np.ndarray:
-    """Return the rows of one job's statistics by rows (0) or by columns (1)."""
-    full, n, plane = full_shape(job), np.arange(laid.layers), laid.plane
-    counts = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
-    stored = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col)[which]
-    sums, totals, entries = laid.sums[which], laid.totals, plane[1 + which]
-    values = {
-        at.SIDE_JOB: j,
-        at.OF_ROWS: which == 0,
-        at.SIDE_MATRICES: plane.matrices,
-        at.SIDE_ENTRIES: entries,
-        at.STORED_AS: CODES[stored.dtype],
-        at.FACTORS_AS: CODES[sums.strips_dtype],
-        at.SUMS_AS: CODES[sums.dtype],
-        at.TOTALS_AS: CODES[totals.dtype],
-        at.SUMMED: counts[1 - which],
-        at.FULL_ROWS: counts[0],
-        at.FULL_COLUMNS: counts[1],
-        at.STORED: stored.data_ptr() + n * plane.matrices * entries * stored.element_size(),
-        at.FACTORS: sums.strips_of(n),
-        at.SUMS: sums.of(n),
-        at.TOTALS: totals.of(n),
-        at.TOTAL_STRIPS: totals.strips_of(n),
-    }
-    return _rows(laid.layers, at.SIDE, values)
-
-
-def _rows(n: int, columns: Any, values: Mapping[Any, Any]) -> np.ndarray:
-    """Return rows of a table with these columns."""
-    rows = np.zeros((n, columns.value), np.int64)
+def _fill(rows: Any, values: Mapping[Any, Any]) -> None:
+    """Write columns of rows, or of one."""
     for column, numbers in values.items():
-        rows[:, column] = numbers
-    return rows
-
-
-def _piles_of(stretch: Stretch, layers: int, base: int) -> Iterator[tuple[int, ...]]:
-    if stretch.first != stretch.strips_first:
-        for i in range(layers):
-            yield base + stretch.strips_of(i), stretch.strips, base + stretch.of(i), stretch.length
+        rows[..., column.value] = numbers

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
+from layerwise.errors import EngineError, sentence
+
 OLDEST = "3.5"  # Triton's version: older ones cannot make kernels with constants from functions
 PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
+
+
+def proof_wanted() -> bool:
+    """Return True if the environment leaves the proof on."""
+    value = os.environ.get(PROOF_VARIABLE) or "1"
+    if value not in ("0", "1"):
+        raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", value, "0 uses the GPU engine's kernels without a proof."))
+    return value == "1"
 
 
 def why_not() -> str:

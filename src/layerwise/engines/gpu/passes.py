@@ -1,9 +1,9 @@
-"""The passes of printed programs over the jobs on one device: measure and answer in rounds, then apply."""
+"""The launches of a step of the jobs on one device: measure and answer in rounds, then apply."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,136 +11,214 @@ from torch import Tensor
 
 from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.kernels import passes
-from layerwise.engines.gpu.layout import Group
-from layerwise.engines.gpu.program import Functions, functions_for
-from layerwise.engines.gpu.stored import is_factored
-from layerwise.engines.programs import MEASURED, STATISTICS, requests_of
-from layerwise.engines.structures import Program
+from layerwise.engines.gpu.factored import Programs
+from layerwise.engines.gpu.kernels import parts, passes, statistics
+from layerwise.engines.gpu.kinds import Kind
+from layerwise.engines.gpu.layers import Group
+from layerwise.engines.programs import MEASURED, requests_of, tensor_request
+from layerwise.rules.asks import ModelSum
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
+OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
 class Spans(NamedTuple):
-    """The layers of one program, and the places of their partial sums."""
+    """The layers of one program."""
 
-    program: Program
-    functions: Functions
-    table: Tensor
-    partials: Tensor
+    kind: Kind  # any of those with this program
+    layers: Tensor
 
 
 class Passes:
     """The launches of a step, made for one set of tables."""
 
-    def __init__(self, tables: Tables, arrays: Sequence[Sequence[Tensor]]) -> None:
-        """Make the launches; `arrays` are the operands of each job."""
+    def __init__(self, tables: Tables) -> None:
         self.tables = tables
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
-        self.jobs = [j for j in range(len(tables.jobs)) if not is_factored(tables.jobs[j])]
-        self.rounds = max((len(tables.programs[j].rounds) for j in self.jobs), default=0)
-        self.groups = [group for group in tables.layers.groups if not group.kind.factored]
-        self.spans = self.spans_of(self.jobs, tables.layers.starts, tables.partials)
-        self._asked: dict[int, tuple[list[TensorRequest], Tensor]] = {}
+        self.rounds = max(len(kind.rounds) for kind in tables.kinds)
+        self.spans = list(self._spans())
+        self._asked = [self._asks(stage) for stage in range(MEASURED + self.rounds)] if tables.shared else []
 
-    def spans_of(self, jobs: Sequence[int], starts: np.ndarray, partials: Tensor) -> list[Spans]:
-        """Return the layers of each program; `starts` are the first partial sum of each layer and their number."""
-        tables, found = self.tables, []
-        for program in dict.fromkeys(tables.programs[j] for j in jobs):
-            own = [j for j in jobs if tables.programs[j] == program]
-            layers = np.concatenate([np.arange(*tables.layers.firsts[j : j + 2]) for j in own])
-            if len(layers):
-                rows = torch.from_numpy(np.stack([layers, *starts[layers].T], -1))
-                functions, rows = functions_for(tables.jobs[own[0]]), rows.to(tables.step_params.device)
-                found.append(Spans(program, functions, rows, partials))
-        return found
+    def _spans(self) -> Iterator[Spans]:
+        layers, kinds = self.tables.layers, self.tables.kinds
+        found: dict[Any, list[int]] = {}
+        for j, kind in enumerate(kinds):
+            found.setdefault((kind.program, kind.factored), []).append(j)
+        for own in found.values():
+            numbers = self.tables.put(layers.of_jobs(own))
+            if len(numbers):
+                yield Spans(kinds[own[0]], numbers)
 
     def step(self, call: Call) -> None:
-        call.clip()
+        if self.tables.bounded:
+            self._clip(call)
         for number in range(self.rounds):
-            self.measure(call, number)
+            self._measure(call, number)
             self._answer(call, number)
         if call.others is not None and not self.rounds and not self.tables.bounded:
             call.others.add_up([], self.tables.sums.new_zeros(0))  # all meet, even if nothing is asked
         for spans in self.spans:
-            if not spans.program.rounds:
-                self.launch_answer(call, spans, 0, 0, add=False, ask=True)
-        self.apply(call)
+            if not spans.kind.rounds:
+                self._launch_answer(call, spans, 0, 0, asks=True)
+        self._apply(call)
+
+    # ---- norms of gradients
+
+    def _clip(self, call: Call) -> None:
+        """Compute the divisors of gradients whose norms are bounded."""
+        tables = self.tables
+        sums, clips = tables.sums[: tables.layers.n], tables.clips.fill_(1)
+        for group in tables.groups:
+            self._each(
+                call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
+                KEEP=None, TERMS=parts.gradient_alone, SUMS=1, PLAIN=0, KEEPS=False, WRITES=0, LAST=False,
+            )  # fmt: skip
+        for spans in self.spans:
+            self._launch_answer(call, spans, 0, 1, adds=True)
+        squares, divisors = sums.clone(), torch.ones_like(clips)
+        if tables.own is not None:
+            if call.others is not None:
+                self._complete(OF_TENSORS, call.others)
+            divisors = _divisors(sums, tables.own)
+        if tables.model is not None:
+            divisors = divisors * _divisors(self._of_model(call, squares / divisors.square()), tables.model)
+        clips.copy_(divisors)
+
+    def _of_model(self, call: Call, squares: Tensor) -> Tensor:
+        """Return the sum over the model, given the sums of the layers."""
+        if call.others is None:
+            return squares.sum()
+        requests, numbers = self._asked[OF_MODEL]
+        sums = torch.segment_reduce(squares, "sum", lengths=numbers, unsafe=True, initial=0)
+        total: Tensor = call.others.add_up(requests, sums)[0]
+        return total
 
     # ---- rounds
 
-    def measure(self, call: Call, number: int) -> None:
+    def _measure(self, call: Call, number: int) -> None:
         tables = self.tables
-        for group in self.groups:
-            program, functions, late = group.kind.program, group.kind.functions, is_late(group, call)
-            if number >= len(program.rounds):
-                continue
-            kinds, last = program.rounds[number], number + 1 == len(program.rounds)
-            keeps = program.keeps_by(number) and (late or number == program.keeps)
-            call.each(
-                passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
-                KEEP=functions.keep, TERMS=functions.terms[number], SUMS=len(kinds),
-                PLAIN=sum(1 << i for i, kind in enumerate(kinds) if kind in AS_THEY_ARE), KEEPS=keeps,
-                WRITES=program.keep_writes if keeps and not late else 0,
-                LAST=keeps and not late and last and not program.rereads,
-            )  # fmt: skip
+        if number == 1:
+            self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
+        for group in tables.groups:
+            if number == 0 and group.kind.factored:
+                scales = bool(group.kind.rounds[0])
+                self._each(call, statistics.strips, group, tables.partials, SCALES=scales)
+            elif number < len(group.kind.rounds):
+                self._measure_round(call, group, number)
+        if number == 0:
+            self._take(statistics.fold, tables.launches.fold)
+            for programs in tables.launches.total:
+                self._take(statistics.total, programs)
+
+    def _measure_round(self, call: Call, group: Group, number: int) -> None:
+        tables, kind, program, late = self.tables, group.kind, group.kind.program, is_late(group, call)
+        kinds, last = kind.rounds[number], number + 1 == len(kind.rounds)
+        keeps = program.keeps_by(number) and (late or number == program.keeps)
+        self._each(
+            call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
+            KEEP=kind.functions.keep, TERMS=kind.terms(number), SUMS=len(kinds),
+            PLAIN=sum(1 << i for i, one in enumerate(kinds) if one in AS_THEY_ARE), KEEPS=keeps,
+            WRITES=program.keep_writes if keeps and not late else 0,
+            LAST=keeps and not late and last and not program.rereads,
+        )  # fmt: skip
 
     def _answer(self, call: Call, number: int) -> None:
         """Make the rule's answers from the local partial sums and those of other ranks."""
-        self.answer(call, number, add=True, ask=call.others is None)
+        self._answers(call, number, adds=True, asks=call.others is None)
         if call.others is not None:
-            self.complete(call, number, call.others)
-            self.answer(call, number, add=False, ask=True)
+            self._complete(MEASURED + number, call.others)
+            self._answers(call, number, adds=False, asks=True)
 
-    def answer(self, call: Call, number: int, add: bool, ask: bool) -> None:
+    def _answers(self, call: Call, number: int, adds: bool, asks: bool) -> None:
         """Add up this round's local partial sums, or make answers from the totals, or both."""
         for spans in self.spans:
-            if number < len(spans.program.rounds):
-                first = spans.program.first(number)
-                self.launch_answer(call, spans, first, first + len(spans.program.rounds[number]), add, ask, number)
+            kind = spans.kind
+            if number < len(kind.rounds):
+                last = number > 0 or not kind.factored  # statistics have no answers
+                sums, first = len(kind.rounds[number]), kind.first(number)
+                if (adds and sums) or (asks and last):
+                    self._launch_answer(call, spans, first, first + sums, number, adds, asks and last)
 
-    def launch_answer(
-        self, call: Call, spans: Spans, first: int, totals: int, add: bool, ask: bool, number: int = 0
-    ) -> None:
-        tables, program, functions = self.tables, spans.program, spans.functions
-        tables.kernels.launch(
-            passes.answer, len(spans.table), tables.step_params, tables.layers.table, spans.table, spans.partials,
-            spans.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
-            FIRST_TOTAL=first, TOTALS=totals, ADD=add, ANSWER=functions.answers[number], REMEMBER=functions.remember,
-            STATES=len(program.layer_states), ASKED=ask, LAST=ask and totals == len(program.totals),
-            SKIPS=call.skips, LANES=tables.sizes.lanes,
-        )  # fmt: skip
+    def _complete(self, stage: int, others: Others) -> None:
+        """Let other ranks add to the sums of a stage."""
+        requests, places = self._asked[stage]
+        self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
-    def complete(self, call: Call, number: int, others: Others) -> None:
-        """Let other ranks add to the sums of a round."""
-        (requests, places), sums = self.asked(call, number), self.tables.sums.view(-1)
-        sums[places] = others.add_up(requests, sums[places])
+    def _asks(self, stage: int) -> tuple[list[TensorRequest], Tensor]:
+        """Return the requests of a stage, and the places of their sums; all ranks see the same.
 
-    def asked(self, call: Call, number: int) -> tuple[list[TensorRequest], Tensor]:
-        """Return the requests of a round but for statistics, and the places of their sums; all ranks see the same."""
-        if number not in self._asked:
-            requests, places = [], [np.zeros(0, np.int64)]
-            for j, job in enumerate(self.tables.jobs):
-                each = enumerate(requests_of(job)[MEASURED:])
-                rounds = [one[STATISTICS * (i == 0 and is_factored(job)) :] for i, one in each]
-                first = sum(map(len, rounds[:number]))
-                for n, request in enumerate(rounds[number] if number < len(rounds) else (), first):
-                    requests.append(call.each_layer(j, request))
-                    places.append(call.places(j, n))
-            self._asked[number] = requests, torch.from_numpy(np.concatenate(places)).to(self.tables.sums.device)
-        return self._asked[number]
+        The sum over the model is one number of each job, and has the numbers of its layers in place of places.
+        """
+        tables, requests, places = self.tables, [], [np.zeros(0, np.int64)]
+        if stage == OF_MODEL:
+            requests = [tensor_request(j, job, ModelSum(None), 1) for j, job in enumerate(tables.jobs)]
+            return requests, tables.put(np.diff(tables.layers.firsts))
+        for j, job in enumerate(tables.jobs):
+            stages, layers = requests_of(job), tables.layers.of(j)
+            found = [*tables.statistics(j)] if stage == MEASURED and tables.kinds[j].factored else []
+            of_program = tables.kinds[j].first(stage - MEASURED) if stage >= MEASURED else 0
+            for i, request in enumerate(stages[stage] if stage < len(stages) else ()):
+                total = (of_program + i - len(found)) * tables.layers.n
+                places.append(found[i] if i < len(found) else total + np.arange(layers.start, layers.stop))
+                requests.append(tensor_request(j, job, request, len(places[-1])))
+        return requests, tables.put(np.concatenate(places))
 
     # ---- the end
 
-    def apply(self, call: Call) -> None:
-        for group in self.groups:
-            program, functions = group.kind.program, group.kind.functions
+    def _apply(self, call: Call) -> None:
+        for group in self.tables.groups:
+            kind, program, functions = group.kind, group.kind.program, group.kind.functions
             keeps = program.keeps is not None and is_late(group, call)
-            call.each(
-                passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
-                TERMS=functions.terms[-1] if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
-                WRITES=program.apply_writes | (program.keep_writes if keeps else 0),
+            writes = program.apply_writes | (program.keep_writes if keeps else 0)
+            self._each(
+                call, passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
+                TERMS=kind.terms(-1) if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
+                WRITES=writes & ~1 if kind.factored else writes,  # V is first
             )  # fmt: skip
+        if call.others is not None:
+            self._renew(call, STORE=True, MAKE_FACTORS=False)
+
+    # ---- launches
+
+    def _each(self, call: Call, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
+        """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
+        tables = self.tables
+        tables.kernels.launch(
+            kernel, len(group.chunks), tables.step_params, tables.pointers, tables.layer_table, group.chunks,
+            tables.clips, *args, call.skip, tables.width, READY=call.ready, SKIPS=call.skips, **group.constants,
+            **constants,
+        )  # fmt: skip
+
+    def _launch_answer(
+        self,
+        call: Call,
+        spans: Spans,
+        first: int,
+        totals: int,
+        number: int = 0,
+        adds: bool = False,
+        asks: bool = False,
+    ) -> None:
+        """Launch the kernel that makes all totals up to some number of them, of which those from `first` on are new."""
+        tables, program, functions = self.tables, spans.kind.program, spans.kind.functions
+        answer = functions.answers[min(number, len(functions.answers) - 1)]
+        tables.kernels.launch(
+            passes.answer, len(spans.layers), tables.step_params, tables.layer_table, spans.layers, tables.partials,
+            tables.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
+            FIRST_TOTAL=first, TOTALS=totals, ADD=adds, ANSWER=answer,
+            REMEMBER=functions.remember, STATES=len(program.layer_states), ASKED=asks,
+            LAST=asks and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+        )  # fmt: skip
+
+    def _renew(self, call: Call, **flags: bool) -> None:
+        args = self.tables.step_params, call.skip, self.tables.width
+        self._take(statistics.renew, self.tables.launches.renew, *args, SKIPS=call.skips, **flags)
+
+    def _take(self, kernel: Any, programs: Programs, *args: Any, **constants: Any) -> None:
+        """Launch a kernel on statistics, if there are any."""
+        pairs, of = programs
+        if len(pairs):
+            self.tables.kernels.launch(kernel, len(pairs), self.tables.launches.sides, pairs, *args, **of, **constants)
 
 
 def is_late(group: Group, call: Call) -> bool:
@@ -148,3 +226,8 @@ def is_late(group: Group, call: Call) -> bool:
     kept, states = group.kind.program.keep_writes, group.kind.dtypes[2:]
     rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))
     return rounded or call.others is not None
+
+
+def _divisors(squares: Tensor, bounds: Tensor) -> Tensor:
+    """Return by what gradients with these squares are divided, so that no norm exceeds its bound."""
+    return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # where inf/inf would be nan

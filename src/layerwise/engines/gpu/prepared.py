@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import cache, partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,19 +15,15 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import LAYOUTS, Counter, Engine, Job, Stats
-from layerwise.engines.gpu.adafactor import WithPlanes
 from layerwise.engines.gpu.byrule import ByRule
-from layerwise.engines.gpu.call import Call, Shared, Tables
-from layerwise.engines.gpu.layout import Layers, Sizes, in_place_of, lies_like, operands
+from layerwise.engines.gpu.call import Call, Memory, Tables
+from layerwise.engines.gpu.kinds import kind_of
+from layerwise.engines.gpu.layout import Sizes, in_place_of, lies_like
 from layerwise.engines.gpu.passes import Passes
-from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.proof import Proof
-from layerwise.engines.gpu.stats import Measured, Named
+from layerwise.engines.gpu.stats import Measured
 from layerwise.engines.gpu.step_params import StepParams, capturing
-from layerwise.engines.gpu.stored import kind_of, walked
-from layerwise.engines.gpu.streams import held_by, stream_of
 from layerwise.engines.places import Watched
-from layerwise.engines.programs import program_for
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
@@ -50,7 +46,7 @@ class LaidOut:
         """Keep the memory of all tables until this stream has used them, even if they are freed before."""
         if stream not in self._streams:
             self._streams.add(stream)
-            for x in held_by(self.tables, self.passes):
+            for x in self.tables.held:
                 x.record_stream(stream)
 
 
@@ -68,9 +64,8 @@ class PreparedOnGpu:
         self._jobs, self._otherwise, self._sizes, self._proof = list(jobs), otherwise, sizes, proof
         self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
         self._device = self._params[0].device
-        self._states = [states_of(job) for job in self._jobs]
         self._step_params = StepParams(self._jobs, self._device)
-        self._shared: Shared | None = None
+        self._memory: Memory | None = None
         self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
         self._laid: LaidOut | None = None  # for these
@@ -98,7 +93,7 @@ class PreparedOnGpu:
     ) -> bool:
         """Take the step, unless the kernels fail their proof."""
         places = _places(grads)
-        laid = self._laid_out(grads, places)
+        laid = self._laid_out(grads, places, others is not None)
         if laid.copied:
             grads = self._readable(grads, laid.copied)
             places = _places(grads)
@@ -119,8 +114,9 @@ class PreparedOnGpu:
         """Return True if kernels that are needed for the first time may be used."""
         if capturing(self._device):
             raise EngineError(FIRST)
+        given = list(zip(self._jobs, grads, strict=True))
         kernels = partial(PreparedOnGpu, otherwise=None, sizes=self._sizes, proof=None)
-        return self._proof is None or self._proof.passed(self._jobs, grads, call, kernels, self._otherwise is None)
+        return self._proof is None or self._proof.passed(given, call, kernels, self._otherwise is None)
 
     def _mark(self, laid: LaidOut, call: Call) -> None:
         """Keep the step's memory alive for as long as the device may need it."""
@@ -136,33 +132,31 @@ class PreparedOnGpu:
         pairs = enumerate(zip(grads, self._params, strict=True))
         return [in_place_of(g, p) if i in copied else g for i, (g, p) in pairs]
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray) -> LaidOut:
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> LaidOut:
         """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
-        seen = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads)), (places % 16 != 0).tobytes()
+        dtypes, strides = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads))
+        seen = dtypes, strides, (places % 16 != 0).tobytes(), shared
         if self._laid is None or seen != self._seen:
             laid = self._layouts.pop(seen, None)
             if laid is None:
                 if capturing(self._device):
                     raise EngineError(FIRST)
-                laid = self._lay_out(grads)
+                laid = self._lay_out(grads, shared)
             self._layouts[seen] = self._laid = laid
             self._seen = seen
             if len(self._layouts) > LAYOUTS:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor]) -> LaidOut:
+    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> LaidOut:
         jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         grads = self._readable(grads, copied)
-        arrays = [operands(*each) for each in zip(jobs, grads, self._states, strict=True)]
-        kinds = [kind_of(job, own) for own, job in zip(arrays, jobs, strict=True)]
-        layers = Layers(jobs, kinds, list(map(walked, jobs)), self._sizes)
-        self._shared = self._shared or Shared(layers.n, self._device)
-        tables = Tables(jobs, layers, self._step_params, self._sizes, self._shared)
-        self._nowhere = [j for j in range(len(jobs)) if not layers.count(j)]
-        kind = WithPlanes if any(kind.factored for kind in kinds) else Passes
-        return LaidOut(tables, kind(tables, arrays), copied, stream_of(self._device))
+        kinds = [kind_of(job, g, self._sizes) for job, g in zip(jobs, grads, strict=True)]
+        tables = Tables(jobs, kinds, self._step_params, self._sizes, self._memory, shared)
+        self._memory = tables.memory
+        self._nowhere = [j for j in range(len(jobs)) if not tables.layers.count(j)]
+        return LaidOut(tables, Passes(tables), copied, stream_of(self._device))
 
     def _count(self, nows: Sequence[Now], skip: Tensor | None) -> None:
         """Count the steps of tensors without layers, which no kernel sees."""
@@ -176,8 +170,14 @@ class PreparedOnGpu:
             return self._by_rule.stats()
         if self._laid is None:
             return []
-        measured, layers = Measured(self._laid.tables.answers), self._laid.tables.layers
-        return [Named(measured, layers.of(j), program_for(job).stats) for j, job in enumerate(self._jobs)]
+        tables = self._laid.tables
+        on_host = cache(lambda: tables.answers.cpu().numpy())  # copied when the first is read
+        return [Measured(on_host, tables.layers.of(j), kind.program.stats) for j, kind in enumerate(tables.kinds)]
+
+
+def stream_of(device: torch.device) -> Any:
+    """Return the stream for the device's launches; None on devices without streams."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _places(grads: Sequence[Tensor]) -> Any:

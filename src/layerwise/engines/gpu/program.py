@@ -32,9 +32,10 @@ def functions_for(job: Job) -> Functions:
     return found
 
 
-def states_of(job: Job) -> list[Tensor | None]:
-    """Return the states of the tensor's shape that the program names; a factored one is None."""
-    return [getattr(job.state, name) for name in program_for(job).states]
+def states_of(job: Job) -> list[Tensor]:
+    """Return the states of the tensor's shape that the program names; p stands in for a factored one."""
+    found = (getattr(job.state, name) for name in program_for(job).states)
+    return [job.p if state is None else state for state in found]
 
 
 def layer_states_of(job: Job) -> list[Tensor]:

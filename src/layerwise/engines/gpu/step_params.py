@@ -50,7 +50,7 @@ class StepParams:
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
         self._changing = False  # whether they hold arrays, whose numbers may be others by now
         self._on_device: list[Alike] = []
-        self._computed: list[Any] = []  # their coefficients, where this step has computed them already
+        self._computed: list[Any] = []  # their coefficients in this step
         self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
         self._spares: list[Any] = []  # pinned pages, ready before a recording
         self._recorded: list[Any] = []  # pages that a replayed copy reads
@@ -63,9 +63,10 @@ class StepParams:
                 "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
                 "same step. Make the optimizer with capturable=True."
             )
-        self._computed = []  # of a step that was refused
         if self._changing or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._write_nows(nows)
+        else:
+            self._computed = list(map(self._values, self._on_device))
 
     def send(self, places: np.ndarray) -> None:
         """Copy the table to the device if it has changed; `places` are the addresses of the gradients."""
@@ -77,7 +78,7 @@ class StepParams:
             column[...] = places
             self._send(recorded)
             self._unsent = False
-        for alike, found in zip(self._on_device, self._computed or map(self._values, self._on_device), strict=True):
+        for alike, found in zip(self._on_device, self._computed, strict=True):
             self._put(alike, found)
         self._computed = []
 
@@ -120,15 +121,10 @@ class StepParams:
 
     def _alike(self, jobs: Sequence[int], nows: Sequence[Now]) -> list[Alike]:
         """Return jobs together that differ only in arrays."""
-        same: dict[Hashable, list[int]] = {}
-        for j in jobs:
-            t, lr, weight_decay, g_scale, beta2 = nows[j]
-            own = t if is_number(t) else None
-            same.setdefault((self._h_ids[j], own, id(lr), id(weight_decay), id(g_scale), id(beta2)), []).append(j)
         found: dict[Hashable, list[int]] = {}
-        for some in same.values():
-            fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[some[0]])
-            found.setdefault((self._h_ids[some[0]], fixed), []).extend(some)
+        for j in jobs:
+            fixed = tuple(x if x is None or is_number(x) else Tensor for x in nows[j])
+            found.setdefault((self._h_ids[j], fixed), []).append(j)
         return [Alike(self._hs[own[0]], tuple(own), [nows[j] for j in own]) for own in found.values()]
 
     def _values(self, alike: Alike) -> tuple[Any, ...]:

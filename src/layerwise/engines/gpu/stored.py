@@ -12,18 +12,17 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import Kind, aligned, counts, lies_like
-from layerwise.engines.gpu.program import functions_for, states_of
+from layerwise.engines.gpu.layout import counts, lies_like
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format, Storage
 from layerwise.storage.groups import EIGHT, GROUP
-from layerwise.storage.groups import count as groups_of
 
 REMAINDERS = {torch.int16: at.SPLIT16.value, torch.int8: at.SPLIT8.value}
 CODES = (torch.int8, torch.uint8)
 LOW = (torch.bfloat16, torch.float16)
 WALKED = 3  # dimensions that kernels walk through
-LONGEST = 1 << 30  # row that ends within a group
+LONGEST = 1 << 30  # row that ends within a group, and the most of such
 
 
 class Stored(NamedTuple):
@@ -54,29 +53,17 @@ def arrays_of(job: Job) -> Iterator[Stored]:
         arrays = [("", job.p), *zip(names, states_of(job), strict=False)]
         for i, (name, array) in enumerate(arrays):
             one = formats[name]
-            if one is not None and array is not None:
+            if one is not None:
                 yield Stored(i, array, one)
 
 
 def formats_of(job: Job) -> int:
     """Return the forms of a job's operands for the kernels: 0 if all are plain."""
-    found = at.PADS.value if _pads(job) else 0
+    found = 0
     for one in arrays_of(job):
         walked = at.WALKS.value if one.form & at.RANDOM.value and walks(job) else 0
         found |= (one.form | walked) << one.number * at.BITS
     return int(found)
-
-
-def kind_of(job: Job, arrays: Sequence[Tensor]) -> Kind:
-    """Return what a job's kernels are compiled for; `arrays` are its operands."""
-    together, factored = aligned(job, [*arrays, *remainders(job)]) and not _pads(job), is_factored(job)
-    clamps = factored and job.h.eps_mode == "clamp" and job.h.eps[0] > 0
-    dtypes = tuple(a.dtype for a in arrays)
-    return Kind(dtypes, together, program_for(job), functions_for(job), formats_of(job), factored, clamps)
-
-
-def is_factored(job: Job) -> bool:
-    return bool(getattr(job.h, "factored", False))
 
 
 def draws(job: Job) -> bool:
@@ -124,7 +111,7 @@ def _ungrouped(job: Job) -> str:
     """Return the reason why the groups of a job are not whole at the start of programs, or an empty string."""
     (_, length), (layers, size) = rows_of(job), counts(job)
     inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
-    if not inside or (length > LONGEST and _pads(job)):
+    if not inside or (max(rows_of(job)) > LONGEST and pads(job)):
         return f"blocks along dimensions {job.block_dims} of {tuple(job.p.shape)} would cut groups of {GROUP} elements"
     return ""
 
@@ -138,21 +125,10 @@ def rows_of(job: Job) -> tuple[int, int]:
     return prod(shape[:dims]), prod(shape[dims:])
 
 
-def _pads(job: Job) -> bool:
-    """Return True if rows end within groups, so that elements of groups do not follow one another in memory."""
-    if not is_grouped(job):
-        return False
+def pads(job: Job) -> bool:
+    """Return True if rows end within groups, so that groups are not found by the places of elements alone."""
     rows, length = rows_of(job)
-    return rows > 1 and length % GROUP != 0
-
-
-def walked(job: Job) -> tuple[int, int]:
-    """Return the number of a job's layers, and of the elements that kernels walk in each, counting padding."""
-    layers, size = counts(job)
-    if _pads(job):
-        _, length = rows_of(job)
-        size = size // max(1, length) * groups_of(length) * GROUP
-    return layers, size
+    return is_grouped(job) and rows > 1 and length % GROUP != 0
 
 
 # ---- places in the whole tensor
@@ -185,13 +161,13 @@ def walks(job: Job) -> bool:
 # ---- the table
 
 
-def table_of(jobs: Sequence[Job], device: torch.device) -> Tensor:
+def table_of(jobs: Sequence[Job]) -> np.ndarray:
     """Return the table of the formats, a row for each job."""
     rows = np.zeros((len(jobs), at.JOB_STORAGE.value), np.int64)
     for row, job in zip(rows, jobs, strict=True):
         if job.storage is not None:
             _fill(row, job, job.storage)
-    return torch.from_numpy(rows).to(device)
+    return rows
 
 
 def _fill(row: Any, job: Job, storage: Storage) -> None:
@@ -200,7 +176,5 @@ def _fill(row: Any, job: Job, storage: Storage) -> None:
         row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
         if key is not None:
             row[at.KEYS.value + one.number] = np.uint64(key.second << 32 | key.first).astype(np.int64)
-    _, length = rows_of(job)
-    row[at.ROW.value], row[at.PADDED.value] = length, max(1, groups_of(length)) * GROUP
     lengths, strides = zip(*[*(_walk(job) or ()), *[(1, 0)] * WALKED][:WALKED], strict=True)
     row[at.OFFSET.value :] = storage.index.offset, *lengths[:-1], *strides

@@ -23,12 +23,10 @@ number, columns = col.number, col.columns
 # what kernels are given are plain integers, which do not know them.
 RANDOM, SPLIT16, SPLIT8, CODES, WALKS = (number(1 << n) for n in range(5))
 BITS = 5  # of each form
-PADS = number(1 << 25)  # of a job: its rows end within groups
 
-# what a job has besides arrays: what is beside its weights and its states, their keys, how long a row is, without and
-# with what its last group lacks, and its place in the whole tensor
+# what a job has besides arrays: what is beside its weights and its states, their keys, and its place in the whole
 BESIDE, KEYS = number(0), number(5)
-ROW, PADDED, OFFSET, INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(9, 10)
+OFFSET, INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(7, 10)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
 LOWEST = number(groups.LOWEST)
@@ -46,22 +44,7 @@ def storage_of(pointers, C: tl.constexpr):
 
 
 @triton.jit
-def rows_at(storage, begin, C: tl.constexpr):
-    """Return the first element of a chunk's first row, its column there, and how long rows are, where they are padded.
-
-    There `begin`, and what chunks and groups are counted in, is of rows that end with whole groups.
-    """
-    column, length, padded = 0, 0, 0
-    if PADS & C.FORMATS:
-        length, padded = tl.load(storage + ROW), tl.load(storage + PADDED)
-        row = begin // padded
-        begin, column = row * length, (begin - row * padded).to(tl.int32)
-        length, padded = length.to(tl.int32), padded.to(tl.int32)
-    return begin, column, length, padded
-
-
-@triton.jit
-def block_of(rows, i, n, C: tl.constexpr):
+def block_of(i, n, C: tl.constexpr):
     """Return the elements and groups of a block, counted from the chunk's first, and the mask of the existing ones."""
     e = i + tl.arange(0, C.BLOCK)
     mask = e < n
@@ -69,11 +52,6 @@ def block_of(rows, i, n, C: tl.constexpr):
     if C.FORMATS:
         j = i // GROUP + tl.arange(0, C.BLOCK // GROUP)
         there = j * GROUP < n
-    if PADS & C.FORMATS:
-        _, column, length, padded = rows
-        row = (column + e) // padded
-        column = column + e - row * padded
-        e, mask = row * length + column, mask & (column < length)
     return e, j, mask, there
 
 

@@ -6,18 +6,18 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels import tables as col
-from layerwise.engines.gpu.kernels.tables import VARYING
 
 # ---- tables
 
 
 @triton.jit
 def chunk_of(layers, chunks, c, C: tl.constexpr):
-    """Return chunk c's layer, its job, its first element in the tensor, its length, and the place of its sums."""
+    """Return chunk c's layer, its job, its first element in the tensor, its length, and the place of its sums; and no
+    corner, which only chunks of tiles have (planes.py)."""
     layer, part = part_of(chunks, c)
     row, start = layers + layer.to(tl.int64) * col.LAYER, part.to(tl.int64) * C.CHUNK
     n = tl.minimum(tl.load(row + col.COUNT) - start, C.CHUNK).to(tl.int32)
-    return layer, tl.load(row + col.JOB), tl.load(row + col.BASE) + start, n, tl.load(row + col.FIRST) + part
+    return layer, tl.load(row + col.JOB), tl.load(row + col.BASE) + start, n, tl.load(row + col.FIRST) + part, ()
 
 
 @triton.jit
@@ -184,15 +184,13 @@ def expm1(x):
     return tl.where(tl.abs(x) < 0.01, near, tl.exp(x) - 1)
 
 
-@triton.jit
-def update(g, row, column, least, C: tl.constexpr):
-    """Return Adafactor's u, from the factors of a matrix for rows and for columns."""
-    if C.CLAMPS:
-        return g / at_least(row * column, least)
-    return g * row * column
-
-
 # ---- sums
+
+
+@triton.jit
+def gradient_alone(k, p, g, s):
+    """Return the term whose square is summed where norms of gradients are bounded."""
+    return (g,)
 
 
 @triton.jit
@@ -214,12 +212,3 @@ def sum_of(partials, n, C: tl.constexpr):
         total += tl.load(partials + i + lanes, i + lanes < n, other=0.0)
         i += C.LANES
     return tl.sum(total, 0)
-
-
-@triton.jit(do_not_specialize=VARYING)
-def add_up(layers, partials, sums, C: tl.constexpr):
-    """Add up the partial sums of each layer."""
-    layer = tl.program_id(0)
-    row = layers + layer.to(tl.int64) * col.LAYER
-    total = sum_of(partials + tl.load(row + col.FIRST), tl.load(row + col.CHUNKS).to(tl.int32), C)
-    tl.store(sums + layer, total)

@@ -14,48 +14,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import formats, parts
+from layerwise.engines.gpu.kernels import formats, parts, planes
 from layerwise.engines.gpu.kernels import tables as col
-from layerwise.engines.gpu.kernels.formats import PADS
 from layerwise.engines.gpu.kernels.tables import VARYING
 
 
-@triton.jit(do_not_specialize=VARYING)
-def square(step_params, pointers, layers, chunks, clips, partials, skip, width, C: tl.constexpr):
-    """Compute Σg² of each chunk, with g ready but for the division by its norm."""
-    _, job, begin, n, place = parts.chunk_of(layers, chunks, tl.program_id(0), C)
-    params = step_params + job * width
-    rows = formats.rows_at(formats.storage_of(pointers + job * col.OPERANDS, C), begin, C)
-    at, k = parts.gradient(params, rows[0], C), parts.coefficients_of(params)
-    wanted = parts.wants(k, tl.full((), 1.0, tl.float64), C)
-    gg = tl.zeros((C.BLOCK,), tl.float64)
-    full = n // C.BLOCK * C.BLOCK
-    for i in range(0, full, C.BLOCK):
-        gg += square_at(at, rows, wanted, i, n, PADS & C.FORMATS == 0, C)
-    if full < n:
-        gg += square_at(at, rows, wanted, full, n, False, C)
-    tl.store(partials + place, tl.sum(gg, 0))
+@triton.jit
+def chunk_of(layers, chunks, c, C: tl.constexpr):
+    """Return chunk c's layer, job, first element in the tensor, length, place of its sums, and corner, if it has one.
+
+    The length of chunks of tiles is in rows, as that of their blocks is.
+    """
+    return planes.chunk_of(layers, chunks, c, C) if C.TILED else parts.chunk_of(layers, chunks, c, C)
 
 
 @triton.jit
-def square_at(at, rows, wanted, i, n, FULL: tl.constexpr, C: tl.constexpr):
-    e, _, mask, _ = formats.block_of(rows, i, n, C)
-    return parts.summed(parts.ready(parts.read(at + e, mask, C.COMPUTE, FULL), wanted, True), mask, False, FULL)
-
-
-@triton.jit
-def operands_of(params, pointers, begin, C: tl.constexpr):
-    """Return the starts of p, g and the states of a chunk, and its rows; `pointers` are the job's."""
-    storage, group = formats.storage_of(pointers, C), begin // formats.GROUP
-    rows = formats.rows_at(storage, begin, C)
-    begin = rows[0]
+def operands_of(params, pointers, begin, corner, C: tl.constexpr):
+    """Return the starts of p, g and the states of a chunk, its corner, and factors of u; `pointers` are the job's."""
+    storage = formats.storage_of(pointers, C)
+    group = planes.group_of(begin, corner) if C.TILED else begin // formats.GROUP
+    factors = planes.factors_of(corner, params, C) if C.FACTORED else ()
     p_at = parts.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
     p_at = formats.stored(p_at, storage, params, begin, group, 0, C.ALIGNED, C)
     found = ()
     for i in tl.static_range(C.STATES):
         at = parts.element(tl.load(pointers + col.S0 + i), begin, C.STATE_DTYPES[i], C.ALIGNED)
         found += (formats.stored(at, storage, params, begin, group, 1 + i, C.ALIGNED, C),)
-    return p_at, parts.gradient(params, begin, C), found, rows
+    return p_at, parts.gradient(params, begin, C), found, corner, factors
 
 
 @triton.jit
@@ -68,14 +53,20 @@ def values_of(params, answers, clips, layer, C: tl.constexpr):
 
 @triton.jit
 def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G: tl.constexpr, C: tl.constexpr):
-    """Return a block, and its p, g and states. Past the end all numbers are 1, so that nothing is 0/0."""
-    p_at, g_at, s_at, rows = at
-    block = formats.block_of(rows, i, n, C)
+    """Return a block, and its p, g and states. Past the end all numbers are 1, so that nothing is 0/0.
+
+    In the place of a factored V, of which nothing is made here, stands u.
+    """
+    p_at, g_at, s_at, corner, factors = at
+    block = planes.block_of(corner, i, C) if C.TILED else formats.block_of(i, n, C)
     p = formats.recall(p_at, block, 0, FULL, LAST, 1.0, C)
     g = parts.ready(parts.read(g_at + block[0], block[2], C.COMPUTE, FULL, LAST_OF_G, 1.0), wanted, C.READY)
     found = ()
     for j in tl.static_range(C.STATES):
-        found += (formats.recall(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
+        if C.FACTORED and j == 0:
+            found += (planes.update(g, factors, corner, i, C),)
+        else:
+            found += (formats.recall(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
     return block, p, g, found
 
 
@@ -90,21 +81,21 @@ def keep_states(at, block, new, FROM: tl.constexpr, FULL: tl.constexpr, LAST: tl
 @triton.jit(do_not_specialize=VARYING)
 def measure(step_params, pointers, layers, chunks, clips, answers, partials, sums_stride, skip, width, C: tl.constexpr):
     """Compute a round's sums of each chunk, up to four, and before them the state that it KEEPS."""
-    layer, job, begin, n, place = parts.chunk_of(layers, chunks, tl.program_id(0), C)
+    layer, job, begin, n, place, corner = chunk_of(layers, chunks, tl.program_id(0), C)
     params = step_params + job * width
-    at = operands_of(params, pointers + job * col.OPERANDS, begin, C)
+    at = operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
     wanted, k = values_of(params, answers, clips, layer, C)
     sums = ()
     for _ in tl.static_range(C.SUMS):
-        sums += (tl.zeros((C.BLOCK,), tl.float64),)
+        sums += (tl.zeros(C.SHAPE, tl.float64),)
     if parts.goes(skip, C):
-        full = n // C.BLOCK * C.BLOCK
+        full = n // C.BLOCK * C.BLOCK if C.FULL else n
         for i in range(0, full, C.BLOCK):
-            sums = measure_at(at, wanted, k, i, n, sums, PADS & C.FORMATS == 0, C)
-        if full < n:
+            sums = measure_at(at, wanted, k, i, n, sums, C.FULL, C)
+        if C.FULL and full < n:
             sums = measure_at(at, wanted, k, full, n, sums, False, C)
     for i in tl.static_range(C.SUMS):
-        tl.store(partials + i * sums_stride + place, tl.sum(sums[i], 0))
+        tl.store(partials + i * sums_stride + place, tl.sum(sums[i]))
 
 
 @triton.jit
@@ -124,15 +115,15 @@ def measure_at(at, wanted, k, i, n, sums, FULL: tl.constexpr, C: tl.constexpr):
 @triton.jit(do_not_specialize=VARYING)
 def apply(step_params, pointers, layers, chunks, clips, answers, skip, width, C: tl.constexpr):
     """Write the weights and states, in reverse order, because caches may still hold the last chunks."""
-    layer, job, begin, n, _ = parts.chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), C)
+    layer, job, begin, n, _, corner = chunk_of(layers, chunks, tl.num_programs(0) - 1 - tl.program_id(0), C)
     params = step_params + job * width
-    at = operands_of(params, pointers + job * col.OPERANDS, begin, C)
+    at = operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
     wanted, k = values_of(params, answers, clips, layer, C)
     if parts.goes(skip, C):
-        full = n // C.BLOCK * C.BLOCK
+        full = n // C.BLOCK * C.BLOCK if C.FULL else n
         for i in range(0, full, C.BLOCK):
-            apply_at(at, wanted, k, i, n, PADS & C.FORMATS == 0, C)
-        if full < n:
+            apply_at(at, wanted, k, i, n, C.FULL, C)
+        if C.FULL and full < n:
             apply_at(at, wanted, k, full, n, False, C)
         parts.count(params, begin)
 
@@ -146,8 +137,9 @@ def apply_at(at, wanted, k, i, n, FULL: tl.constexpr, C: tl.constexpr):
     if C.MEASURED:
         x = C.TERMS(k, p, g, s)
     new = C.APPLY(k, p, g, s, x)
-    formats.keep(at[0], new[0], block, 0, FULL, True, C)
+    # In this order no variant puts registers aside.
     keep_states(at[2], block, new, 1, FULL, True, C)
+    formats.keep(at[0], new[0], block, 0, FULL, True, C)
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -156,10 +148,9 @@ def answer(step_params, layers, spans, partials, sums_stride, sums, answers, n, 
 
     In the LAST round it stores the numbers of the layer's state, since nothing can stop the step then.
     """
-    span = spans + tl.program_id(0) * col.SPAN
-    layer, first = tl.load(span + col.SPAN_LAYER), tl.load(span + col.SPAN_FIRST)
-    chunks = tl.load(span + col.SPAN_COUNT).to(tl.int32)
+    layer = tl.load(spans + tl.program_id(0))
     row, S = layers + layer * col.LAYER, ()
+    first, chunks = tl.load(row + col.FIRST), tl.load(row + col.CHUNKS).to(tl.int32)
     for i in tl.static_range(C.TOTALS):
         if C.ADD and i >= C.FIRST_TOTAL:
             x = parts.sum_of(partials + (i - C.FIRST_TOTAL) * sums_stride + first, chunks, C)

@@ -1,7 +1,7 @@
-"""Row and column statistics: adding up the strips that tiles leave, and making R, C and the factors of u.
+"""Row and column statistics: sums of g² in strips, added up, and R, C and the factors of u made of them.
 
-Strips are in the dtype of the arithmetic, and so is a sum that has only one; other sums are in float64. `renew` writes
-the factors over the strips.
+Strips and factors are in the dtype of the arithmetic. A sum that has only one strip may be that strip; other sums are
+in float64.
 """
 
 from __future__ import annotations
@@ -9,57 +9,82 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import parts
+from layerwise.engines.gpu.kernels import formats, parts, passes, planes
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.kernels.tables import VARYING
 from layerwise.engines.gpu.printed.adafactor import LEAST, averaged, averaged_mean
 
 
+@triton.jit(do_not_specialize=VARYING)
+def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, C: tl.constexpr):
+    """Compute each chunk's strips of the sums of g² by rows and by columns, and its Σp² if the rule SCALES by it.
+
+    In the reverse order of the pass that follows, because caches may still hold the last chunks.
+    """
+    c = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, job, begin, n, place, corner = planes.chunk_of(layers, chunks, c, C)
+    _, _, rows, columns, _, r0, c0 = corner
+    params = step_params + job * width
+    p_at, g_at, _, _, _ = passes.operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
+    wanted = parts.wants(parts.coefficients_of(params), tl.load(clips + layer), C)
+    pp, by_column, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
+    for i in range(0, n, C.BLOCK):
+        e, j, mask, there = planes.block_of(corner, i, C)
+        mask = mask & goes_on
+        gg = tl.where(mask, parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY), 0.0)
+        gg = gg * gg
+        at, in_rows = planes.along(corner, r0 + i + tl.arange(0, C.SHAPE[1]), rows, c0 // C.SHAPE[2], col.ROW_STRIPS, C)
+        tl.store(at, tl.sum(gg, 2), in_rows)
+        by_column += gg
+        if C.SCALES:
+            pp += parts.summed(formats.recall(p_at, (e, j, mask, there), 0, False, False, 0.0, C), mask, False, True)
+    at, in_columns = planes.along(corner, c0 + tl.arange(0, C.SHAPE[2]), columns, r0 // C.CHUNK, col.COLUMN_STRIPS, C)
+    tl.store(at, tl.sum(by_column, 1), in_columns)
+    if C.SCALES:
+        tl.store(partials + place, tl.sum(pp))
+
+
 @triton.jit
-def fold(piles, programs, C: tl.constexpr):
-    """Add up the strips of a pile."""
+def fold(sides, programs, C: tl.constexpr):
+    """Add up the strips of sums."""
     row, part = parts.part_of(programs, tl.program_id(0))
-    pile, i = piles + row.to(tl.int64) * col.PILE, part.to(tl.int64) * C.LENGTH + tl.arange(0, C.LENGTH)
-    n, strips = tl.load(pile + col.PILE_LENGTH), tl.load(pile + col.STRIPS).to(tl.int32)
-    at = tl.load(pile + col.STRIPS_FIRST).to(tl.pointer_type(C.DTYPE))
+    side, i = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.LENGTH + tl.arange(0, C.LENGTH)
+    n, count = tl.load(side + col.SIDE_MATRICES) * tl.load(side + col.SIDE_ENTRIES), tl.load(side + col.STRIPS)
+    address, kind = tl.load(side + col.STRIPS_FIRST), tl.load(side + col.STRIPS_AS)
     total = tl.zeros((C.DEPTH, C.LENGTH), tl.float64)
-    for first in range(0, strips, C.DEPTH):
+    for first in range(0, count.to(tl.int32), C.DEPTH):
         strip = first + tl.arange(0, C.DEPTH)
-        mask = (strip < strips)[:, None] & (i < n)[None, :]
-        total += tl.load(at + strip.to(tl.int64)[:, None] * n + i[None, :], mask, other=0.0).to(tl.float64)
-    tl.store(tl.load(pile + col.PILE_SUM).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
-
-
-@triton.jit
-def side_of(sides, programs, C: tl.constexpr):
-    """Return the side that this program takes, its strip, and its matrices and statistics."""
-    row, part = parts.part_of(programs, tl.program_id(0))
-    side = sides + row.to(tl.int64) * col.SIDE
-    n = tl.load(side + col.SIDE_ENTRIES).to(tl.int32)
-    across = tl.maximum(tl.cdiv(n, C.ENTRIES), 1)
-    m, i = part // across * C.MATRICES + tl.arange(0, C.MATRICES), part % across * C.ENTRIES + tl.arange(0, C.ENTRIES)
-    in_m = m < tl.load(side + col.SIDE_MATRICES)
-    mask = in_m[:, None] & (i < n)[None, :]
-    return side, part % across, m, in_m, mask, m.to(tl.int64)[:, None] * n + i[None, :]
+        mask = (strip < count)[:, None] & (i < n)[None, :]
+        total += parts.fetch(address, kind, strip[:, None] * n + i[None, :], mask, 0.0, False)
+    tl.store(tl.load(side + col.SUMS).to(tl.pointer_type(tl.float64)) + i, tl.sum(total, 0), i < n)
 
 
 @triton.jit
 def total(sides, programs, C: tl.constexpr):
     """Compute, for each matrix, the sums of its row sums and of the old R."""
-    side, strip, m, in_m, mask, at = side_of(sides, programs, C)
-    G_rows = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 0.0, False)
-    R = parts.fetch(tl.load(side + col.STORED), tl.load(side + col.STORED_AS), at, mask, 0.0)
-    to, kind = tl.load(side + col.TOTAL_STRIPS), tl.load(side + col.TOTALS_AS)
-    matrices = tl.load(side + col.SIDE_MATRICES)
-    first = 2 * strip * matrices + m
-    parts.put(to, kind, first, tl.sum(G_rows, 1), in_m, False)
-    parts.put(to, kind, first + matrices, tl.sum(R, 1), in_m, False)
+    row, part = parts.part_of(programs, tl.program_id(0))
+    side, m = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.SHAPE[0] + tl.arange(0, C.SHAPE[0])
+    matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
+    sums, sums_as = tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS)
+    stored, stored_as = tl.load(side + col.STORED), tl.load(side + col.STORED_AS)
+    G, R = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, tl.float64)
+    for first in range(0, entries.to(tl.int32), C.SHAPE[1]):
+        i = first + tl.arange(0, C.SHAPE[1])
+        at, mask = m[:, None] * entries + i[None, :], (m < matrices)[:, None] & (i < entries)[None, :]
+        G += parts.fetch(sums, sums_as, at, mask, 0.0, False)
+        R += parts.fetch(stored, stored_as, at, mask, 0.0)
+    to = tl.load(side + col.TOTALS).to(tl.pointer_type(tl.float64)) + m
+    tl.store(to, tl.sum(G, 1), m < matrices)
+    tl.store(to + matrices, tl.sum(R, 1), m < matrices)
 
 
 @triton.jit(do_not_specialize=VARYING)
 def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
     """Compute R and C of this step, and store them, or make the factors of u, or both."""
-    side, _, m, in_m, mask, at = side_of(sides, programs, C)
+    row, part = parts.part_of(programs, tl.program_id(0))
+    side, at = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.LENGTH + tl.arange(0, C.LENGTH)
+    matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
+    mask = at < matrices * entries
     own = parts.coefficients_of(step_params + tl.load(side + col.SIDE_JOB) * width) + col.OWN
     sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0, False)
     mean = sums / tl.load(side + col.SUMMED).to(tl.float64)
@@ -69,12 +94,12 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
         rows, columns = tl.load(side + col.FULL_ROWS).to(tl.float64), tl.load(side + col.FULL_COLUMNS).to(tl.float64)
         of_rows = tl.load(side + col.OF_ROWS) != 0
-        totals, totals_as, known = tl.load(side + col.TOTALS), tl.load(side + col.TOTALS_AS), in_m & of_rows
-        G_mean = parts.fetch(totals, totals_as, m, known, 1.0, False) / (rows * columns)
-        R_mean = parts.fetch(totals, totals_as, m + tl.load(side + col.SIDE_MATRICES), known, 1.0, False) / rows
+        totals = tl.load(side + col.TOTALS).to(tl.pointer_type(tl.float64)) + at // entries
+        G_mean = tl.load(totals, mask & of_rows, other=1.0) / (rows * columns)
+        R_mean = tl.load(totals + matrices, mask & of_rows, other=1.0) / rows
         R_mean, clamps = averaged_mean(own, R_mean, G_mean), tl.load(own + LEAST) > 0
-        root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0)[:, None], 1.0))
+        root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0), 1.0))
         factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
-        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.FACTORS_AS), at, factor, mask, False)
+        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.STRIPS_AS), at, factor, mask, False)
     if C.STORE:
         parts.put(address, kind, at, x, mask & parts.goes(skip, C))

@@ -7,11 +7,9 @@ float64: the gradient's, then those that the rule computes of settings and `now`
 stretch of its memory.
 `pointers` are the addresses of a job's arrays: int64, a row for each job: P, S0 to S3, and STORAGE, where its row of
 what formats need (formats.py) is, or 0.
-`planes` are int64, a row for each layer whose second moment is factored: a stack of matrices.
-`sides` are the statistics by rows and by columns: int64, two rows for each plane.
-`chunks`, `tiles` and `programs` are the parts that programs of a launch take: int32, a row for each program.
-`spans` are int64, a row for each layer of a program: where its partial sums begin, and how many there are.
-`piles` are the strips to be added up: int64, a row for each stretch of sums that has several.
+`sides` are the statistics by rows and by columns: int64, two rows for each job whose second moment is factored.
+`chunks` and `programs` are the parts that programs of a launch take: int32, a row for each program.
+`spans` are the layers of one program: int64, the number of each.
 """
 
 from __future__ import annotations
@@ -46,7 +44,11 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 
 # layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's
 # elements; for each number of its state the address and the dtype
-JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, LAYER = columns(11)
+JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, _matrices = columns(11)
+# layers in tiles: their sizes, and if V is factored the matrices of all layers of the job, and addresses
+MATRICES, ROWS, COLUMNS, ALL_MATRICES, ROW_STRIPS, COLUMN_STRIPS, ROW_FACTORS, COLUMN_FACTORS, LAYER = columns(
+    9, _matrices
+)
 
 # pointers; the gradient's address is among the step parameters
 P, STORAGE, S0, S1, S2, S3, OPERANDS = columns(7)
@@ -54,20 +56,11 @@ P, STORAGE, S0, S1, S2, S3, OPERANDS = columns(7)
 # answers: what is reported, and then what arrays are computed with
 REPORTED, ANSWERED, ANSWERS = (number(n) for n in (0, 8, 16))
 
-# spans
-SPAN_LAYER, SPAN_FIRST, SPAN_COUNT, SPAN = columns(4)
-
 # programs of a launch: the row of another table, and the part of it that the program takes
 PROGRAM_ROW, PROGRAM_PART, PROGRAM = columns(3)
 
-# planes: TILES_FIRST is the place of the first tile's sums; the last ones are addresses, of strips and then of factors
-PLANE_LAYER, PLANE_JOB, PLANE_BASE, TILES_FIRST, TILES, MATRICES, ROWS, COLUMNS, _addresses = columns(9)
-ROW_STRIPS, COLUMN_STRIPS, PLANE = columns(3, _addresses)
-
-# sides: dtypes, then addresses; SUMMED is how many entries each mean is over; FULL_ROWS and FULL_COLUMNS are of the
-# unsharded matrix
-SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, SUMMED, FULL_ROWS, FULL_COLUMNS, _dtypes = columns(8)
-STORED_AS, FACTORS_AS, SUMS_AS, TOTALS_AS, STORED, FACTORS, SUMS, TOTALS, TOTAL_STRIPS, SIDE = columns(10, _dtypes)
-
-# piles: where the strips begin, how many there are, where their sum goes, and how long each is
-STRIPS_FIRST, STRIPS, PILE_SUM, PILE_LENGTH, PILE = columns(5)
+# sides: sizes, of all layers, and the strips of each sum; SUMMED is how many entries each mean is over; FULL_ROWS and
+# FULL_COLUMNS are of the unsharded matrix
+SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, STRIPS, SUMMED, FULL_ROWS, FULL_COLUMNS, _dtypes = columns(9)
+# sides: the dtypes of R or C, of strips and factors, and of sums; then addresses
+STORED_AS, STRIPS_AS, SUMS_AS, STORED, STRIPS_FIRST, FACTORS, SUMS, TOTALS, SIDE = columns(9, _dtypes)
