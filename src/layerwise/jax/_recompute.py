@@ -43,9 +43,8 @@ class Namespace:
     def where(condition: Any, x: Any, y: Any) -> Any:
         """Choose, without the call that jax.numpy makes of it, which is to be inlined for each tensor."""
         dtype = jnp.result_type(x, y)
-        shape = jnp.broadcast_shapes(*(jnp.shape(one) for one in (condition, x, y)))
-        x, y = (jnp.broadcast_to(jnp.asarray(one, dtype), shape) for one in (x, y))
-        return jax.lax.select(jnp.broadcast_to(condition, shape), x, y)
+        x, y = (jnp.asarray(one, dtype) for one in (x, y))
+        return jax.lax.select(*jnp.broadcast_arrays(condition, x, y))
 
 
 class First(Namespace):
