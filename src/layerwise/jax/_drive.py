@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 
 from layerwise.drive import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
-from layerwise.jax._norms import Root, Wanted, completed, first_column, measured
+from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Namespace, Running
 from layerwise.jax._unread import Unread
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Whole
@@ -109,25 +108,20 @@ def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
 
 def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Round) -> dict[Place, Any]:
     """Sum the local parts of the tensors."""
-    sums: dict[Place, Any] = {}
-    kept: dict[Any, list[Place]] = {}
-    for i, own in requests.items():
-        found = rules[i].again(own, range(len(own))) if rules[i].recomputes else dict(enumerate(own))
-        for k, request in found.items():
-            if isinstance(request, Whole):
-                sums[i, k] = _of_whole(tasks[i], request)
-            elif isinstance(request, (*PLAIN, Gram)):
-                sums[i, k] = partial_sum(jnp, request, tasks[i].dims_of(request))
-            elif rules[i].recomputes:
-                wanted = _wanted(tasks[i], request)
-                again = partial(_terms_again, rules[i], own, k)
-                [sums[i, k]] = completed([first_column(request.terms, wanted.dims)], again, wanted)
-            else:
-                kept.setdefault(varying(request.terms), []).append((i, k))
-    for places in kept.values():
-        terms = [requests[i][k].terms for i, k in places]
-        sums |= zip(places, measured(terms, [_wanted(tasks[i], requests[i][k]) for i, k in places]), strict=True)
-    return sums
+    return {
+        (i, k): _partial_sum(tasks[i], request)
+        for i, own in requests.items()
+        for k, request in (rules[i].again(own) if rules[i].recomputes else enumerate(own))
+    }
+
+
+def _partial_sum(task: Task, request: Any) -> Any:
+    if isinstance(request, Whole):
+        return _of_whole(task, request)
+    if isinstance(request, (*PLAIN, Gram)):
+        return partial_sum(jnp, request, task.dims_of(request))
+    goes_on = isinstance(request, ModelSum) or _axes(task, request)
+    return measured(request.terms, task.dims_of(request), None if goes_on else _entries_of(task, request))
 
 
 def _of_whole(task: Task, request: Whole) -> Any:
@@ -141,18 +135,6 @@ def _of_whole(task: Task, request: Whole) -> Any:
         n = request.terms.shape[d]
         x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * n, n, d)
     return x
-
-
-def _wanted(task: Task, request: Any) -> Wanted:
-    dims = task.dims_of(request)
-    if isinstance(request, ModelSum) or _axes(task, request):
-        return Wanted(dims, None)
-    return Wanted(dims, _entries_of(task, request))
-
-
-def _terms_again(rule: Running, requests: Any, k: int) -> list[Any]:
-    """Return the array of one request from another run."""
-    return [rule.again(requests, (k,))[k].terms]
 
 
 def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:

@@ -1,33 +1,31 @@
-"""Sums of squares that neither overflow nor vanish, in the dtype of the arithmetic.
+"""Sums of squares that neither overflow nor vanish.
 
-The square of a number that float32 holds need not fit it, and JAX has float64 only where it is switched on. So a sum of
-squares has three columns: as it is, and with the numbers first multiplied or divided by a power of two. Whatever the
-norm, one column is right, and `length` takes that one. Columns add up as numbers do, over blocks, tensors and devices.
+The square of a number that float32 holds need not fit it. So squares are summed in float64, also where it is switched
+off: in one pass, without a branch, and without the error of a long sum in float32. What leaves here has the dtype of
+the arithmetic: the root of a sum that is complete, or, of one that others are added to, three columns. These are the
+sum as it is, and of numbers first multiplied or divided by a power of two. Whatever the norm, one column is right, and
+`length` takes that one. Columns add up as numbers do, over blocks, tensors and devices.
 
-The first column is nearly always right. A CPU would need a pass for each of the others, so except for short tensors it
-derives them from the first where that is right, and measures them where it is not. Accelerators measure all three in
-one pass, because there a branch would wait for the number that decides it. So do several devices.
+Devices without float64, and JAX before 0.8, measure all three columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache, partial
+from math import inf
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from layerwise.rules.arrays import is_complex, square
+from layerwise.drive.requests import sum_of_squares
+from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Shape
 from layerwise.rules.scalars import root
 
-# Up to how many entries three passes take less time than a branch.
-SHORT = 1 << 12
-
 
 class Columns(NamedTuple):
-    """A sum of squares: a partial sum, a total or a mean, with one number for each block."""
+    """A sum of squares: a partial sum or a total, with one number for each block."""
 
     plain: Any
     raised: Any  # for numbers whose squares are too small: times `factor` squared
@@ -41,7 +39,7 @@ class Columns(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The range of sums that the first column holds to the dtype's precision, and the factors of the other two."""
+    """The range of sums that the first column holds to the dtype's precision, and the factor of the other two."""
 
     low: float
     high: float
@@ -68,91 +66,29 @@ class Root(NamedTuple):
     value: Any
 
 
-class Wanted(NamedTuple):
-    """The requested sums of squares of an array."""
-
-    dims: Shape  # what they run over; kept with size 1
-    entries: int | None  # of a total that is complete: the number to divide it by before its root is taken
+def has_float64() -> bool:
+    """Return True if numbers of 64 bits can be had beside others, and the device computes with them."""
+    return hasattr(jax, "enable_x64") and jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
-def measured(terms: Sequence[Any], wanted: Sequence[Wanted]) -> list[Columns | Root]:
-    """Return the sums of squares of each array."""
-    alike: dict[Any, list[int]] = {}
-    for i, (x, want) in enumerate(zip(terms, wanted, strict=True)):
-        alike.setdefault((x.shape, x.dtype, want), []).append(i)
-    found: dict[int, Columns | Root] = {}
-    for (*_, want), places in alike.items():
-        found |= zip(places, _of_alike([terms[i] for i in places], want), strict=True)
-    return [found[i] for i in range(len(terms))]
+@partial(jax.jit, static_argnums=(1, 2), inline=True)
+def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
+    """Return the sum of squares over these dimensions, which are kept with size 1.
 
-
-@partial(jax.jit, static_argnums=1)
-def _of_alike(terms: Sequence[Any], wanted: Wanted) -> list[Columns | Root]:
-    """Return the same for arrays of one shape. Jitted, because an eager branch is slow."""
-    if not branches() or terms[0].size < SHORT:
-        return [_finished(_in_one_pass(x, wanted.dims), wanted.entries) for x in terms]
-    return completed([first_column(x, wanted.dims) for x in terms], lambda: terms, wanted)
-
-
-def branches() -> bool:
-    """Return True if a branch may compute a rarely needed sum: not if it would add over devices."""
-    return jax.default_backend() == "cpu" and jax.device_count() == 1
-
-
-def completed(firsts: Sequence[Any], terms: Callable[[], Sequence[Any]], wanted: Wanted) -> list[Columns | Root]:
-    """Return all columns, or the roots, given the first. `terms` makes the arrays if they must be read again.
-
-    The arrays share a branch, and nothing else: XLA compiles what is the same for each of them once.
+    Of a total that is complete, `entries` is the number to divide it by before its root is taken. Jitted, so that what
+    is the same for many tensors is traced once.
     """
-    if not branches():
-        return [_finished(_in_one_pass(x, wanted.dims), wanted.entries) for x in terms()]
-
-    def derived() -> list[Columns | Root]:
-        return [_derived(first, wanted) for first in firsts]
-
-    def rescaled() -> list[Columns | Root]:
-        return [_rescaled(x, first, wanted) for x, first in zip(terms(), firsts, strict=True)]
-
-    # The barrier, because what is fused into a list of hundreds is compiled for each of them.
-    every = jax.lax.optimization_barrier(jnp.concatenate([jnp.ravel(first) for first in firsts]))
-    found: list[Columns | Root] = jax.lax.cond(jnp.any(_is_small(every) | _is_large(every)), rescaled, derived)
-    return found
-
-
-@partial(jax.jit, static_argnums=1)
-def _derived(first: Any, wanted: Wanted) -> Columns | Root:
-    """Return all columns, or the root, where the first column is right."""
-    if wanted.entries is None:
-        return Columns(first, *_others(first))
-    return Root(root(jnp, first / wanted.entries))
-
-
-def _others(first: Any) -> tuple[Any, Any]:
-    """Return the other columns, where the first is right."""
-    factor, largest = limits(first.dtype).factor, limits(first.dtype).largest
-    # The bounds keep a compiler from making one factor of two, which the dtype would not hold.
-    return jnp.minimum(first * factor, largest) * factor, jnp.maximum(first / factor, 0.0) / factor
-
-
-@partial(jax.jit, static_argnums=2)
-def _rescaled(x: Any, first: Any, wanted: Wanted) -> Columns | Root:
-    """Return the same, where one of the others has to be measured as well."""
-    factor, small, large = limits(first.dtype).factor, _is_small(first), _is_large(first)
-    scale = jnp.where(large, 1 / factor, jnp.where(small, factor, 1.0)).astype(first.dtype)
-    found = first_column(x * scale, wanted.dims)
-    if wanted.entries is not None:
-        return Root(_divided(root(jnp, found / wanted.entries), scale))
-    raised, lowered = _others(first)
-    return Columns(first, jnp.where(small, found, raised), jnp.where(large, found, lowered))
-
-
-def _finished(columns: Columns, entries: int | None) -> Columns | Root:
-    return columns if entries is None else Root(length(columns / entries))
-
-
-def first_column(x: Any, dims: Shape) -> Any:
-    """Return the first column of the sum of squares over these dimensions, which are kept with size 1."""
-    return jnp.sum(square(x), axis=dims, keepdims=True)
+    if not has_float64():
+        columns = _in_one_pass(x, dims)
+        return columns if entries is None else Root(length(columns / entries))
+    dtype = jnp.finfo(x.dtype).dtype
+    its = limits(dtype)
+    with jax.enable_x64(True):
+        squares = sum_of_squares(jnp, x.astype(jnp.promote_types(x.dtype, jnp.float64)), dims)
+        if entries is None:
+            others = squares * its.factor * its.factor, squares / its.factor / its.factor
+            return Columns(*(one.astype(dtype) for one in (squares, *others)))
+        return Root(_divided(root(jnp, squares / entries), 1.0, its).astype(dtype))
 
 
 def _in_one_pass(x: Any, dims: Shape) -> Columns:
@@ -162,17 +98,9 @@ def _in_one_pass(x: Any, dims: Shape) -> Columns:
 
     def scaled(factor: float) -> Any:
         # The bounds keep a compiler from scaling the squares instead, and derivatives of unused columns finite.
-        return first_column(jnp.clip(x * factor, -its.largest, its.largest), dims)
+        return sum_of_squares(jnp, jnp.clip(x * factor, -its.largest, its.largest), dims)
 
-    return Columns(first_column(x, dims), scaled(its.factor), scaled(1 / its.factor))
-
-
-def _is_small(first: Any) -> Any:
-    return first < limits(first.dtype).low
-
-
-def _is_large(first: Any) -> Any:
-    return first > limits(first.dtype).high
+    return Columns(sum_of_squares(jnp, x, dims), scaled(its.factor), scaled(1 / its.factor))
 
 
 def length(squares: Columns | Root) -> Any:
@@ -180,11 +108,13 @@ def length(squares: Columns | Root) -> Any:
     if isinstance(squares, Root):
         return squares.value
     first = squares.plain
-    its, small, large = limits(first.dtype), _is_small(first), _is_large(first)
+    its = limits(first.dtype)
+    small, large = first < its.low, first > its.high
     found = root(jnp, jnp.where(large, squares.lowered, jnp.where(small, squares.raised, first)))
-    return _divided(found, jnp.where(large, 1 / its.factor, jnp.where(small, its.factor, 1.0)).astype(first.dtype))
+    scale = jnp.where(large, 1 / its.factor, jnp.where(small, its.factor, 1.0)).astype(first.dtype)
+    return _divided(found, scale, its)
 
 
-def _divided(norm: Any, scale: Any) -> Any:
-    """Return a norm of scaled numbers as that of the numbers, which is finite if they are."""
-    return jnp.where(jnp.isfinite(norm), jnp.minimum(norm / scale, limits(norm.dtype).largest), norm)
+def _divided(norm: Any, scale: Any, its: Limits) -> Any:
+    """Return a norm of scaled numbers as that of the numbers, which fits the dtype if they are finite."""
+    return jnp.where(norm < inf, jnp.minimum(norm / scale, its.largest), norm)

@@ -12,7 +12,7 @@ once, because it is a result of the step anyway, and all runs go on from there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from itertools import count
 from math import prod
@@ -38,6 +38,13 @@ class Namespace:
     @staticmethod
     def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
         return jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=keepdims))
+
+    @staticmethod
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        """Choose, without the call that jax.numpy makes of it, which is to be inlined for each tensor."""
+        dtype = jnp.result_type(x, y)
+        x, y = (jnp.asarray(one, dtype) for one in (x, y))
+        return jax.lax.select(*jnp.broadcast_arrays(condition, x, y))
 
 
 class First(Namespace):
@@ -138,12 +145,12 @@ class Running:
             self._answers.append(answer)
         return next_requests(self._rule, answer)
 
-    def again(self, requests: Any, which: Sequence[int]) -> dict[int, Any]:
-        """Return some of these requests from other runs: one for each large array, one for all that are small."""
-        large = {i: prod(requests[i].terms.shape) * 2 > prod(self._task.shape) for i in which}
+    def again(self, requests: Any) -> Iterator[tuple[int, Any]]:
+        """Yield these requests from other runs: one for each large array, one for all that are small."""
+        large = {i: prod(one.terms.shape) * 2 > prod(self._task.shape) for i, one in enumerate(requests)}
         # What is small may be a sum already, which needs a run as well.
         small = () if all(large.values()) else self._run()
-        return {i: self._run()[i] if own else small[i] for i, own in large.items()}
+        return ((i, self._run()[i] if own else small[i]) for i, own in large.items())
 
     def _run(self) -> Any:
         """Return the requests that follow the answers so far, from a run that shares nothing with others."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial, reduce
+from operator import add
 from typing import Any, NamedTuple
 
 import jax
@@ -94,7 +95,8 @@ class Transformation:
     def _measured_at_first(self, plan: Plan) -> dict[str, Any]:
         p = jnp.zeros(plan.p.shape, plan.p.dtype)
         plan = replace(plan, p=p, storing=plan.storing._replace(p=p))
-        tasks = list(self._tasks(plan, None, p, self._fresh(plan), jnp.zeros((), jnp.int32)))
+        count = jnp.zeros((), jnp.int32)
+        tasks = list(self._tasks(plan, None, p, self._fresh(plan), partial(self._now, count, _slots.counted(count))))
         return self._measured([*driven(tasks)], tasks)
 
     # ---- update
@@ -113,8 +115,9 @@ class Transformation:
         stats = _trees.of_state(leaves, "stats", state.stats)
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
-        tasks = {i: list(self._tasks(plans[i], held[i], grads[i], stored[i], state.count)) for i in due}
         t = _slots.counted(state.count)
+        now = cache(partial(self._now, state.count, t))
+        tasks = {i: list(self._tasks(plans[i], held[i], grads[i], stored[i], now)) for i in due}
         done = driven([task for each in tasks.values() for task in each])
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
@@ -202,18 +205,20 @@ class Transformation:
         if (state.stats is not None) != self.stats:
             raise StateError(f"the state was made with stats={state.stats is not None}. Pass that, or make it again.")
 
-    def _tasks(self, plan: Plan, held: Any, g: Any, state: Sequence[Any], count: Any) -> Iterator[Task]:
-        p, scalar = plan.p, _scalar(plan.p)
+    def _now(self, count: Any, t: Any, decayed: bool, scalar: Any) -> Now:
+        """Return what changes from step to step, in this dtype: the same for all tensors alike in it and in decay."""
         lr = self.options.rate("lr", count, scalar)
-        lam = self.options.rate("weight_decay", count, scalar) if plan.decayed else 0.0
-        t = _slots.counted(count)
-        now = Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
+        lam = self.options.rate("weight_decay", count, scalar) if decayed else 0.0
+        return Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
+
+    def _tasks(self, plan: Plan, held: Any, g: Any, state: Sequence[Any], now: Callable[..., Now]) -> Iterator[Task]:
+        p, own = plan.p, now(plan.decayed, _scalar(plan.p))
         for piece in plan.layout.pieces:
             h: Any = piece.h
             parts = (unread(x, piece.view) for x in state)
             arrays = (weights_of(p, held, piece.view), piece.view(g), *parts)
             cut, dtype = _mesh.cut_of_piece(plan.cut, piece), _slots.computing(p.dtype)
-            yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, now, dtype, cut)
+            yield Task(self.rule, h, piece.shape, piece.block_dims, arrays, own, dtype, cut)
 
     def _measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
         blocked = bool(tasks[0].block_dims) or len(tasks) > 1
@@ -231,10 +236,10 @@ class Transformation:
         adapted = _trees.by_leaf("trust_ratio_mask", self.ratio_mask, params, leaves, _trees.flag)
         blocks = _trees.by_leaf("blocks", self.blocks, params, leaves, _blocks)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, self.mesh.cuts(params, leaves), strict=True)
-        return [self._plan(*row) for row in rows]
+        fitted = cache(self.options.fitted_to)
+        return [self._plan(fitted(_scalar(row[1])), *row) for row in rows]
 
-    def _plan(self, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
-        h = self.options.fitted_to(_scalar(p))
+    def _plan(self, h: Any, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
         if not adapted:
             h = h.settled(adapt=False)
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
@@ -261,7 +266,7 @@ def _move(plan: Plan, g: Any, stepped: Sequence[Stepped], held: Any, t: Any) -> 
 
     The update has the dtype of the gradient and the parameter together; float32 if it leads to weights rounded here.
     """
-    sums = [sum(a * x for a, x in one.moves) for one in stepped]
+    sums = [reduce(add, [a * x for a, x in one.moves]) for one in stepped]
     move = _joined(plan.layout, sums, plan.p.shape)
     if not plan.storing.rounds(held):
         return move.astype(jnp.result_type(plan.p, g)), None

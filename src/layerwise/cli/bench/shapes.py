@@ -93,12 +93,18 @@ def tiny_1000() -> Shapes:
     return {f"t{i}": (256,) for i in range(1000)}
 
 
+def square_197() -> Shapes:
+    """Return as many tensors as BERT-base has, small and alike: what is left to measure is how long they compile."""
+    return {f"t{i}": (64, 64) for i in range(197)}
+
+
 SETS = {
     "resnet50": resnet50,
     "bert-base": bert_base,
     "gpt2-medium": gpt2_medium,
     "gpt-1b": gpt_1b,
     "tiny-1000": tiny_1000,
+    "square-197": square_197,
     "digits": digits,
 }
 
