@@ -34,6 +34,7 @@ SHOWN = (
 Names = Sequence[str]
 Frozen = tuple[tuple[str, tuple[int, ...]], ...]
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
+COMPILED = {"Lamb": "Lamb", "Lars": "LARS", "Adafactor": "AdaFactor"}  # of pytorch_optimizer
 OPTIONS = {"lr": 1e-3, "weight_decay": 0.01}
 BYTES = {"Lamb": 40, "Lars": 28, "Adafactor": 24}  # that each parameter moves if nothing is found in the cache
 COPIED = 64 << 20  # elements: larger than caches are
@@ -110,6 +111,20 @@ def yardstick(name: str, shapes: Shapes) -> tuple[str, Step]:
     return "torch.optim.Adam, fused", fused(torch.optim.Adam, shapes)
 
 
+def compiled(name: str, shapes: Shapes) -> Step:
+    """pytorch_optimizer's step, which it has torch.compile make of foreach; that compilation is not timed."""
+    from pytorch_optimizer import create_optimizer
+
+    model = torch.nn.Module()
+    for place, p in enumerate(tensors(shapes, torch.float32)):
+        model.register_parameter(f"p{place}", p)
+    options: dict[str, Any] = {"scale_parameter": False, "relative_step": False} if name == "Adafactor" else {}
+    step: Step = create_optimizer(model, COMPILED[name].lower(), **OPTIONS, **options, compile=True).step
+    for _ in range(2):  # the second may compile again
+        step()
+    return step
+
+
 # ---- tables
 
 
@@ -140,6 +155,7 @@ def rivals(name: str, shapes: Shapes, peers: bool) -> Iterator[tuple[str, Step]]
         others = (peer for peer in PEERS[name] if peer.installed and not peer.gpu)
         skipped = ("layerwise", "torch.optim.SGD", "torch.optim.Adam,")
         yield from ((peer.label, peer.start(work).step) for peer in others if not peer.label.startswith(skipped))
+        yield f"pytorch_optimizer.{COMPILED[name]}, compiled", compiled(name, shapes)
 
 
 def sweep(quick: bool, n: int, names: Names) -> Iterator[dict[str, object]]:

@@ -8,6 +8,7 @@ Adam's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from rows import RESULTS, append, figures, parser_of, provenance, show
 
 TABLE = "formats.csv"
 YARDSTICK = "torch.optim.Adam, fused, float32"
+TORCHAO = "torchao.AdamW8bit"  # where it is installed
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "Lamb": {"lr": 1e-3},
     "Lars": {"lr": 0.1, "momentum": 0.9},
@@ -51,6 +53,11 @@ def timed(optimizer: str, set_name: str, rounds: int) -> dict[str, Timing]:
     for name, options in FORMATS.items():
         params = parameters(set_name, torch.bfloat16)
         steps[name] = getattr(layerwise.torch, optimizer)(params, **OPTIONS[optimizer], **options).step
+    if optimizer == "Lamb" and find_spec("torchao"):
+        from torchao.optim import AdamW8bit
+
+        params = parameters(set_name, torch.bfloat16)
+        steps[TORCHAO] = AdamW8bit(params, lr=1e-4, bf16_stochastic_round=True).step
     return alternately(steps, rounds)
 
 

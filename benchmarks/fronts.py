@@ -35,7 +35,7 @@ ROUNDS = {
 
 def versions() -> dict[str, str]:
     """Of the peers that other benchmarks do not have."""
-    return {name: version_of(name) or "" for name in ("pytorch_optimizer", "timm")}
+    return {name: version_of(name) or "" for name in ("pytorch_optimizer", "timm", "bitsandbytes")}
 
 
 def work_of(front: str, shapes: Shapes) -> Any:
