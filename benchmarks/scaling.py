@@ -1,15 +1,17 @@
-"""Whether a learning rate that was tuned once serves other batches and other widths: AdamW, LAMB and AdamH.
+"""Whether a learning rate that was tuned once serves other batches and other widths: AdamW, LAMB, AdamH, Lion, Muon.
 
 The model is the demo's transformer on text. Each optimizer is tuned at the smallest batch and the smallest width by the
-search of tune_demo.py: 36 runs each, over learning rate, warm-up, betas, and weight decay (for AdamH, which has none,
-the learning rate of embeddings, norms and biases beside it), with seeds that the maps do not use. Then the learning
-rate alone moves, by factors of 2 around the tuned one. Everything else stays, the warm-up as a share of the run.
+search of tune_demo.py: 36 runs each, over learning rate, warm-up, betas (of Muon, momentum), and weight decay (for
+AdamH, which has none, the learning rate of embeddings, norms and biases beside it), with seeds that the maps do not
+use. Then the learning rate alone moves, by factors of 2 around the tuned one. Everything else stays, the warm-up as a
+share of the run.
 
 - `batch`: 8 to 128 sequences at width 64, 8,192 sequences in all, as in the demo.
-- `width`: 64 to 512 at a batch of 4, 1,024 sequences in all; tuned at width 64 for that length.
+- `width`: 64 to 512 at a batch of 4, 1,024 sequences in all; tuned at width 64 for that length. Without Lion and Muon.
 
-AdamH is LAMB with `keep_norm` for linear layers, and AdamW without decay for the rest. The figure is the loss on data
-that was not trained on. Runs that the table has are not repeated, so an interrupted map goes on where it was.
+AdamH is LAMB with `keep_norm` for linear layers, and AdamW without decay for the rest. Muon is in Moonlight's scale,
+for linear layers but the head, and AdamW at the same rate for the rest. The figure is the loss on data that was not
+trained on. Runs that the table has are not repeated, so an interrupted map goes on where it was.
 """
 
 from __future__ import annotations
@@ -37,23 +39,33 @@ PLACES = {"batch": (8, 32, 128), "width": (64, 128, 256, 512)}
 FACTORS = {"batch": [2.0**k for k in range(-3, 3)], "width": [2.0**k for k in range(-4, 2)]}
 
 LINEAR = {"rule": "lamb", "others": "adamw"}  # linear layers, and embeddings, norms and biases
+HIDDEN = {"rule": "muon", "others": "adamw"}  # linear layers but the head, and all the rest
 ADAMH = Contender("AdamH", "scaling.adamh", "Lamb", Tuned(0.02, 100), groups=LINEAR)
-CONTENDERS = (ADAMW, LAMB, ADAMH)
+LION = Contender("Lion", "layerwise.torch.Lion", "Lamb", Tuned(0.002, 100))
+MUON = Contender("Muon", "scaling.muon", "Lamb", Tuned(0.016, 100), groups=HIDDEN)
+CONTENDERS = (ADAMW, LAMB, ADAMH, LION, MUON)
+OF_MAP = {"batch": CONTENDERS, "width": CONTENDERS[:3]}
+OPTIONS["Lion"] = {"betas": ((0.9, 0.99), (0.95, 0.98), (0.9, 0.999)), "weight_decay": (0.1, 0.0, 1.0)}
+OPTIONS["Muon"] = {"momentum": (0.95, 0.9, 0.98), "weight_decay": OPTIONS["AdamW"]["weight_decay"]}
 OPTIONS["AdamH"] = {"betas": OPTIONS["LAMB"]["betas"], "others_lr": (0.25, 0.0625, 1.0)}
 WARMUPS["text", SHORT.small] = (3, 12, 25, 50)
 TUNED: Mapping[tuple[str, str], Tuned] = {  # at the smallest batch and width; those of batches are the demo's
     ("batch", "AdamW"): ADAMW.small,
     ("batch", "LAMB"): LAMB.small,
     ("batch", "AdamH"): Tuned(0.04, 50, {"betas": (0.9, 0.999), "others_lr": 1.0}),
+    ("batch", "Lion"): Tuned(0.001, 50, {"betas": (0.9, 0.999), "weight_decay": 0.1}),
     ("width", "AdamW"): Tuned(0.002, 50, {"betas": (0.9, 0.999), "weight_decay": 0.0}),
     ("width", "LAMB"): Tuned(0.02, 3, {"betas": (0.9, 0.95), "weight_decay": 0.01}),
     ("width", "AdamH"): Tuned(0.04, 3, {"betas": (0.9, 0.999), "others_lr": 1.0}),
+    ("batch", "Muon"): Tuned(0.016, 100, {"momentum": 0.9, "weight_decay": 0.01}),
 }
 MIDDLES = {  # of the learning rates that are searched
     ("width", "AdamW"): 0.002,
     ("width", "LAMB"): 0.02,
     ("width", "AdamH"): 0.02,
     ("batch", "AdamH"): 0.02,
+    ("batch", "Lion"): 0.002,
+    ("batch", "Muon"): 0.016,
 }
 
 
@@ -65,6 +77,18 @@ def adamh(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], o
         linear = group["rule"] == "Lamb"
         own = {"keep_norm": True, "eps": 1e-8} if linear else {"weight_decay": 0.0}
         group.update(own, lr=lr if linear else lr * others_lr, betas=betas)
+    return Mixed(groups)
+
+
+def muon(groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float) -> Any:
+    """Return the optimizer of hidden matrices by Muon, and of the rest by AdamW at the same lr."""
+    from layerwise.torch import Mixed
+
+    for group in groups:
+        hidden = group["rule"] == "Muon"
+        own = {"momentum": momentum, "scale": "match_rms_adamw"} if hidden else {"betas": (0.9, 0.95)}
+        group.update(own, lr=lr)
+        group.setdefault("weight_decay", weight_decay)
     return Mixed(groups)
 
 
@@ -132,7 +156,7 @@ def fill(name: str, contenders: Sequence[Contender], workers: ProcessPoolExecuto
 
 def losses(name: str) -> dict[str, dict[int, dict[float, float]]]:
     """Return the mean loss over seeds of a map, by optimizer, batch or width, and learning rate."""
-    found: dict[str, dict[int, dict[float, list[float]]]] = {c.name: {} for c in CONTENDERS}
+    found: dict[str, dict[int, dict[float, list[float]]]] = {c.name: {} for c in OF_MAP[name]}
     for row in read(FOUND, map=name):
         by_lr = found[row["optimizer"]].setdefault(int(row[name]), {})
         by_lr.setdefault(float(row["lr"]), []).append(float(row["loss"]))
@@ -169,9 +193,9 @@ def main() -> None:
     if given.table:
         print("\n\n".join(map(markdown, given.map or TASKS)))
         return
-    contenders = [c for c in CONTENDERS if c.name in (given.optimizer or [c.name])]
     with ProcessPoolExecutor(given.workers, get_context("spawn")) as workers:
         for name in given.map or TASKS:
+            contenders = [c for c in OF_MAP[name] if c.name in (given.optimizer or [c.name])]
             (tune_all if given.tune else fill)(name, contenders, workers)
 
 

@@ -131,7 +131,7 @@ def test_the_tables_of_learning_rates(name):
     seeds = {}
     for row in scaling.read(scaling.FOUND, map=name):
         seeds.setdefault((row["optimizer"], row[name], row["lr"]), set()).add(row["seed"])
-    assert len(seeds) == len(scaling.CONTENDERS) * len(scaling.PLACES[name]) * len(scaling.FACTORS[name])
+    assert len(seeds) == len(scaling.OF_MAP[name]) * len(scaling.PLACES[name]) * len(scaling.FACTORS[name])
     assert all(len(each) == len(scaling.SEEDS) for each in seeds.values())
 
 

@@ -66,4 +66,4 @@ def _map(axes: Any, rows: Map, theme: Theme) -> None:
     axes.tick_params(length=0, colors=theme["ink"], labelsize=TEXT)
 
 
-BATCHES, WIDTHS = Drawing(heat("batch"), 5.6), Drawing(heat("width"), 6.6)
+BATCHES, WIDTHS = Drawing(heat("batch"), 8.6), Drawing(heat("width"), 6.6)
