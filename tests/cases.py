@@ -69,7 +69,7 @@ class Case:
     @property
     def measures_weights(self) -> bool:
         """Whether a step is measured against the weights, by a ratio or by their root mean square."""
-        return self.options.get("adapt", (False,))[0] is not False or "scale_parameter" in self.options
+        return self.options.get("adapt", (self.known.by_ratio,))[0] is not False or "scale_parameter" in self.options
 
     def exchanges(self, more: int = 0) -> int:
         """Return how often processes exchange sums where the step asks `more` often: once even if it asks for none."""

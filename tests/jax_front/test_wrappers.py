@@ -155,7 +155,7 @@ OF_ONE = {
         "min_dim_size_to_factor": 0,
     },
 }  # fmt: skip
-SIZES = {"min_dim_size_to_factor": 0, "iterations": 0}
+SIZES = {"min_dim_size_to_factor": 0, "iterations": 0, "ns_steps": 0}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -178,9 +178,12 @@ def test_an_injected_beta2_may_be_a_function_and_is_told_the_same_count(beta2):
     close(found, run(front.adafactor(**options), tree(0, LITTLE), gradients(3, LITTLE))[0], 5e-6)
 
 
-def test_sizes_cannot_be_injected():
-    opt = optax.inject_hyperparams(front.adafactor)(0.1)
-    with pytest.raises(ValueError, match=r"min_dim_size_to_factor.*static_args"):
+@pytest.mark.parametrize(
+    ("name", "size"), [("adafactor", "min_dim_size_to_factor"), ("sinkgd", "iterations"), ("muon", "ns_steps")]
+)
+def test_sizes_cannot_be_injected(name, size):
+    with pytest.raises(ValueError, match=rf"{size}.*static_args"):
+        opt = optax.inject_hyperparams(getattr(front, name))(0.1)
         jax.jit(opt.update)(tree(1), opt.init(tree(0)), tree(0))
 
 

@@ -55,6 +55,7 @@ class Case:
         consistent: Options drawn at random, made free of contradictions.
         measured: Options under which a first step is as long as lr·trust_ratio·update_norm says; None if none is.
         relative: Options under which a step of any direction is lr times as long as the weights.
+        by_ratio: Whether a step is by a ratio that is no option.
         jumps: Whether a step jumps where a number changes its sign.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
@@ -71,6 +72,7 @@ class Case:
     consistent: Callable[[Options], Options] = unchanged
     measured: Options | None = field(default_factory=dict)
     relative: Options = field(default_factory=dict)
+    by_ratio: bool = False
     jumps: bool = False
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02

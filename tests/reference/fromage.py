@@ -109,5 +109,6 @@ CASE = Case(
     vectors=_vectors,
     properties=_properties,
     measured=None,
+    by_ratio=True,
     shows_with={"max_grad_norm_per_tensor": {"momentum": 0.9}, "max_grad_norm": {"momentum": 0.9}},
 )

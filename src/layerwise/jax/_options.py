@@ -19,7 +19,7 @@ STAND_INS = {
 }  # fmt: skip
 
 # Numbers that decide the form of the state or of the program.
-STATIC = ("min_dim_size_to_factor", "iterations")
+STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
 # Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
 # `inject_hyperparams` makes the state with known arrays, and steps with traced ones, for which the state says it.
 BUFFERED = ("momentum",)

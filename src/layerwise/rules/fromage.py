@@ -101,7 +101,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         b, _ = yield Keep(State(g, R))
     pp, gg = yield Squares(p), Squares(g)
     norm_p, norm_g = length(xp, pp, p), length(xp, gg, g)
-    ratio = trust_ratio(xp, *(floored(xp, norm, k.least) for norm in (norm_p, norm_g)), UNBOUNDED)
+    ratio = trust_ratio(xp, floored(xp, norm_p, k.least), floored(xp, norm_g, k.least), UNBOUNDED)
     moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio, g))
     if h.p_bound is not None:
         R = first_norm(xp, R, norm_p)
