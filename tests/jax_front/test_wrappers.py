@@ -182,8 +182,8 @@ def test_an_injected_beta2_may_be_a_function_and_is_told_the_same_count(beta2):
     ("name", "size"), [("adafactor", "min_dim_size_to_factor"), ("sinkgd", "iterations"), ("muon", "ns_steps")]
 )
 def test_sizes_cannot_be_injected(name, size):
+    opt = optax.inject_hyperparams(getattr(front, name))(0.1)
     with pytest.raises(ValueError, match=rf"{size}.*static_args"):
-        opt = optax.inject_hyperparams(getattr(front, name))(0.1)
         jax.jit(opt.update)(tree(1), opt.init(tree(0)), tree(0))
 
 
