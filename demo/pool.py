@@ -22,26 +22,27 @@ class WorkerError(Exception):
 def carry_out(runs: Sequence[Run], workers: int) -> Generator[tuple[Run, Outcome], None, None]:
     """Yield each run with its outcome when it is done. They begin in this order."""
     executor = ProcessPoolExecutor(min(workers, len(runs)), get_context("spawn"), initializer=_ready)
+    others = {*active_children()}  # which somebody else began
     try:
-        run_of = _begun(executor, runs)
+        run_of = _begun(executor, runs, len(others))
         for future in as_completed(run_of):
             yield run_of[future], _outcome(run_of[future], future)
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
-        ended = active_children()
+        ended = {*active_children()} - others
         for process in ended:
             process.terminate()
-        while {*ended} & {*active_children()}:  # join() may return before the executor's thread, which waits as well
+        while ended & {*active_children()}:  # join() may return before the executor's thread, which waits as well
             sleep(0.01)
 
 
-def _begun(executor: ProcessPoolExecutor, runs: Sequence[Run]) -> dict[Future[Outcome], Run]:
+def _begun(executor: ProcessPoolExecutor, runs: Sequence[Run], others: int) -> dict[Future[Outcome], Run]:
     """Start workers that ignore Ctrl-C: it is for this process, which ends them."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         return {executor.submit(_trained, run): run for run in runs}
     except OSError as problem:
-        there = len(active_children())
+        there = len(active_children()) - others
         raise WorkerError(
             f"process {there + 1} to train in could not be started: {problem.strerror or problem}. "
             f"--threads {max(1, there)} needs fewer."
