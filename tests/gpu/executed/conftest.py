@@ -12,7 +12,7 @@ import pytest
 from gpu.executed import process
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def executed():
     """Calls a function of `gpu.executed.steps`, in a process that compiles each kernel once."""
     found = {}
