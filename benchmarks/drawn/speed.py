@@ -26,7 +26,8 @@ from drawn.style import (
 TABLE, SHAPES = "cpu_engine.csv", "bert-base"
 NAMES = {"Lamb": "LAMB", "Lars": "LARS", "Adafactor": "Adafactor"}
 SCALE = "torch.optim.Adam, fused"
-SKIPPED = ("layerwise", "engine", "torch.optim.Adam,", "torch.optim.AdamW", "torch.optim.SGD")
+# Also bitsandbytes, whose LAMB and LARS are other algorithms.
+SKIPPED = ("layerwise", "engine", "torch.optim.Adam,", "torch.optim.AdamW", "torch.optim.SGD", "bitsandbytes")
 
 
 class Bar(NamedTuple):

@@ -179,7 +179,7 @@ class Stepper:
         if turn is None:
             work, plans = self.planner.planned(work)
             if not self.ranks.are_known(work.params):  # the caller has changed a group's list
-                self.step_due(work.anew(), self.ranks.renewed(agreement))
+                self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
         self._agreed_step(key, work, turn, plans if turn is None else turn.plans, might_skip, agreement)
 
@@ -192,7 +192,7 @@ class Stepper:
         if not host.knows(work, together, states):
             work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
             if not self.ranks.are_known(work.params):
-                self.step_due(work.anew(), self.ranks.renewed(agreement))
+                self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
             host.plan(work, together)
         skip = self._to_skip(work) if might_skip and agreement is None else None

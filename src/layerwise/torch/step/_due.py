@@ -180,7 +180,7 @@ class Work(NamedTuple):
         hs, of_groups = self.settings.hs, self.settings.each
         return [(hs[i], n, group["capturable"], of_groups[i].want) for i, group, n in each]
 
-    def anew(self) -> Work:
+    def as_asked(self) -> Work:
         """Return the same before anything was put in the place of parameters and gradients."""
         return self._replace(stepped=self.params, params_here=self.params, grads_here=self.grads)
 
@@ -214,9 +214,7 @@ def _at(
 def _with_gradients(
     asked: Sequence[Sequence[Tensor]], grads: Sequence[Tensor | None], elsewhere: Elsewhere | None
 ) -> tuple[list[Tensor], list[Any], list[int]]:
-    """Return the parameters that have gradients, their gradients, which may be `elsewhere`, and how many each group
-    has.
-    """
+    """Return the parameters with gradients, which may be `elsewhere`, these gradients, and how many each group has."""
     each, params, found, sizes = iter(grads), list[Tensor](), list[Any](), list[int]()
     for some in asked:
         before = len(params)
