@@ -35,6 +35,7 @@ Names = Sequence[str]
 Frozen = tuple[tuple[str, tuple[int, ...]], ...]
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 COMPILED = {"Lamb": "Lamb", "Lars": "LARS", "Adafactor": "AdaFactor"}  # of pytorch_optimizer
+MOST_COMPILED = 1000  # tensors; the step of so many takes more than ten minutes to compile
 OPTIONS = {"lr": 1e-3, "weight_decay": 0.01}
 BYTES = {"Lamb": 40, "Lars": 28, "Adafactor": 24}  # that each parameter moves if nothing is found in the cache
 COPIED = 64 << 20  # elements: larger than caches are
@@ -155,6 +156,7 @@ def rivals(name: str, shapes: Shapes, peers: bool) -> Iterator[tuple[str, Step]]
         others = (peer for peer in PEERS[name] if peer.installed and not peer.gpu)
         skipped = ("layerwise", "torch.optim.SGD", "torch.optim.Adam,")
         yield from ((peer.label, peer.start(work).step) for peer in others if not peer.label.startswith(skipped))
+    if peers and len(shapes) < MOST_COMPILED:
         yield f"pytorch_optimizer.{COMPILED[name]}, compiled", compiled(name, shapes)
 
 
