@@ -77,10 +77,9 @@ def speed(figure: Figure, theme: Theme) -> None:
             _bar(axes, y, bar, group.scale, theme)
         axes.plot([group.scale] * 2, [y - len(group.bars) + 0.5, y + 0.5], color=theme["ink"], ls=(0, (2, 2)), lw=1.2)
         y += 1.35
-    beside(
-        axes, found[0].scale, -0.15, "PyTorch's fused Adam, for scale", theme["quiet"], xytext=(-3, 0), fontsize=SMALL
-    )
     widest = max(bar.ms for group in found for bar in group.bars)
+    right = max(found[0].scale, 0.15 * widest)  # of the name of the first group
+    beside(axes, right, -0.15, "dashed: PyTorch's fused Adam", theme["quiet"], xytext=(-3, 0), fontsize=SMALL)
     axes.set(xlim=(0, widest * 1.36), ylim=(y - 0.6, -0.6))
     axes.set_yticks(list(labels), list(labels.values()))
     ratios = [bar.ratio for group in found for bar in group.bars[1:]]
