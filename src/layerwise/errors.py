@@ -61,9 +61,9 @@ def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn at the line that called the package, however deep the warning is raised."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
         frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)

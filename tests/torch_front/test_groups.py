@@ -278,6 +278,12 @@ def test_a_group_needs_parameters():
         Lamb([{"lr": 0.1, "weight_decay": 0.1}])
 
 
+def test_parameters_in_a_set_have_no_order():
+    """PyTorch took them up to 2.13, and its newer versions warn in the same class."""
+    with pytest.warns(FutureWarning, match="`params` is a set: its order changes from run to run"):
+        Lamb({ones(2), ones(2)})
+
+
 def test_an_iterator_that_gives_nothing_is_said():
     """It may have been used before; a generator that was not is empty on purpose."""
     with pytest.warns(UserWarning, match="the filter that was its 'params' gave nothing"):

@@ -27,7 +27,7 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes, _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
-from layerwise.torch.step._given import check_group, check_params, warn_of_odd
+from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
@@ -50,6 +50,7 @@ class Optimizer(torch.optim.Optimizer, Like):
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         check_params(params)
+        warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
         setup = Setup(

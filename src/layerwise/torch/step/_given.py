@@ -31,6 +31,13 @@ def check_params(params: Any) -> None:
         )
 
 
+def warn_of_set(params: Any) -> None:
+    """Warn of parameters without an order, in the class in which newer versions of PyTorch do."""
+    if isinstance(params, (set, frozenset)):
+        why = "its order changes from run to run, and checkpoints know parameters without names by their order"
+        warn(f"`params` is a {type(params).__name__}: {why}. {NAMED}", FutureWarning)
+
+
 def check_group(group: Mapping[str, Any]) -> None:
     """Raise unless a group has something to take its parameters from."""
     if "params" not in group:
