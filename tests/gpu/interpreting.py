@@ -22,6 +22,7 @@ def faithfully() -> Iterator[None]:
     """Let the interpreter round float32 to bfloat16, rather than cut digits off, and run one kernel at a time."""
     patched: set[int] = set()
     cast, run, call, lock = Builder.cast_impl, Function.run, Function.__call__, threading.RLock()
+    binary = Builder.binary_op
 
     def rounded(self: Any, src: Any, dst_type: Any) -> Any:
         if src.dtype.scalar == tl.float32 and dst_type.scalar == tl.bfloat16:
@@ -29,6 +30,11 @@ def faithfully() -> Iterator[None]:
         if src.dtype.scalar == tl.bfloat16 and dst_type.scalar == tl.float32:  # also below the least normal number
             return interpreter.TensorHandle((src.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
         return cast(self, src, dst_type)
+
+    def typed(self: Any, lhs: Any, rhs: Any, op: Any) -> Any:
+        """Triton 3.9 would fill a mask with numbers of the dtype that was compared, and then refuse it."""
+        found = binary(self, lhs, rhs, op)
+        return interpreter.TensorHandle(found.data, tl.int1) if found.data.dtype == np.bool_ else found
 
     def alone(self: Any, *args: Any, **kwargs: Any) -> Any:
         with lock, np.errstate(over="ignore"):  # infinity, where a dtype ends
@@ -46,6 +52,7 @@ def faithfully() -> Iterator[None]:
     with (
         patch.object(Builder, "create_fp_trunc", rounded),
         patch.object(Builder, "cast_impl", rounded),
+        patch.object(Builder, "binary_op", typed),
         patch.object(Function, "run", alone),
         patch.object(Function, "__call__", quickly),
         remembering(),
