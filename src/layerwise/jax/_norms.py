@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from functools import cache, partial
 from math import inf
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from layerwise.drive.requests import sum_of_squares
 from layerwise.rules.arrays import is_complex
@@ -88,7 +90,7 @@ def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
         if entries is None:
             others = squares * its.factor * its.factor, squares / its.factor / its.factor
             return Columns(*(one.astype(dtype) for one in (squares, *others)))
-        return Root(_divided(root(jnp, squares / entries), 1.0, its).astype(dtype))
+        return Root(_divided(root(INLINED, squares / entries), 1.0, its).astype(dtype))
 
 
 def _in_one_pass(x: Any, dims: Shape) -> Columns:
@@ -117,4 +119,14 @@ def length(squares: Columns | Root) -> Any:
 
 def _divided(norm: Any, scale: Any, its: Limits) -> Any:
     """Return a norm of scaled numbers as that of the numbers, which fits the dtype if they are finite."""
-    return jnp.where(norm < inf, jnp.minimum(norm / scale, its.largest), norm)
+    found = norm / scale
+    return _select(found <= its.largest, found, _select(norm < inf, its.largest, norm))
+
+
+def _select(condition: Any, yes: Any, no: Any) -> Any:
+    """Return the same as `where`, in one operation: derivatives of others are made where float64 may be off."""
+    like = no if isinstance(yes, float) else yes
+    return lax.select(condition, *(lax.full_like(like, x) if isinstance(x, float) else x for x in (yes, no)))
+
+
+INLINED = SimpleNamespace(sqrt=jnp.sqrt, where=_select)
