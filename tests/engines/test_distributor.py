@@ -129,6 +129,38 @@ def test_nothing_is_touched_if_one_of_several_engines_finds_a_change(kinds):
     np.testing.assert_array_equal(weights(jobs), before)
 
 
+class Leaving:
+    """An engine that counts steps itself, and declines jobs from its first step on."""
+
+    name, counts, left = "an engine that leaves", True, False
+
+    def declines(self, job, given=None):
+        return "it has left" if self.left else ""
+
+    def group(self, job):
+        return None
+
+    def prepare(self, jobs, layouts=None):
+        return self
+
+    def step(self, *given):
+        self.left = True
+        raise engines.Changed
+
+
+def test_only_a_step_that_another_engine_can_count_is_handed_on_to_it():
+    """Whoever counts by the first engine prepares again."""
+    [job], [g] = jobs_of(["here"])
+    before, now = weights([job]), now_of(H, 1)
+    ready = prepare((Leaving(), WORLD.engine_of_rule), [job])
+    assert ready.counts
+    with pytest.raises(engines.Changed):
+        ready.step([g], [now._replace(t=engines.Counter(torch.tensor(0)))])
+    np.testing.assert_array_equal(weights([job]), before)
+    prepare((Leaving(), WORLD.engine_of_rule), [job]).step([g], [now])
+    assert not np.array_equal(weights([job]), before)
+
+
 SCATTERED = Storage((None,) * 4, part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),

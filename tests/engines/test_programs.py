@@ -109,7 +109,7 @@ def test_a_program_is_not_made_up():
 
 
 def test_the_gpu_engine_says_the_same():
-    gpu = pytest.importorskip("layerwise.engines.gpu.engine", reason="it needs Triton")
+    gpu = pytest.importorskip("layerwise.engines.gpu.kinds", reason="it needs Triton")
     on = mapped(job_with(Warm(lr=0.1, warmth=2.0)), WORLDS[1].array)
     assert re.search(WARMTH, gpu.declined(engines.Job(on.rule, on.h, on.p, on.state)))
 

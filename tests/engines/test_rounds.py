@@ -31,9 +31,9 @@ def one(request):
         request.getfixturevalue("faithful_interpreter")
         from gpu.world import GPU, SMALL
 
-        from layerwise.engines.gpu.engine import GpuEngine
+        from layerwise.engines.gpu import GpuEngine
 
-        return GpuEngine(None, SMALL), GPU
+        return GpuEngine(sizes=SMALL), GPU
     name, _, of = request.param.partition("-")
     world = next(world for world in WORLDS if world.name == of)
     return compiled.CompiledEngine() if name == "compiled" else world.engine_of_rule, world

@@ -26,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver, jit
 
 from layerwise import engines
-from layerwise.engines.gpu import engine, launch
+from layerwise.engines.gpu import GpuEngine, kinds, launch
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -90,7 +90,7 @@ def main(target: GPUTarget, extent: str) -> Iterator[dict[str, Any]]:
         return kernel
 
     jit.JITFunction.run = noted
-    engine.DEVICES = ("cpu",)
+    kinds.DEVICES = ("cpu",)
     for case in KERNELED:
         if extent == "all":
             plain(case)
@@ -108,13 +108,13 @@ def plain(case: Any) -> None:
         for dtypes in DTYPES:
             h = case.hyper(**{name: x for name, x in options.items() if name in case.options})
             jobs = [make_job(case, h, s, b, 0, dtypes) for b, s in BLOCKS]
-            Stepping(engine.GpuEngine(None)).step([mapped(job, WORLDS[1].array) for job in jobs])
+            Stepping(GpuEngine()).step([mapped(job, WORLDS[1].array) for job in jobs])
 
 
 def launches(case: Any, device: Elsewhere, searched: list[Any]) -> Iterator[dict[str, Any]]:
     """Step twice without anything that may skip steps, and twice with each of two such numbers, one of them aligned."""
     jobs = [mapped(make_job(case, case.hyper(), s, b, 0), WORLDS[1].array) for b, s in BLOCKS]
-    ready = engine.GpuEngine(None).prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
+    ready = GpuEngine().prepare([engines.Job(j.rule, j.h, j.p, j.state, j.block_dims) for j in jobs])
     skips = torch.zeros(32, dtype=torch.bool)
     for skip in (None, skips[0], skips[1])[: 3 if case.name in LAUNCHED else 1]:
         found = []
@@ -129,9 +129,9 @@ def in_formats(case: Any) -> None:
     """Compile steps of tensors in formats. Rules call the same functions for them, so a few are enough."""
     for form in IN_FORMATS[case.name]:
         jobs = [stored_job(case, shape, form) for shape in STORED]
-        jobs = [job for job in jobs if not engine.declined(job)]
+        jobs = [job for job in jobs if not kinds.declined(job)]
         grads, nows = [gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs]
-        engine.GpuEngine(None).prepare(jobs).step(grads, nows)
+        GpuEngine().prepare(jobs).step(grads, nows)
 
 
 def stated(name: str, assembly: str) -> int:

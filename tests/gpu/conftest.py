@@ -15,14 +15,13 @@ def _interpreter(faithful_interpreter):
 @pytest.fixture
 def on_gpu(monkeypatch):
     """The engine that tensors on a GPU get, with work cut small; also where they are in the machine's memory."""
-    from gpu.world import RULE, SMALL
+    from gpu.world import SMALL
 
     from layerwise.engines import Candidate
-    from layerwise.engines.gpu.engine import GpuEngine
+    from layerwise.engines.gpu import GpuEngine
     from layerwise.torch.step import _engines
 
-    engine, insisting = GpuEngine(RULE, SMALL), GpuEngine(None, SMALL)
-    table = (Candidate("gpu", engine, insisting=insisting), Candidate("rule", _engines.RULE))
+    table = (Candidate("gpu", GpuEngine(sizes=SMALL)), Candidate("rule", _engines.RULE))
     monkeypatch.setattr(_engines, "ENGINES", table)
 
 

@@ -11,7 +11,7 @@ import torch
 from gpu.world import DEVICE, ENGINE
 
 from layerwise import engines
-from layerwise.engines.gpu.engine import declined
+from layerwise.engines.gpu.kinds import declined
 from layerwise.engines.rule import RuleEngine
 from layerwise.rules.asks import Now
 from layerwise.storage import WEIGHTS, Format, Storage, groups

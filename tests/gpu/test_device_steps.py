@@ -12,7 +12,7 @@ import pytest
 import torch
 from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
-from gpu.world import DEVICE, ENGINE, GPU, cases, copies, given, jobs_of, near, prepared, step
+from gpu.world import DEVICE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
 from layerwise import engines
 from layerwise.engines import Counter, places
@@ -90,6 +90,16 @@ def test_a_number_in_a_dtype_that_is_converted_may_change():
     assert bits(jobs) == bits(others)
 
 
+def test_a_number_may_follow_one_that_was_on_the_device():
+    """Even 0, in the place of which the host knew nothing."""
+    jobs, others = jobs_of(LAMB, [(5,)]), jobs_of(LAMB, [(5,)])
+    ready, theirs = prepared(jobs), prepared(others)
+    for lr in (0.5, 0.0, 0.25):
+        step(ready, jobs, [Now(1, real(lr) if lr == 0.5 else lr, 0.0)])
+        step(theirs, others, [Now(1, lr, 0.0)])
+        assert bits(jobs) == bits(others)
+
+
 @both
 def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
     jobs = jobs_of(case, SHAPES, max_grad_norm=1.0)
@@ -106,18 +116,6 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
     step(ready, jobs, nows, torch.tensor(False, device=DEVICE))
     assert bits(jobs) != before[0]
     assert found()[2] == [2] * len(jobs)
-
-
-@pytest.mark.thinned(2)
-@cases
-def test_tensors_of_no_blocks_count_their_steps(case):
-    h = case.hyper().fit((0, 4), (0,), 2.0**-23)
-    p, shapes, count = torch.zeros(0, 4, device=DEVICE), case.rule.shapes(h, (0, 4)), torch.tensor(0, device=DEVICE)
-    state = type(shapes)(*(None if s is None else torch.zeros(s, device=DEVICE) for s in shapes))
-    ready, now = ENGINE.prepare([engines.Job(case.rule, h, p, state, (0,))]), now_of(case.hyper(), 1)
-    for skip in (None, torch.tensor(True, device=DEVICE), torch.tensor(False, device=DEVICE)):
-        ready.step([p.clone()], [now._replace(t=Counter(count))], skip)
-    assert int(count) == 2
 
 
 @pytest.mark.thinned(2)

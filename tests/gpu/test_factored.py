@@ -12,7 +12,7 @@ from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of, numbers, stored
 from gpu.world import GPU, SMALL, given, near
 
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine
 from layerwise.engines.gpu.kernels import parts as parts_of_kernels
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes
@@ -42,7 +42,7 @@ def there(job):
 def stepped(job, sizes=SMALL):
     """A copy of the job after a step, and what was measured. The gradient is no copy, which might lie elsewhere."""
     mine = replace(mapped(job, GPU.copy), g=job.g)
-    [stats] = Stepping(GpuEngine(None, sizes)).step([mine])
+    [stats] = Stepping(GpuEngine(sizes=sizes)).step([mine])
     return mine, stats
 
 
@@ -142,7 +142,7 @@ def test_a_gradient_at_another_address_changes_roundings_alone(name):
 def test_parts_make_the_whole_and_statistics_that_ranks_hold_whole_are_the_same_on_all(shape, dim, at, options, sizes):
     job, cut, n = job_of(shape, **options), Cut(dim, at), len(at) + 1
     parts = in_parts(job, cut, n)
-    step_parts(GpuEngine(None, sizes), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
+    step_parts(GpuEngine(sizes=sizes), [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(stepped(there(job), sizes)[0], parts, 8 * EPS["float32"])
 
 
@@ -150,13 +150,13 @@ def test_parts_make_the_whole_and_statistics_that_ranks_hold_whole_are_the_same_
 def test_other_ranks_that_hold_no_part_change_nothing(sizes):
     job = there(job_of((6, 9)))
     mine = mapped(job, GPU.copy)
-    GpuEngine(None, sizes).prepare([given(mine)]).step([job.g], [job.now], None, Alone())
+    GpuEngine(sizes=sizes).prepare([given(mine)]).step([job.g], [job.now], None, Alone())
     assert bits([mine]) == bits([replace(stepped(job, sizes)[0], g=mine.g)])
 
 
 def test_steps_with_other_ranks_and_without_may_take_turns():
     ours, theirs = (mapped(there(job_of((6, 9))), GPU.copy) for _ in range(2))
-    ready = GpuEngine(None, TINY).prepare([given(ours)])
+    ready = GpuEngine(sizes=TINY).prepare([given(ours)])
     for others in (None, Alone(), None):
         ready.step([ours.g], [ours.now], None, others)
         GPU.rule.step([theirs])

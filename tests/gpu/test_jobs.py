@@ -8,7 +8,7 @@ from engines.jobs import Limits, drawn, held
 from engines.parts import stepping_in_parts
 from gpu.world import GPU, SMALL
 
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine
 
 LIMITS = Limits(most=700, layouts=("plain", "transposed"), leading=True)
 # Jobs that are quick in an interpreter: among those of an optimizer are some of several programs, some that do not fill
@@ -35,6 +35,6 @@ def test_any_jobs_are_stepped_as_by_the_rule(case, first):
         one = drawn(case, seed, LIMITS)
         step = GPU.engine().step
         if one.parts:
-            step = stepping_in_parts(GpuEngine(None, SMALL), one.parts, one.cuts, GPU.array)
+            step = stepping_in_parts(GpuEngine(sizes=SMALL), one.parts, one.cuts, GPU.array)
         taken += held(one, GPU, step)
     assert taken >= len(seeds) / 2

@@ -8,7 +8,7 @@ from cases import KERNELED, case_of
 from gpu.world import RULE
 
 from layerwise import engines
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine
 from layerwise.rules.asks import Now
 
 ROOM = 36 << 30  # bytes: parameter, gradient, and LAMB's moments in float32
@@ -53,7 +53,7 @@ def stepped(engine, job):
 ], ids=[*(case.name for case in KERNELED), "Adafactor, factored"])  # fmt: skip
 def test_every_element_is_stepped_once(case, shape, small):
     h = case.hyper(lr=0.5)
-    found = stepped(GpuEngine(None), job_of(case, h, shape))
+    found = stepped(GpuEngine(), job_of(case, h, shape))
     wanted = stepped(RULE, job_of(case, h, small))[:PERIOD]
     full = len(found) // PERIOD * PERIOD
     for part in (*found[:full].view(-1, PERIOD), found[full:]):

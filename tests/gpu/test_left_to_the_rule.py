@@ -13,9 +13,9 @@ from engines.worlds import Stepping, bits, make_job, mapped
 from gpu.world import DEVICE, ENGINE, GPU, RULE, SMALL, cases, copies, given, had, jobs_of, near, prepared, step
 
 from layerwise import engines
-from layerwise.engines.gpu import OnDemand, candidate, engine, installed
-from layerwise.engines.gpu.engine import GpuEngine, declined
+from layerwise.engines.gpu import GpuEngine, candidate, installed, kinds
 from layerwise.engines.gpu.installed import why_not
+from layerwise.engines.gpu.kinds import declined
 from layerwise.errors import EngineError
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
@@ -39,7 +39,7 @@ def check(make, reason):
     """Jobs that `make` returns are declined with this reason, and the rule's bits come of them."""
     ours, theirs = make(), make()
     with pytest.raises(EngineError, match=reason):
-        Stepping(GpuEngine(None, SMALL)).step([ours])
+        Stepping(GpuEngine(sizes=SMALL)).step([ours])
     GPU.engine(insisting=False).step([ours])
     GPU.rule.step([theirs])
     assert bits([ours]) == bits([theirs])
@@ -148,11 +148,11 @@ def test_a_machine_without_its_packages_has_no_engine_and_knows_why(absent, vers
     row = candidate(RULE)
     assert (row.declined or "").startswith(reason)
     assert why_not().startswith(reason)
-    assert isinstance(row.engine, OnDemand) is not bool(reason)
+    assert isinstance(row.engine, GpuEngine) is not bool(reason)
 
 
 def test_tensors_in_the_machines_memory_are_left_to_others_unless_who_asks_insists(monkeypatch):
-    monkeypatch.setattr(engine, "DEVICES", ("cpu",))
+    monkeypatch.setattr(kinds, "DEVICES", ("cpu",))
     row, [job] = candidate(RULE), make_jobs_on_cpu()
     assert row.engine.declines(job) == "the parameter is not on a GPU"
     assert row.insisting.declines(job) == ""
@@ -162,6 +162,11 @@ def make_jobs_on_cpu():
     h = LAMB.hyper().fit((3,), (), 1e-7)
     shapes = LAMB.rule.shapes(h, (3,))
     return [engines.Job(LAMB.rule, h, torch.ones(3), type(shapes)(*(s and torch.zeros(s) for s in shapes)))]
+
+
+def test_a_tensor_of_no_blocks():
+    """No kernel would count its step."""
+    check(lambda: mapped(make_job(LAMB, LAMB.hyper(), (0, 4), (0,), 0), GPU.array), "there are no blocks")
 
 
 class Apart(torch.Tensor):

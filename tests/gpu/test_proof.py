@@ -5,7 +5,10 @@ steps, or who insists on kernels is refused.
 from __future__ import annotations
 
 import random
+import re
 import warnings
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,19 +17,17 @@ from cases import KERNELED, case_of
 from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, make_job, mapped
 from gpu.front import alike, fronts, give, had_by, parameters
-from gpu.world import DEVICE, GPU, RULE, SMALL, cases, jobs_of, prepared, step
+from gpu.world import DEVICE, GPU, RULE, cases, given, jobs_of, prepared, proving, step
 from torch_front.front import BUSY, FRONT_OF, bits
 
 from layerwise import engines
 from layerwise.cli import info
-from layerwise.engines import Candidate, Counter
+from layerwise.engines import Candidate, distributor
 from layerwise.engines.gpu import proof, small
 from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.engine import GpuEngine
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
-from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.small import LARGEST, smaller
 from layerwise.errors import EngineError
 from layerwise.registry import ENTRIES
@@ -57,13 +58,10 @@ def is_of(front, constants):
 @pytest.fixture
 def proof_of(monkeypatch):
     """A new proof, for the engine that tensors on a GPU get."""
-    made = Proof(RULE)
-    table = (
-        Candidate("gpu", GpuEngine(RULE, SMALL, made), insisting=GpuEngine(None, SMALL, made)),
-        Candidate("rule", _engines.RULE),
-    )
+    engine = proving()
+    table = Candidate("gpu", engine, insisting=proving(warns=False)), Candidate("rule", _engines.RULE)
     monkeypatch.setattr(_engines, "ENGINES", table)
-    return made
+    return engine.proof
 
 
 @pytest.fixture
@@ -140,8 +138,7 @@ def test_numbers_of_an_earlier_step_do_not_stand_in_for_a_kernels(proof_of, brok
     def keeping(rule, prepare, *rest):
         made = []
         found = compared(rule, lambda jobs: made.append(prepare(jobs)) or made[0], *rest)
-        room = made[0]._memory._room
-        left[tuple(room.shape)] = room.clone()
+        left.update((tuple(x.shape), x.clone()) for x in made[0]._laid.tables.held)
         return found
 
     with monkeypatch.context() as patched:
@@ -199,7 +196,7 @@ def test_kernels_that_write_in_a_skipped_step_are_replaced_by_the_rule(proof_of,
 
     broken("passes.apply", always)
     jobs = jobs_of(case_of("Lamb"), [(5,)])
-    ready = prepared(jobs, GpuEngine(RULE, SMALL, proof_of))
+    ready = prepared(jobs, proving(), RULE)
     with pytest.warns(RuntimeWarning, match="they write in a step that is to be skipped"):
         step(ready, jobs, [job.now for job in jobs], torch.tensor(False, device=DEVICE))
 
@@ -228,18 +225,34 @@ def test_who_insists_is_refused_and_nothing_is_stepped(front, proof_of, broken):
 
 
 def test_where_the_rule_steps_other_kernels_are_used_and_skipped_steps_are_not_counted(proof_of, broken):
+    """Steps that kernels would have counted are counted where the rule takes them."""
     broken("passes.apply", of=Lamb)
-    jobs = jobs_of(case_of("Lamb"), [(5,), (3, 4)])
-    ready = prepared(jobs, GpuEngine(RULE, SMALL, proof_of))
-    nows = [job.now._replace(t=Counter(torch.tensor(0, device=DEVICE))) for job in jobs]
+    params = parameters(shapes=[(5,), (3, 4)])
+    opt = Lamb(params, capturable=True, skip_nonfinite=True)
+    give(params, 0)
     with pytest.warns(RuntimeWarning, match="Lamb"):
-        step(ready, jobs, nows)
-    before = bits([job.p for job in jobs])
+        opt.step()
+    before = bits(params)
     for skipped, counted in ((True, 1), (False, 2)):
-        step(ready, jobs, nows, torch.tensor(skipped, device=DEVICE))
-        assert [int(now.t.step) for now in nows] == [counted] * 2
-        assert (bits([job.p for job in jobs]) == before) == skipped
+        give(params, 1)
+        params[0].grad[0] = torch.nan if skipped else 1
+        opt.step()
+        assert [int(opt.state[p]["step"]) for p in params] == [counted] * 2
+        assert (bits(params) == before) == skipped
     stepped(Lars, fused=True)
+
+
+def test_what_has_failed_is_declined_from_then_on_and_nothing_else(broken, monkeypatch):
+    broken("passes.apply", of=Lamb)
+    engine, lamb = proving(), case_of("Lamb")
+    high, low = (jobs_of(lamb, [(5,)], (dtype, dtype, "float32")) for dtype in ("float32", "bfloat16"))
+    with pytest.warns(RuntimeWarning, match=r"Lamb \(float32\)") as warned:
+        step(prepared(high, engine, RULE), high)
+    assert len(warned) == 1
+    assert re.search("Lamb .*fail their proof", engine.declines(given(high[0])))
+    assert [engine.declines(given(job)) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))] == ["", ""]
+    monkeypatch.setenv(PROOF_VARIABLE, "0")
+    assert engine.declines(given(high[0])) == ""
 
 
 def test_the_environment_skips_it(proof_of, broken, monkeypatch):
@@ -253,20 +266,20 @@ def test_the_environment_skips_it(proof_of, broken, monkeypatch):
 
 
 def test_each_device_owes_its_own(monkeypatch):
-    tried, own = [], Proof(RULE)
+    tried, engine = [], proving()
     monkeypatch.setattr(
         proof, "compared", lambda rule, prepare, some, call: tried.append(some[0][0].p.device.type) or ""
     )
     case = case_of("Lamb")
     job = mapped(make_job(case, case.hyper(), (5,), (), 0), GPU.array)
-    ready = GpuEngine(None, SMALL, own).prepare([engines.Job(job.rule, job.h, job.p, job.state)])
+    ready = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state)])
     ready.step([job.g], [job.now])
     [call] = [laid.variants for laid in ready._layouts.values()]
     assert len(call) == 1
     there = mapped(job, lambda a: a.to("meta"))
     made = Call(ready._laid.tables, None, False, None)
     for _ in range(2):
-        own.passed([(engines.Job(there.rule, there.h, there.p, there.state), there.g)], made, None, True)
+        engine.proof.check([(engines.Job(there.rule, there.h, there.p, there.state), there.g)], made, None)
     assert tried == [DEVICE, "meta"]
 
 
@@ -304,7 +317,7 @@ LAYOUTS = {
 )
 def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch):
     """Nothing is compiled for the proof alone, and nothing is used that it has not seen. No kernel runs for that."""
-    own, launched, inside = Proof(RULE), (set(), set()), []
+    launched, inside = (set(), set()), []
 
     def noted(self, *args, **kwargs):
         flags = tuple((key, str(x)) for key, x in sorted(args[-1].given.items()))
@@ -313,9 +326,8 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
     compared = proof.compared
     monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear(), "")[3])
     monkeypatch.setattr(KIND, "run", noted)
-    monkeypatch.setattr(small, "LONGEST", 80)  # as many times what a program takes as with usual sizes
-    engine = GpuEngine(None, SMALL, own)
-    monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", engine, insisting=engine),))
+    monkeypatch.setattr(small, "LARGEST", 600)  # several times what a program takes, as with usual sizes
+    monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", proving()),))
     params = parameters(shapes=[(20, 24), (120, 7), (3, 5, 3, 3), (200,), (5,)])
     opt = front(params, fused=True, **had_by(front, {**BUSY[front], **options}))
     give(params, 0)
@@ -331,8 +343,8 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
         ((), ()),
         ((0, 5), (0, 5)),
         ((543,), (543,)),
-        ((3072, 768), (528, 528)),
-        ((50257, 770), (529, 530)),
+        ((3072, 768), (384, 384)),
+        ((50257, 770), (385, 386)),
         ((512,) * 4, None),
     ],
 )
@@ -356,10 +368,10 @@ def test_ranks_pass_or_fall_back_together_even_one_that_holds_nothing(case, righ
     seats = [[part] for part in in_parts(job, cut, 2)]
     assert 0 in seats[1][0].p.shape
     GPU.rule.step([alone := mapped(job, GPU.array)])
-    if right:
-        step_parts(GpuEngine(None, SMALL, Proof(RULE)), seats, [job.p.shape], [cut], GPU.array)
-    else:
+    table = [proving(), RULE]
+    one_of_all = SimpleNamespace(prepare=lambda jobs: distributor.prepare(table, jobs))
+    if not right:
         broken("passes.apply")
-        with pytest.warns(RuntimeWarning, match="fail their proof"):
-            step_parts(GpuEngine(RULE, SMALL, Proof(RULE)), seats, [job.p.shape], [cut], GPU.array)
+    with nullcontext() if right else pytest.warns(RuntimeWarning, match="fail their proof"):
+        step_parts(one_of_all, seats, [job.p.shape], [cut], GPU.array)
     check(alone, [part for seat in seats for part in seat], 8 * EPS["float32"])

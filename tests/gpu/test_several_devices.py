@@ -13,8 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from layerwise.drive import Run, local
-from layerwise.engines.gpu import engine
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine, kinds
 from layerwise.engines.gpu.kernels import parts
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch import Lamb
@@ -83,8 +82,8 @@ def test_kernels_are_launched_where_their_tensors_are(case, monkeypatch):
             run(self, *args, **kwargs)
 
     monkeypatch.setattr(type(parts.root), "run", launched)
-    monkeypatch.setattr(engine, "DEVICES", ("cpu", "meta"))
-    stepped(GpuEngine(None, SMALL), case, 4e-6)
+    monkeypatch.setattr(kinds, "DEVICES", ("cpu", "meta"))
+    stepped(GpuEngine(sizes=SMALL), case, 4e-6)
     assert min(launches.count({device}) for device in ("cpu", "meta")) > 1
 
 

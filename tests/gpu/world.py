@@ -13,8 +13,9 @@ from engines.worlds import LAYOUTS, Stepping, World, as_torch, make_job, mapped,
 
 from layerwise import engines
 from layerwise.engines.distributor import prepare
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine
 from layerwise.engines.gpu.layout import Sizes
+from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.rule import RuleEngine
 from layerwise.torch.step._namespace import Tensors
 
@@ -45,7 +46,7 @@ def there(array: np.ndarray) -> torch.Tensor:
 @dataclass(frozen=True)
 class Gpu(World):
     def engine(self, insisting: bool = True) -> Any:
-        return Stepping(GpuEngine(None if insisting else RULE, SMALL), *([] if insisting else [RULE]))
+        return Stepping(GpuEngine(sizes=SMALL), *([] if insisting else [RULE]))
 
 
 GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_format), LAYOUTS[:4])
@@ -56,10 +57,17 @@ def had(case: Any, **options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in case.options}
 
 
+def proving(warns: bool = True) -> Any:
+    """Return an engine whose kernels owe a proof, also on tensors in the machine's memory."""
+    engine = GpuEngine(sizes=SMALL)
+    engine.proof = Proof(RULE, warns)
+    return engine
+
+
 # ---- lists of jobs, prepared once and stepped several times
 
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
-ENGINE = GpuEngine(None, SMALL)
+ENGINE = GpuEngine(sizes=SMALL)
 
 
 def jobs_of(case: Any, shapes: Any, dtypes: tuple[str, str, str] = ("float32",) * 3, **options: Any) -> list[Any]:

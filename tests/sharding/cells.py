@@ -256,16 +256,13 @@ def in_buckets_of(elements: int) -> Iterator[None]:
 
 
 @contextmanager
-def kernels(proof: Any = None) -> Iterator[None]:
+def kernels(proven: bool = False) -> Iterator[None]:
     """Let the GPU engine take the steps, in Triton's interpreter."""
     from unittest.mock import patch
 
     from gpu.interpreting import faithfully
-    from gpu.world import RULE, SMALL
+    from gpu.world import ENGINE, proving
 
-    from layerwise.engines.gpu.engine import GpuEngine
-
-    insisting = {} if proof else {"insisting": GpuEngine(None, SMALL)}
-    table = (Candidate("gpu", GpuEngine(RULE, SMALL, *([proof] if proof else [])), **insisting), _engines.ENGINES[-1])
+    table = (Candidate("gpu", proving() if proven else ENGINE), _engines.ENGINES[-1])
     with faithfully(), patch.object(_engines, "ENGINES", table):
         yield

@@ -54,13 +54,9 @@ def agreeing() -> Iterator[list[Tensor]]:
 
 def _stepped(front: Any, layout: str, how: str, steps: int, wanted: Any) -> tuple[list[bool], Found]:
     """The outcomes of some steps, and what a rank has then; if recorded, all but the first two are."""
-    from layerwise.engines.gpu.proof import Proof
-
     lying, by_kernels = Lying(layout), how == "by kernels"
     opt = lying.optimizer(front, {"capturable": True} if by_kernels else OPTIONS)
-    if by_kernels:
-        from gpu.world import RULE
-    with agreeing() as noted, kernels(Proof(RULE)) if by_kernels else nullcontext():
+    with agreeing() as noted, kernels(proven=True) if by_kernels else nullcontext():
         for i in range(steps):
             lying.give(i)
             with recording if how == "recorded" and i > 1 else nullcontext():

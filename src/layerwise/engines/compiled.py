@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cache, partial
+from functools import partial
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from layerwise.drive import Others
 from layerwise.drive.digits import Window
 from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
+from layerwise.engines.measured import Measured
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import Numbers, clips, missing, numbers, program_for
 from layerwise.engines.rounds import Rounds
@@ -135,35 +136,14 @@ def totals(digits: Any, window: Window) -> Any:
     return found
 
 
-class Measured(Mapping[str, Any]):
-    """The measurements of one job in a batch's last step, read on access."""
-
-    __slots__ = ("_batch", "_job", "_names")
-
-    def __init__(self, batch: Any, job: int, names: dict[str, int]) -> None:
-        self._batch, self._job, self._names = batch, job, names
-
-    def __getitem__(self, name: str) -> Any:
-        return np.array(self._batch.measured(self._job, self._names[name]))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __reduce__(self) -> Any:
-        return dict, (dict(self),)  # a copy is of the numbers
-
-
 class AllMeasured(Sequence[Measured]):
-    """The same of all jobs."""
+    """The measurements of all jobs in a batch's last step."""
 
-    def __init__(self, batch: Any, names: Sequence[dict[str, int]]) -> None:
+    def __init__(self, batch: Any, names: Sequence[tuple[str, ...]]) -> None:
         self._batch, self._names = batch, names
 
     def __getitem__(self, i: Any) -> Any:
-        return Measured(self._batch, i, self._names[i])
+        return Measured(partial(self._batch.measured, i), self._names[i])
 
     def __len__(self) -> int:
         return len(self._names)
@@ -182,7 +162,7 @@ class Layouts:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
         self.numbers = Numbers(self.hs)
-        self.measured: list[dict[str, int]] = []  # by each job: the places of its measurements
+        self.measured: list[tuple[str, ...]] = []  # by each job: the names of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -303,7 +283,7 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self._layouts.measured = self._layouts.measured or [_places(program_for(job).stats) for job in self._jobs]
+        self._layouts.measured = self._layouts.measured or [program_for(job).stats for job in self._jobs]
         return AllMeasured(self._batch, self._layouts.measured)
 
     def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
@@ -391,8 +371,3 @@ def _format(one: Format | None, if_beside: int) -> tuple[Any, ...] | None:
 
 def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
     return ((name, array) for name, array in zip(job.state._fields, job.state, strict=True) if array is not None)
-
-
-@cache
-def _places(names: tuple[str, ...]) -> dict[str, int]:
-    return {name: i for i, name in enumerate(names)}

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from layerwise.drive import Others
-from layerwise.engines import Changed, Engine, Given, Job, Prepared, Stats
+from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
@@ -80,7 +80,7 @@ class Distributed:
         try:
             self._step(shares, grads, nows, skip, others)
         except Changed:
-            if not self._new:
+            if not self._new or any(isinstance(now.t, Counter) for now in nows):  # which other engines may not take
                 raise
             given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
             shares = self._known[together] = self._distributed(together, given)

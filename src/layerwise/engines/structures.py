@@ -27,10 +27,6 @@ class Program(NamedTuple):
         """Return the names of the requests of all rounds, one after the other."""
         return sum(self.rounds, ())
 
-    def first(self, number: int) -> int:
-        """Return the first total of a round."""
-        return len(sum(self.rounds[:number], ()))
-
     def keeps_by(self, number: int) -> bool:
         """Return True if `keep` has been made by the time of this round's sums."""
         return self.keeps is not None and number >= self.keeps

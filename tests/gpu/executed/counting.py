@@ -18,7 +18,7 @@ import torch
 from gpu.executed.executing import Executor, execute, use
 
 import layerwise.torch
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine
 
 SHAPE = (256, 512)
 WARM, TIMED = 5, 50
@@ -91,7 +91,7 @@ def main(optimizers: list[str]) -> None:
     warnings.simplefilter("ignore")  # of weights that hardly move: here nobody trains
     torch.set_num_threads(1)
     executor = execute()
-    use(GpuEngine(None))
+    use(GpuEngine())
     for name in optimizers or OPTIMIZERS:
         for label in FORMATS:
             row = {**counted(executor, name, label), "host_us": host(executor, name, label)}

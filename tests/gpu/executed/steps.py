@@ -29,8 +29,7 @@ from torch_front.front import FRONT_OF
 
 from gpu import storing
 from layerwise.engines import Counter
-from layerwise.engines.gpu import engine
-from layerwise.engines.gpu.engine import GpuEngine
+from layerwise.engines.gpu import GpuEngine, kinds
 from layerwise.rules.asks import Now
 
 parts.PATIENCE = 600  # seconds, in which kernels are compiled and executed
@@ -200,7 +199,7 @@ def form(rule: str, number: int) -> Found:
 
     def make() -> list[Any]:
         jobs = [storing.stored_job(case_of(rule), shape, storing.FORMS[number], name=str(shape)) for shape in STORED]
-        return [job for job in jobs if not engine.declined(job)]
+        return [job for job in jobs if not kinds.declined(job)]
 
     storing.held(make, check=check)
     return found(*distances)
@@ -211,14 +210,14 @@ def any_jobs(rule: str, seed: int) -> Found:
     EXECUTOR.begin()
     one, step = drawn(case_of(rule), seed, LIMITS), GPU.engine().step
     if one.parts:
-        step = stepping_in_parts(GpuEngine(None, SMALL), one.parts, one.cuts, GPU.array)
+        step = stepping_in_parts(GpuEngine(sizes=SMALL), one.parts, one.cuts, GPU.array)
     held(one, GPU, step)
     return found()
 
 
 def moved(optimizer: str, label: str) -> float:
     """Return the bytes that a step moves for each parameter, with chunks and tiles as they usually are."""
-    use(GpuEngine(None))
+    use(GpuEngine())
     try:
         found = bytes_of(EXECUTOR, optimizer, label)
     finally:

@@ -4,48 +4,56 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerwise.engines import Candidate, Engine, Given, Job, Prepared
 from layerwise.engines.gpu.installed import why_not
 
-NAME = "gpu"
+if TYPE_CHECKING:
+    from layerwise.engines.gpu.layout import Sizes
+    from layerwise.engines.gpu.proof import Proof
 
 
 def candidate(rule: Engine) -> Candidate:
-    """Return the row of a front's table. The kernels are compared with `rule`, which steps if they differ."""
-    reason = why_not()
-    if reason:
-        return Candidate(NAME, None, reason)
-    return Candidate(NAME, OnDemand(rule, rule), insisting=OnDemand(None, rule))
+    """Return the row of a front's table. The kernels are compared with `rule` before they step anything."""
+    if reason := why_not():
+        return Candidate("gpu", None, reason)
+    return Candidate("gpu", GpuEngine(rule, insists=False), insisting=GpuEngine(rule))
 
 
-class OnDemand:
-    """The engine, loaded for the first job on a GPU, because importing Triton takes long.
+class GpuEngine:
+    """The engine that hands jobs of one device to Triton's kernels.
 
-    `rule` is compared with the kernels before they step anything, and `otherwise` steps if they fail.
+    Triton is imported for the first job on a GPU, because that takes long. Kernels show on each device that they agree
+    with the `rule` before they step anything there; without a rule they are used unproven. An engine that `insists` has
+    no other to step in: it takes tensors in the machine's memory too, if Triton's interpreter does.
     """
 
     name = "the GPU engine"
 
-    def __init__(self, otherwise: Engine | None, rule: Engine) -> None:
-        self.otherwise, self.rule = otherwise, rule
+    def __init__(self, rule: Engine | None = None, sizes: Sizes | None = None, insists: bool = True) -> None:
+        self._rule, self._sizes, self._insists = rule, sizes, insists
 
     @cached_property
-    def _engine(self) -> Engine:
-        from layerwise.engines.gpu.engine import GpuEngine
+    def proof(self) -> Proof | None:
+        """The verdicts on kernels."""
         from layerwise.engines.gpu.proof import Proof
 
-        return GpuEngine(self.otherwise, proof=Proof(self.rule))
+        return None if self._rule is None else Proof(self._rule, warns=not self._insists)
 
     def declines(self, job: Job, given: Given | None = None) -> str:
-        if self.otherwise is not None and job.p.device.type == "cpu":
+        if job.p.device.type == "cpu" and not self._insists:
             return "the parameter is not on a GPU"
-        return self._engine.declines(job, given)
+        from layerwise.engines.gpu.kinds import declined
+
+        return declined(job) or ("" if self.proof is None else self.proof.failed(job))
 
     def group(self, job: Job) -> Hashable:
         device: Hashable = job.p.device
         return device
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
-        return self._engine.prepare(jobs, layouts)
+        from layerwise.engines.gpu.layout import Sizes
+        from layerwise.engines.gpu.prepared import PreparedOnGpu
+
+        return PreparedOnGpu(jobs, self._sizes or Sizes(), self.proof)

@@ -23,21 +23,6 @@ from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
 
 
-class Memory:
-    """Memory that several tables of the same jobs share: the answers, and room for numbers between launches."""
-
-    def __init__(self, layers: int, device: torch.device) -> None:
-        self.answers = torch.zeros((layers, at.ANSWERS.value), dtype=torch.float64, device=device)
-        self._room = torch.empty(0, dtype=torch.float64, device=device)
-
-    def room(self, numbers: int) -> Tensor:
-        """Return room for so many numbers; every step writes them before it reads them."""
-        if len(self._room) < numbers:
-            # All bits set are nan in either dtype: a proof must not pass on what an earlier step left here.
-            self._room = torch.full((numbers,), -1, device=self._room.device).view(torch.float64)
-        return self._room[:numbers]
-
-
 class Tables:
     """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
 
@@ -47,17 +32,16 @@ class Tables:
         kinds: Sequence[Kind],
         step_params: StepParams,
         sizes: Sizes,
-        memory: Memory | None,
+        answers: Tensor,
         shared: bool,
     ) -> None:
-        """Make the tables; in `shared` ones others complete the sums."""
+        """Make the tables; in `shared` ones others complete the sums. All tables of the jobs have the same answers."""
         self.held: list[Tensor] = []  # all that launches read and write, except what is the jobs'
         self.device = device = step_params.device
         self.jobs, self.kinds, self.sizes, self.shared = jobs, kinds, sizes, shared
         self.layers = layers = Layers(jobs, kinds, sizes)
         self.step_params, self.width = step_params.table, step_params.width
-        self.memory = memory or Memory(layers.n, device)
-        self.answers = self.memory.answers
+        self.answers = answers
         storage = self.put(table_of(jobs)) if any(map(formats_of, jobs)) else None
         self.pointers = self.put(_pointers(jobs, storage))
         real: Any = {"dtype": torch.float64, "device": device}
@@ -66,14 +50,15 @@ class Tables:
         most = max([1, *(len(one) for kind in kinds for one in kind.rounds)])
         self.partials = torch.zeros((most, layers.chunks), **real)
         self.clips = torch.ones(layers.n, **real)
-        factored = Factored(jobs, layers, sizes, max([1, *(len(kind.program.totals) for kind in kinds)]) * layers.n)
-        self.sums = torch.zeros(factored.sums, **real)
-        room = self.memory.room(factored.room)
-        factored.note_layers(room.data_ptr())
-        self.statistics = factored.statistics
-        self.launches = factored.launches(room.data_ptr(), self.sums.data_ptr(), shared, self.put)
+        totals = max([1, *(len(kind.program.totals) for kind in kinds)])
+        self.factored = Factored(jobs, layers, sizes, totals * layers.n)
+        self.sums = torch.zeros(self.factored.sums, **real)
+        # All bits set are nan in either dtype: what a launch had to write is not there before, not even in a proof.
+        room = torch.full((self.factored.room,), -1, device=device).view(torch.float64)
+        self.factored.lay_out(room, self.sums, shared, self.put)
         self.layer_table = self.put(layers.rows)
-        self.groups = list(layers.groups(sizes, self.put))
+        self.groups = list(layers.chunks_of_kinds(sizes, self.put))
+        self.spans = list(layers.of_programs(self.put))
         self.held += [self.step_params, self.answers, self.partials, self.clips, self.sums, room]
         self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "model_bound"))
         self.bounded = self.own is not None or self.model is not None

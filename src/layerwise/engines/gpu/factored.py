@@ -1,8 +1,8 @@
-"""Layers with a factored V: the tables of their statistics, and the memory for numbers between launches."""
+"""Layers with a factored V: the table of their statistics, and the programs that take these between other launches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Factored:
         self._layers, self._sizes = layers, sizes
         self._room, self._sums = Room(), Room(DOUBLE * taken)
         self._jobs = {j: job for j, job in enumerate(jobs) if is_factored(job)}
-        self._table = np.zeros((len(self._jobs), 2, at.SIDE.value), np.int64)
+        self._table = np.zeros((len(self._jobs), at.BOTH.value, at.SIDE.value), np.int64)
         for rows, j in zip(self._table, self._jobs, strict=True):
             self._note_sides(rows, j)
         self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # numbers in all
@@ -60,17 +60,15 @@ class Factored:
         summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
         states, compute = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col), self._layers.kinds[j].compute
         _, down, across = chunks_along(job, self._sizes)
-        matrices = self._layers.count(j) * plane.matrices
+        matrices = len(self._layers.rows[self._layers.of(j)]) * plane.matrices
         sums, strips = matrices * np.array([plane.rows, plane.columns]), np.array([across, down])
-        _fill(rows, {
+        columns = {
             at.SIDE_JOB: j,
-            at.OF_ROWS: (1, 0),
             at.SIDE_MATRICES: matrices,
             at.SIDE_ENTRIES: (plane.rows, plane.columns),
             at.STRIPS: strips,
             at.SUMMED: summed[::-1],
             at.FULL_ROWS: summed[0],
-            at.FULL_COLUMNS: summed[1],
             at.STORED_AS: [CODES[state.dtype] for state in states],
             at.STRIPS_AS: CODES[compute],
             at.SUMS_AS: CODES[torch.float64],
@@ -79,7 +77,9 @@ class Factored:
             at.FACTORS: [self._room.take(n * compute.itemsize) for n in sums],
             at.SUMS: [self._sums.take(n * DOUBLE) for n in sums],
             at.TOTALS: self._sums.take(2 * matrices * DOUBLE),
-        })  # fmt: skip
+        }
+        for column, numbers in columns.items():
+            rows[:, column.value] = numbers
 
     def statistics(self, j: int) -> Iterator[np.ndarray]:
         """Yield the places of a job's sums: row and column sums, and each matrix's of G and of R."""
@@ -89,60 +89,32 @@ class Factored:
         for place, n in (*runs, (first, matrices), (first + DOUBLE * matrices, matrices)):
             yield place // DOUBLE + np.arange(n)
 
-    def note_layers(self, room: int) -> None:
-        """Write in the rows of layers where their strips and factors are, given the address of the room."""
-        for (rows, columns), (j, job) in zip(self._table, self._jobs.items(), strict=True):
-            own, plane = self._layers.rows[self._layers.of(j)], plane_of(job)
-            n = np.arange(len(own)) * plane.matrices * self._layers.kinds[j].compute.itemsize
-            _fill(own, {
-                at.ALL_MATRICES: rows[at.SIDE_MATRICES],
-                at.ROW_STRIPS: room + rows[at.STRIPS_FIRST] + n * plane.rows,
-                at.COLUMN_STRIPS: room + columns[at.STRIPS_FIRST] + n * plane.columns,
-                at.ROW_FACTORS: room + rows[at.FACTORS] + n * plane.rows,
-                at.COLUMN_FACTORS: room + columns[at.FACTORS] + n * plane.columns,
-            })  # fmt: skip
-
-    def launches(self, room: int, sums: int, shared: bool, put: Put) -> Launches:
-        """Return the programs that take these statistics; `room` and `sums` are addresses.
+    def lay_out(self, room: Tensor, sums: Tensor, shared: bool, put: Put) -> None:
+        """Make the tables, given memory for all numbers.
 
         A sum that has only one strip is that strip, unless it is `shared`: what others complete is in float64 on every
         rank, also on one whose shard is small.
         """
         sides = self._table.reshape(-1, at.SIDE.value).copy()
-        sides[:, [at.STRIPS_FIRST.value, at.FACTORS.value]] += room
-        sides[:, [at.SUMS.value, at.TOTALS.value]] += sums
+        sides[:, [at.STRIPS_FIRST.value, at.FACTORS.value]] += room.data_ptr()
+        sides[:, [at.SUMS.value, at.TOTALS.value]] += sums.data_ptr()
         folded = (sides[:, at.STRIPS] > 1) | shared
         for of_sums, of_strips in ((at.SUMS, at.STRIPS_FIRST), (at.SUMS_AS, at.STRIPS_AS)):
             sides[~folded, of_sums.value] = sides[~folded, of_strips.value]
-        n, each = sides[:, at.SIDE_MATRICES] * sides[:, at.SIDE_ENTRIES], np.arange(len(sides))
-        length = self._sizes.entries
-        return Launches(
-            put(sides),
-            Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": self._sizes.strips}),
-            list(self._by_matrices(sides, put)),
-            Programs(numbered(each, -(-n // length), put), {"LENGTH": length, "num_warps": WARPS}),
-        )
+        self.sides, n, each = put(sides), sides[:, at.SIDE_MATRICES] * sides[:, at.SIDE_ENTRIES], np.arange(len(sides))
+        depth, length = self._sizes.strips, self._sizes.entries
+        self.fold = Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": depth})
+        self.total = list(self._by_matrices(sides, put))
+        self.renew = Programs(numbered(each, -(-n // length), put), {"LENGTH": length, "num_warps": WARPS})
+        for k, (j, job) in enumerate(self._jobs.items()):
+            own = self._layers.rows[self._layers.of(j)]
+            own[:, at.SIDES.value] = self.sides[at.BOTH.value * k :].data_ptr()
+            own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * plane_of(job).matrices
 
     def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[Programs]:
         """Yield the programs that take whole matrices' row sums: of a large one, or of several small ones."""
-        entries = self._sizes.entries
-        of_rows, small = sides[:, at.OF_ROWS] == 1, sides[:, at.SIDE_ENTRIES] <= SMALL
-        for shape, own in (((1, 4 * entries), of_rows & ~small), ((entries // SMALL, SMALL), of_rows & small)):
-            rows = np.flatnonzero(own)
+        entries, of_rows = self._sizes.entries, np.arange(at.BY_ROWS.value, len(sides), at.BOTH.value)
+        small = sides[of_rows, at.SIDE_ENTRIES.value] <= SMALL
+        for shape, rows in (((1, 4 * entries), of_rows[~small]), ((entries // SMALL, SMALL), of_rows[small])):
             pairs = numbered(rows, -(-sides[rows, at.SIDE_MATRICES.value] // shape[0]), put)
             yield Programs(pairs, {"SHAPE": shape, "num_warps": WARPS})
-
-
-class Launches(NamedTuple):
-    """The table of sides, and the programs of each launch."""
-
-    sides: Tensor
-    fold: Programs
-    total: list[Programs]
-    renew: Programs
-
-
-def _fill(rows: Any, values: Mapping[Any, Any]) -> None:
-    """Write columns of rows, or of one."""
-    for column, numbers in values.items():
-        rows[..., column.value] = numbers

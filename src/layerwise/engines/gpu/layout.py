@@ -40,6 +40,8 @@ def misplaced(job: Job, states: Sequence[Tensor]) -> str:
             return f"a state has strides {state.stride()}, and the parameter {p.stride()}"
     if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
         return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not stretches of memory"
+    if job.shape is None and not counts(job)[0]:  # no kernel would see that it has counted a step
+        return f"there are no blocks along dimensions {job.block_dims} of {tuple(p.shape)}"
     return ""
 
 
@@ -72,11 +74,6 @@ def but(job: Job, *groups: Sequence[int]) -> list[int]:
     return [d for d in range(job.p.ndim) if not any(d in group for group in groups)]
 
 
-def in_place_of(g: Tensor, p: Tensor) -> Tensor:
-    """Copy the gradient to p's layout in memory."""
-    return torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
-
-
 # ---- layers and their pieces
 
 Tile = tuple[int, int, int]  # matrices, rows and columns
@@ -104,13 +101,7 @@ def aligned(job: Job, arrays: Sequence[Tensor]) -> bool:
     return all(a.data_ptr() % 16 == 0 and (layers < 2 or size * a.element_size() % 16 == 0) for a in arrays)
 
 
-def counts(job: Job) -> tuple[int, int]:
-    """Return the number of layers of a job, and the number of elements of each."""
-    shape = job.p.shape
+def counts(job: Job, shape: Sequence[int] | None = None) -> tuple[int, int]:
+    """Return the number of layers of a job, and of elements of each; or, with the `shape`, of the unsharded tensor."""
+    shape = job.p.shape if shape is None else shape
     return prod(shape[d] for d in job.block_dims), prod(shape[d] for d in but(job, job.block_dims))
-
-
-def entries(job: Job) -> int:
-    """Return the number of elements of a layer of the unsharded tensor."""
-    sizes = full_shape(job)
-    return prod(sizes[d] for d in but(job, job.block_dims))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +12,6 @@ from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.factored import Programs
 from layerwise.engines.gpu.kernels import parts, passes, statistics
-from layerwise.engines.gpu.kinds import Kind
 from layerwise.engines.gpu.layers import Group
 from layerwise.engines.programs import MEASURED, requests_of, tensor_request
 from layerwise.rules.asks import ModelSum
@@ -22,32 +20,14 @@ AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that 
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
-class Spans(NamedTuple):
-    """The layers of one program."""
-
-    kind: Kind  # any of those with this program
-    layers: Tensor
-
-
 class Passes:
     """The launches of a step, made for one set of tables."""
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
-        self.rounds = max(len(kind.rounds) for kind in tables.kinds)
-        self.spans = list(self._spans())
+        self.rounds = max([1, *(len(kind.rounds) for kind in tables.kinds)])
         self._asked = [self._asks(stage) for stage in range(MEASURED + self.rounds)] if tables.shared else []
-
-    def _spans(self) -> Iterator[Spans]:
-        layers, kinds = self.tables.layers, self.tables.kinds
-        found: dict[Any, list[int]] = {}
-        for j, kind in enumerate(kinds):
-            found.setdefault((kind.program, kind.factored), []).append(j)
-        for own in found.values():
-            numbers = self.tables.put(layers.of_jobs(own))
-            if len(numbers):
-                yield Spans(kinds[own[0]], numbers)
 
     def step(self, call: Call) -> None:
         if self.tables.bounded:
@@ -55,11 +35,6 @@ class Passes:
         for number in range(self.rounds):
             self._measure(call, number)
             self._answer(call, number)
-        if call.others is not None and not self.rounds and not self.tables.bounded:
-            call.others.add_up([], self.tables.sums.new_zeros(0))  # all meet, even if nothing is asked
-        for spans in self.spans:
-            if not spans.kind.rounds:
-                self._launch_answer(call, spans, 0, 0, asks=True)
         self._apply(call)
 
     # ---- norms of gradients
@@ -73,7 +48,7 @@ class Passes:
                 call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
                 KEEP=None, TERMS=parts.gradient_alone, SUMS=1, PLAIN=0, KEEPS=False, WRITES=0, LAST=False,
             )  # fmt: skip
-        for spans in self.spans:
+        for spans in self.tables.spans:
             self._launch_answer(call, spans, 0, 1, adds=True)
         squares, divisors = sums.clone(), torch.ones_like(clips)
         if tables.own is not None:
@@ -106,8 +81,8 @@ class Passes:
             elif number < len(group.kind.rounds):
                 self._measure_round(call, group, number)
         if number == 0:
-            self._take(statistics.fold, tables.launches.fold)
-            for programs in tables.launches.total:
+            self._take(statistics.fold, tables.factored.fold)
+            for programs in tables.factored.total:
                 self._take(statistics.total, programs)
 
     def _measure_round(self, call: Call, group: Group, number: int) -> None:
@@ -131,18 +106,19 @@ class Passes:
 
     def _answers(self, call: Call, number: int, adds: bool, asks: bool) -> None:
         """Add up this round's local partial sums, or make answers from the totals, or both."""
-        for spans in self.spans:
+        for spans in self.tables.spans:
             kind = spans.kind
-            if number < len(kind.rounds):
+            if number < max(1, len(kind.rounds)):
                 last = number > 0 or not kind.factored  # statistics have no answers
-                sums, first = len(kind.rounds[number]), kind.first(number)
-                if (adds and sums) or (asks and last):
-                    self._launch_answer(call, spans, first, first + sums, number, adds, asks and last)
+                first, end = kind.first(number), kind.first(number + 1)
+                if (adds and end > first) or (asks and last):
+                    self._launch_answer(call, spans, first, end, number, adds, asks and last)
 
     def _complete(self, stage: int, others: Others) -> None:
-        """Let other ranks add to the sums of a stage."""
+        """Let other ranks add to the sums of a stage. All meet once in a step, even if nothing is asked."""
         requests, places = self._asked[stage]
-        self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
+        if requests or not self.tables.bounded:
+            self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
     def _asks(self, stage: int) -> tuple[list[TensorRequest], Tensor]:
         """Return the requests of a stage, and the places of their sums; all ranks see the same.
@@ -155,7 +131,7 @@ class Passes:
             return requests, tables.put(np.diff(tables.layers.firsts))
         for j, job in enumerate(tables.jobs):
             stages, layers = requests_of(job), tables.layers.of(j)
-            found = [*tables.statistics(j)] if stage == MEASURED and tables.kinds[j].factored else []
+            found = [*tables.factored.statistics(j)] if stage == MEASURED and tables.kinds[j].factored else []
             of_program = tables.kinds[j].first(stage - MEASURED) if stage >= MEASURED else 0
             for i, request in enumerate(stages[stage] if stage < len(stages) else ()):
                 total = (of_program + i - len(found)) * tables.layers.n
@@ -184,7 +160,7 @@ class Passes:
         """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
         tables.kernels.launch(
-            kernel, len(group.chunks), tables.step_params, tables.pointers, tables.layer_table, group.chunks,
+            kernel, len(group.programs), tables.step_params, tables.pointers, tables.layer_table, group.programs,
             tables.clips, *args, call.skip, tables.width, READY=call.ready, SKIPS=call.skips, **group.constants,
             **constants,
         )  # fmt: skip
@@ -192,7 +168,7 @@ class Passes:
     def _launch_answer(
         self,
         call: Call,
-        spans: Spans,
+        spans: Group,
         first: int,
         totals: int,
         number: int = 0,
@@ -203,7 +179,7 @@ class Passes:
         tables, program, functions = self.tables, spans.kind.program, spans.kind.functions
         answer = functions.answers[min(number, len(functions.answers) - 1)]
         tables.kernels.launch(
-            passes.answer, len(spans.layers), tables.step_params, tables.layer_table, spans.layers, tables.partials,
+            passes.answer, len(spans.programs), tables.step_params, tables.layer_table, spans.programs, tables.partials,
             tables.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
             FIRST_TOTAL=first, TOTALS=totals, ADD=adds, ANSWER=answer,
             REMEMBER=functions.remember, STATES=len(program.layer_states), ASKED=asks,
@@ -212,13 +188,13 @@ class Passes:
 
     def _renew(self, call: Call, **flags: bool) -> None:
         args = self.tables.step_params, call.skip, self.tables.width
-        self._take(statistics.renew, self.tables.launches.renew, *args, SKIPS=call.skips, **flags)
+        self._take(statistics.renew, self.tables.factored.renew, *args, SKIPS=call.skips, **flags)
 
     def _take(self, kernel: Any, programs: Programs, *args: Any, **constants: Any) -> None:
         """Launch a kernel on statistics, if there are any."""
         pairs, of = programs
         if len(pairs):
-            self.tables.kernels.launch(kernel, len(pairs), self.tables.launches.sides, pairs, *args, **of, **constants)
+            self.tables.kernels.launch(kernel, len(pairs), self.tables.factored.sides, pairs, *args, **of, **constants)
 
 
 def is_late(group: Group, call: Call) -> bool:

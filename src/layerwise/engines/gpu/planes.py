@@ -1,4 +1,4 @@
-"""Layers in tiles: those with a factored V as stacks of matrices, and those whose rows end within groups."""
+"""Layers with a factored V, as stacks of matrices in tiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from math import prod
 from typing import NamedTuple
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.layout import Sizes, Tile, but, counts, in_order
-from layerwise.engines.gpu.stored import is_grouped, pads, rows_of
+from layerwise.engines.gpu.layout import Sizes, Tile, but, in_order
+from layerwise.engines.gpu.stored import is_grouped
 from layerwise.storage.groups import GROUP
 
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
@@ -26,14 +26,7 @@ def is_factored(job: Job) -> bool:
     return bool(getattr(job.h, "factored", False))
 
 
-def is_tiled(job: Job) -> bool:
-    return is_factored(job) or pads(job)
-
-
 def plane_of(job: Job) -> Plane:
-    if not is_factored(job):
-        _, length = rows_of(job)
-        return Plane(1, counts(job)[1] // max(1, length), length)
     rows, cols = job.h.factored
     rest = but(job, job.block_dims, rows, cols)
     return Plane(*(prod(job.p.shape[d] for d in group) for group in (rest, rows, cols)))
@@ -47,8 +40,8 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
-    if is_grouped(job) and plane.columns % GROUP and plane.columns != rows_of(job)[1]:
-        return f"rows of {shape} end within groups of {GROUP} elements, of which tiles are made"
+    if is_grouped(job) and plane.columns % GROUP:
+        return f"rows of matrices of {shape} end within groups of {GROUP} elements"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane) > MOST else ""
 
 

@@ -36,8 +36,3 @@ def states_of(job: Job) -> list[Tensor]:
     """Return the states of the tensor's shape that the program names; p stands in for a factored one."""
     found = (getattr(job.state, name) for name in program_for(job).states)
     return [job.p if state is None else state for state in found]
-
-
-def layer_states_of(job: Job) -> list[Tensor]:
-    """Return the states that are one number of each layer."""
-    return [getattr(job.state, name) for name in program_for(job).layer_states]

@@ -12,14 +12,15 @@ from threading import RLock
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
-from layerwise.engines import Counter, Engine, Job, Prepared
+from layerwise.engines import Changed, Counter, Engine, Job, Prepared
 from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.installed import PROOF_VARIABLE, proof_wanted
 from layerwise.engines.gpu.kinds import kind_of
+from layerwise.engines.gpu.program import states_of
 from layerwise.engines.gpu.small import filled, pace, small
-from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 from layerwise.storage import Format
 
@@ -31,35 +32,44 @@ FEW = 0.02  # of numbers rounded at random may be others, or on average of what 
 
 
 class Proof:
-    """The results of all proofs in this process. Kernels are compared with the engine `rule`."""
+    """The results of an engine's proofs. Kernels are compared with the engine `rule`."""
 
-    def __init__(self, rule: Engine) -> None:
-        self._rule, self._lock = rule, RLock()
+    def __init__(self, rule: Engine, warns: bool) -> None:
+        self._rule, self._warns, self._lock = rule, warns, RLock()
         self.known: dict[Hashable, str] = {}  # what is wrong, by device and what kernels are compiled for
+        self._failed: dict[str, str] = {}  # by optimizer, dtypes and device, all of whose kernels are left alone then
 
-    def passed(self, given: Sequence[Any], call: Call, prepare: Callable[..., Prepared], insists: bool) -> bool:
-        """Return True if kernels, which `prepare` small jobs, may step these; if not, raise if no other engine may."""
+    def failed(self, job: Job) -> str:
+        """Return why the kernels of such jobs are not used after a proof, or an empty string."""
+        return self._failed.get(_named(job), "") if self._failed and proof_wanted() else ""
+
+    def check(self, given: Sequence[Any], call: Call, prepare: Callable[..., Prepared]) -> None:
+        """Raise `Changed` if kernels, which `prepare` small jobs, must not step these, which are declined from then."""
         if not proof_wanted():
-            return True
+            return
         with self._lock, torch.no_grad():
-            for like, some in _alike(given, call).items():
-                new = like not in self.known
-                if new:
+            alike = _alike(given, call)
+            for like, some in alike.items():
+                if like not in self.known:
                     self.known[like] = _tried(self._rule, prepare, some, call)
                 if self.known[like]:
-                    break
-            else:
-                return True
-        device, rule, kind, _ = like
-        dtypes = [str(dtype).removeprefix("torch.") for dtype in dict.fromkeys(kind.dtypes)]
-        named = f"{rule.__name__} ({', '.join(dtypes + ['in storage formats'] * bool(kind.formats))})"
-        failure = f"the GPU engine's kernels for {named} fail their proof on {device}: {self.known[like]}."
-        way_out = f"{PROOF_VARIABLE}=0 uses them without a proof."
-        if insists:
-            raise EngineError(f"{failure} Leave the choice of engine, for the rule to step. {way_out}")
-        if new:
-            warnings.warn(f"{failure} The rule steps instead, which is slower. {way_out}", RuntimeWarning, stacklevel=2)
-        return False
+                    self._note(_named(some[0][0]), self.known[like])
+            if any(self.known[like] for like in alike):
+                raise Changed
+
+    def _note(self, named: str, why: str) -> None:
+        if named not in self._failed:
+            self._failed[named] = f"{named}: {why}; {PROOF_VARIABLE}=0 uses them without a proof"
+            if self._warns:
+                failure = f"the GPU engine's {self._failed[named]}. The rule steps instead, which is slower."
+                warnings.warn(failure, RuntimeWarning, stacklevel=2)
+
+
+def _named(job: Job) -> str:
+    """Return the failure of a job's kernels in words, of which all kernels for such jobs have the same."""
+    dtypes = dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in (job.p, *states_of(job)))
+    words = ", ".join([*dtypes, *["in storage formats"] * (job.storage is not None)])
+    return f"kernels for {type(job.h).__name__} ({words}) fail their proof on {job.p.device}"
 
 
 def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]:
@@ -117,11 +127,11 @@ class Alone(Others):
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         pass
 
-    def add_up(self, requests: Sequence[TensorRequest], sums: torch.Tensor) -> torch.Tensor:
+    def add_up(self, requests: Sequence[TensorRequest], sums: Tensor) -> Tensor:
         return sums
 
 
-def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, torch.Tensor, Format | None]]:
+def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None]]:
     for job in jobs:
         formats = (None,) * (1 + len(job.state)) if job.storage is None else job.storage.formats
         for name, x, one in zip(("the weights", *job.state._fields), (job.p, *job.state), formats, strict=True):
@@ -131,7 +141,7 @@ def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, torch.Tensor, Format 
                 yield f"what is beside {name}", one.beside, None
 
 
-def _difference(name: str, one: Format | None, x: torch.Tensor, y: torch.Tensor, old: torch.Tensor) -> str:
+def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor) -> str:
     """Return the difference of what kernels stored from the rule's in words, or an empty string."""
     a, b = x.double(), y.double()
     apart, most = (a - b).abs(), b.abs().max() if b.numel() else 0

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Engine, Job
-from layerwise.engines.gpu.stored import is_grouped, walks
+from layerwise.engines.gpu.stored import is_grouped
 from layerwise.rules.asks import Now
 from layerwise.storage.groups import GROUP, count
-from layerwise.storage.index import Index, index_of
+from layerwise.storage.index import index_of
 
-LONGEST, LARGEST = 528, 1 << 19  # a side and the elements of a small tensor: more than one program takes of either
+LARGEST = 1 << 18  # elements of a small tensor: several programs take it, by rows and by columns
 ALIGNED = 16  # elements, of which vectors may be made
 
 
@@ -39,16 +39,15 @@ def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
         bound = getattr(job.h, "max_grad_norm_per_tensor", None) or 1.0
         made = made._replace(h=job.h.settled(max_grad_norm_per_tensor=bound))
     if made.storage is not None:
-        strides = tuple(stride * (1 + walks(job)) for stride in index_of(shape).strides)
-        made = made._replace(storage=replace(made.storage, index=Index(shape, strides, made.storage.index.offset)))
+        index = replace(index_of(shape), offset=made.storage.index.offset)
+        made = made._replace(storage=replace(made.storage, index=index))
     filled(made.p, 0)
     return made, like(g)
 
 
 def smaller(shape: Sequence[int], period: int = ALIGNED) -> tuple[int, ...]:
-    """Cut long sides until the shape is small. Their remainders by the period stay, for alignment and for groups."""
-    longest = LONGEST // period * period
-    sides = [n if n < longest + period else longest + n % period for n in shape]
+    """Halve the longest side until the shape is small. Remainders by the period stay, for alignment and for groups."""
+    sides = list(shape)
     while prod(sides) > LARGEST:
         d = max(range(len(sides)), key=sides.__getitem__)
         n = sides[d]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from math import nan
 from operator import is_not
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ class StepParams:
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
         self.scaled = False  # whether gradients have a scale
         self._written = np.zeros((len(jobs), self.width), np.int64)
+        self._sent: np.ndarray | None = None  # what the table on the device has, but for what was computed there
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
         self._changing = False  # whether they hold arrays, whose numbers may be others by now
         self._on_device: list[Alike] = []
@@ -54,7 +56,6 @@ class StepParams:
         self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
         self._spares: list[Any] = []  # pinned pages, ready before a recording
         self._recorded: list[Any] = []  # pages that a replayed copy reads
-        self._unsent = False
 
     def write(self, nows: Sequence[Now]) -> None:
         """Update the table on the host for these `nows`."""
@@ -71,13 +72,11 @@ class StepParams:
     def send(self, places: np.ndarray) -> None:
         """Copy the table to the device if it has changed; `places` are the addresses of the gradients."""
         recorded = capturing(self.device)
-        column = self._written[:, at.GRADIENT.value]
+        self._written[:, at.GRADIENT.value] = places
         # A graph contains the copy, because other steps may have changed the table before it is replayed. After a
         # recording every step copies, because nothing says whether a replay has changed the table since.
-        if self._unsent or recorded or self._recorded or not np.array_equal(places, column):
-            column[...] = places
+        if recorded or self._recorded or self._sent is None or not np.array_equal(self._written, self._sent):
             self._send(recorded)
-            self._unsent = False
         for alike, found in zip(self._on_device, self._computed, strict=True):
             self._put(alike, found)
         self._computed = []
@@ -86,8 +85,7 @@ class StepParams:
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
         """Compute the coefficients once for each combination of settings and `nows`: groups are few, tensors many."""
-        before, known = self._written.copy(), self._unsent
-        self._unsent = True  # also where this fails half way
+        self._nows = ()  # also where this fails half way
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
@@ -102,17 +100,18 @@ class StepParams:
             else:
                 self._note(jobs, found)
         self._written[:, at.COUNTER.value] = 0
-        self._written[unknown, at.COUNTER.value] = [_address(nows[j].t) for j in unknown]
+        for j in unknown:
+            if isinstance(nows[j].t, Counter):
+                self._written[j, at.COUNTER] = nows[j].t.step.data_ptr()
         for j in self._drawing:
             self._written[j, at.STEP] = nows[j].t if is_number(nows[j].t) else 0
         self._on_device = self._alike(unknown, nows)
         self._computed = [self._values(one) for one in self._on_device]
         for one, of_both in zip(self._on_device, self._computed, strict=True):
-            self._note(one.jobs, [x if is_number(x) else 0.0 for x in of_both])
+            self._note(one.jobs, [x if is_number(x) else nan for x in of_both])  # not what a number may come to
         on_host, on_device = [nows[jobs[0]] for jobs in seen.values()], [one.nows[0] for one in self._on_device]
         self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in on_host + on_device)
         self._changing = any(map(_holds_arrays, on_host))
-        self._unsent = known or not np.array_equal(before, self._written)
         self._nows = nows
 
     def _note(self, jobs: Sequence[int], found: Sequence[float]) -> None:
@@ -155,14 +154,12 @@ class StepParams:
         arrays = {i: x for i, x in enumerate(found, at.NUMBERS.value) if not is_number(x)}
         if arrays:
             each = [x.to(torch.float64).expand(len(alike.jobs)) for x in arrays.values()]
-            places = self._places_of(alike.jobs, tuple(arrays))
-            self.table.view(torch.float64).index_put_(places, torch.stack(each, 1))
+            self.table.view(torch.float64).index_put_(self._at(alike.jobs, tuple(arrays)), torch.stack(each, 1))
         if self._drawing and not is_number(alike.nows[0].t):
             steps = self._together([now.t for now in alike.nows]).to(torch.int64).reshape(-1, 1)
-            places = self._places_of(alike.jobs, (at.STEP.value,))
-            self.table.index_put_(places, steps.expand(len(alike.jobs), 1))
+            self.table.index_put_(self._at(alike.jobs, (at.STEP.value,)), steps.expand(len(alike.jobs), 1))
 
-    def _places_of(self, jobs: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def _at(self, jobs: tuple[int, ...], columns: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """Return rows and columns of the table, which are sent before a recording."""
         if (jobs, columns) not in self._places:
             rows = torch.tensor(jobs, device=self.device)[:, None]
@@ -175,7 +172,7 @@ class StepParams:
         # Each copy has a page of its own, because the host goes on while it is made. Those for a recording are
         # allocated before it, because allocating pinned memory may fail during one.
         page = self._spares.pop() if recorded and self._spares else self._page()
-        page.numpy()[...] = self._written
+        page.numpy()[...] = self._sent = self._written.copy()
         self.table.copy_(page, non_blocking=True)
         if recorded:
             self._recorded.append(page)
@@ -185,10 +182,6 @@ class StepParams:
     def _page(self) -> Any:
         pinned = self.device.type == "cuda"
         return torch.empty(self._written.shape, dtype=torch.int64, device="cpu", pin_memory=pinned)
-
-
-def _address(t: Any) -> int:
-    return int(t.step.data_ptr()) if isinstance(t, Counter) else 0
 
 
 def _holds_arrays(now: Now) -> bool:

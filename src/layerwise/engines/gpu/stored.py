@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -12,17 +12,16 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import counts, lies_like
+from layerwise.engines.gpu.layout import counts, full_shape, lies_like
 from layerwise.engines.gpu.program import states_of
 from layerwise.engines.programs import program_for
-from layerwise.storage import Format, Storage
+from layerwise.storage import Format
 from layerwise.storage.groups import EIGHT, GROUP
+from layerwise.storage.index import Index
 
 REMAINDERS = {torch.int16: at.SPLIT16.value, torch.int8: at.SPLIT8.value}
 CODES = (torch.int8, torch.uint8)
 LOW = (torch.bfloat16, torch.float16)
-WALKED = 3  # dimensions that kernels walk through
-LONGEST = 1 << 30  # row that ends within a group, and the most of such
 
 
 class Stored(NamedTuple):
@@ -38,7 +37,7 @@ class Stored(NamedTuple):
 
     @property
     def form(self) -> int:
-        """The bits of its form, except for the walk."""
+        """The bits of its form."""
         rest = self.format.beside
         kind = at.CODES.value if self.is_coded else 0 if rest is None else REMAINDERS[rest.dtype]
         drawn = self.format.key is not None and kind != at.SPLIT16.value  # which lacks nothing
@@ -59,11 +58,7 @@ def arrays_of(job: Job) -> Iterator[Stored]:
 
 def formats_of(job: Job) -> int:
     """Return the forms of a job's operands for the kernels: 0 if all are plain."""
-    found = 0
-    for one in arrays_of(job):
-        walked = at.WALKS.value if one.form & at.RANDOM.value and walks(job) else 0
-        found |= (one.form | walked) << one.number * at.BITS
-    return int(found)
+    return sum(one.form << one.number * at.BITS for one in arrays_of(job))
 
 
 def draws(job: Job) -> bool:
@@ -97,8 +92,8 @@ def unstorable(job: Job) -> str:
             return "a state in groups, or its scales, is not contiguous"
         if not one.is_coded and rest is not None and not lies_like(rest, job.p):
             return f"a remainder has strides {rest.stride()}, and the parameter {job.p.stride()}"
-    if draws(job) and _walk(job) is None:
-        return "its elements lie scattered in the whole tensor"
+    if job.storage is not None and draws(job) and not _in_order(job.storage.index, job.p):
+        return "its elements do not lie in memory as in the whole tensor, by which their random bits are drawn"
     return _ungrouped(job) if is_grouped(job) else ""
 
 
@@ -107,55 +102,21 @@ def _is_known(one: Stored) -> bool:
     return one.array.dtype in LOW and (rest is None or (one.number == 0 and rest.dtype in REMAINDERS))
 
 
+def _in_order(index: Index, p: Tensor) -> bool:
+    """Return True if elements follow one another in the whole tensor as they do in memory."""
+    each = zip(index.strides, p.stride(), p.shape, strict=True)
+    return not index.scattered and all(n == 1 or whole == own for whole, own, n in each)
+
+
 def _ungrouped(job: Job) -> str:
-    """Return the reason why the groups of a job are not whole at the start of programs, or an empty string."""
-    (_, length), (layers, size) = rows_of(job), counts(job)
-    inside = size % GROUP == 0 if length % GROUP == 0 else layers == 1 or size % max(1, length) == 0
-    if not inside or (max(rows_of(job)) > LONGEST and pads(job)):
-        return f"blocks along dimensions {job.block_dims} of {tuple(job.p.shape)} would cut groups of {GROUP} elements"
+    """Return the reason why programs would cut groups of a job, or an empty string."""
+    shape, dims = full_shape(job), 1 if job.storage is None else job.storage.row_dims
+    if prod(shape[:dims]) > 1 and prod(shape[dims:]) % GROUP:
+        return f"rows of {shape} end within groups of {GROUP} elements"
+    layers, size = counts(job)
+    if layers > 1 and size % GROUP:
+        return f"blocks along dimensions {job.block_dims} of {shape} would cut groups of {GROUP} elements"
     return ""
-
-
-# ---- rows of groups
-
-
-def rows_of(job: Job) -> tuple[int, int]:
-    """Return the number of a job's rows with their own groups, and the length of each."""
-    shape, dims = job.p.shape, 1 if job.storage is None else job.storage.row_dims
-    return prod(shape[:dims]), prod(shape[dims:])
-
-
-def pads(job: Job) -> bool:
-    """Return True if rows end within groups, so that groups are not found by the places of elements alone."""
-    rows, length = rows_of(job)
-    return is_grouped(job) and rows > 1 and length % GROUP != 0
-
-
-# ---- places in the whole tensor
-
-
-def _walk(job: Job) -> list[tuple[int, int]] | None:
-    """Return the lengths and strides, in the whole tensor, of dimensions as they lie in memory, the innermost first.
-
-    There are as few as can be, and None where they are more than kernels know, or are no strides.
-    """
-    storage = job.storage
-    if storage is None or storage.index.scattered:
-        return None
-    found: list[tuple[int, int]] = []
-    dims = zip(job.p.stride(), job.p.shape, storage.index.strides, strict=True)
-    for _, n, stride in sorted((own, n, stride) for own, n, stride in dims if n > 1):
-        if found and stride == found[-1][0] * found[-1][1]:
-            found[-1] = found[-1][0] * n, found[-1][1]
-        else:
-            found.append((n, stride))
-    return found if len(found) <= WALKED else None
-
-
-def walks(job: Job) -> bool:
-    """Return True unless elements follow one another in the whole tensor as they do in memory."""
-    walk = _walk(job)
-    return walk is None or (bool(walk) and (len(walk) > 1 or walk[0][1] != 1))
 
 
 # ---- the table
@@ -165,16 +126,10 @@ def table_of(jobs: Sequence[Job]) -> np.ndarray:
     """Return the table of the formats, a row for each job."""
     rows = np.zeros((len(jobs), at.JOB_STORAGE.value), np.int64)
     for row, job in zip(rows, jobs, strict=True):
-        if job.storage is not None:
-            _fill(row, job, job.storage)
+        row[at.OFFSET] = 0 if job.storage is None else job.storage.index.offset
+        for one in arrays_of(job):
+            rest, key = one.format.beside, one.format.key
+            row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
+            if key is not None:
+                row[at.KEYS.value + one.number] = np.uint64(key.second << 32 | key.first).astype(np.int64)
     return rows
-
-
-def _fill(row: Any, job: Job, storage: Storage) -> None:
-    for one in arrays_of(job):
-        rest, key = one.format.beside, one.format.key
-        row[at.BESIDE.value + one.number] = 0 if rest is None else rest.data_ptr()
-        if key is not None:
-            row[at.KEYS.value + one.number] = np.uint64(key.second << 32 | key.first).astype(np.int64)
-    lengths, strides = zip(*[*(_walk(job) or ()), *[(1, 0)] * WALKED][:WALKED], strict=True)
-    row[at.OFFSET.value :] = storage.index.offset, *lengths[:-1], *strides

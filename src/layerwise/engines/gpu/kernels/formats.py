@@ -18,15 +18,14 @@ from layerwise.storage import groups
 
 number, columns = col.number, col.columns
 
-# forms: rounded at random, with a remainder of 16 or of 8 bits, codes of 8 bits; and whether elements do not follow one
-# another in the whole tensor as they do in memory. They stand on the left of operators, because in Triton's interpreter
-# what kernels are given are plain integers, which do not know them.
-RANDOM, SPLIT16, SPLIT8, CODES, WALKS = (number(1 << n) for n in range(5))
-BITS = 5  # of each form
+# forms: rounded at random, with a remainder of 16 or of 8 bits, codes of 8 bits. They stand on the left of operators,
+# because in Triton's interpreter what kernels are given are plain integers, which do not know them.
+RANDOM, SPLIT16, SPLIT8, CODES = (number(1 << n) for n in range(4))
+BITS = 4  # of each form
 
 # what a job has besides arrays: what is beside its weights and its states, their keys, and its place in the whole
 BESIDE, KEYS = number(0), number(5)
-OFFSET, INNER, MIDDLE, STRIDE_INNER, STRIDE_MIDDLE, STRIDE_OUTER, JOB_STORAGE = columns(7, 10)
+OFFSET, JOB_STORAGE = columns(2, 10)
 
 GROUP, SIGNED, UNSIGNED = (number(n) for n in (groups.GROUP, groups.SIGNED, groups.UNSIGNED))
 LOWEST = number(groups.LOWEST)
@@ -69,30 +68,20 @@ def keyed(storage, params, WHICH: tl.constexpr, TURNS: tl.constexpr):
 
 
 @triton.jit
-def walk_of(storage):
-    """Return the places in the whole tensor of elements that follow one another in memory."""
-    strides = tl.load(storage + STRIDE_INNER), tl.load(storage + STRIDE_MIDDLE), tl.load(storage + STRIDE_OUTER)
-    return tl.load(storage + OFFSET), tl.load(storage + INNER), tl.load(storage + MIDDLE), strides
-
-
-@triton.jit
-def stored(at, storage, params, begin, group, WHICH: tl.constexpr, ALIGNED: tl.constexpr, C: tl.constexpr):
-    """Return an array from the element `begin` on, whose group is `group`; `at` is the place of its numbers."""
-    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
-    beside, keys, walk = at, (), ()
+def stored(at, storage, params, begin, WHICH: tl.constexpr, C: tl.constexpr):
+    """Return an array from the element `begin` on; `at` is the place of its numbers."""
+    FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
+    beside, keys = at, ()
     if CODES & FORM:
-        beside = tl.load(storage + BESIDE + WHICH).to(tl.pointer_type(tl.float32)) + group
+        beside = tl.load(storage + BESIDE + WHICH).to(tl.pointer_type(tl.float32)) + begin // GROUP
     if SPLIT16 & FORM:
-        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, ALIGNED)
+        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int16, C.ALIGNED)
     if SPLIT8 & FORM:
-        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, ALIGNED)
+        beside = parts.element(tl.load(storage + BESIDE + WHICH), begin, tl.int8, C.ALIGNED)
     if RANDOM & FORM:
         keys = keyed(storage, params, WHICH, CODES & FORM != 0)
-        if WALKS & FORM:
-            walk = walk_of(storage)
-        else:
-            begin += tl.load(storage + OFFSET)
-    return at, beside, keys, begin, walk
+        begin += tl.load(storage + OFFSET)
+    return at, beside, keys, begin
 
 
 # ---- reading and writing
@@ -103,7 +92,7 @@ def recall(
     at, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, OTHER: tl.constexpr, C: tl.constexpr
 ):
     """Load numbers in some form, and OTHER beyond the end."""
-    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
+    FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
     e, j, mask, there = block
     x = parts.read(at[0] + e, mask, tl.float32 if FORM else C.COMPUTE, FULL, LAST, OTHER)
     if CODES & FORM:
@@ -121,12 +110,12 @@ def recall(
 @triton.jit
 def keep(at, x, block, WHICH: tl.constexpr, FULL: tl.constexpr, LAST: tl.constexpr, C: tl.constexpr):
     """Store numbers in some form."""
-    FORM: tl.constexpr = C.FORMATS >> 5 * WHICH & 31
+    FORM: tl.constexpr = C.FORMATS >> 4 * WHICH & 15
     e, j, mask, there = block
     if FORM:
         drawn = mask
         if RANDOM & FORM:
-            drawn = drawn_bits(at, e, FORM)
+            drawn = drawn_bits(at, e)
         if CODES & FORM:
             x, scale = encode(x, mask, drawn, at[0].dtype.scalar.element_ty == tl.int8, RANDOM & FORM != 0, FULL)
             parts.write(at[1] + j, scale, there, FULL, LAST)
@@ -161,22 +150,11 @@ def low(x):
 
 
 @triton.jit
-def drawn_bits(at, e, FORM: tl.constexpr):
+def drawn_bits(at, e):
     """Return the random bits of these elements of an array."""
-    _, _, keys, begin, walk = at
-    i = index_of(begin + e, walk, FORM)
+    _, _, keys, begin = at
+    i = begin + e
     return printed.random(keys[0], keys[1], low(i), low(i >> 32)) + keys[2]
-
-
-@triton.jit
-def index_of(e, walk, FORM: tl.constexpr):
-    """Return the places in the whole tensor."""
-    if WALKS & FORM:
-        offset, inner, middle, strides = walk
-        outer = e // inner
-        last = outer // middle
-        e = (e - outer * inner) * strides[0] + (outer - last * middle) * strides[1] + last * strides[2] + offset
-    return e
 
 
 # ---- groups of 8 bits (storage/groups.py)

@@ -11,16 +11,6 @@ from layerwise.engines.gpu.kernels import tables as col
 
 
 @triton.jit
-def chunk_of(layers, chunks, c, C: tl.constexpr):
-    """Return chunk c's layer, its job, its first element in the tensor, its length, and the place of its sums; and no
-    corner, which only chunks of tiles have (planes.py)."""
-    layer, part = part_of(chunks, c)
-    row, start = layers + layer.to(tl.int64) * col.LAYER, part.to(tl.int64) * C.CHUNK
-    n = tl.minimum(tl.load(row + col.COUNT) - start, C.CHUNK).to(tl.int32)
-    return layer, tl.load(row + col.JOB), tl.load(row + col.BASE) + start, n, tl.load(row + col.FIRST) + part, ()
-
-
-@triton.jit
 def part_of(programs, c):
     """Return the row of another table, and the part of it, that program c takes."""
     return tl.load(programs + col.PROGRAM * c + col.PROGRAM_ROW), tl.load(programs + col.PROGRAM * c + col.PROGRAM_PART)

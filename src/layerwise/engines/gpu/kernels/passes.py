@@ -25,21 +25,27 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 
     The length of chunks of tiles is in rows, as that of their blocks is.
     """
-    return planes.chunk_of(layers, chunks, c, C) if C.TILED else parts.chunk_of(layers, chunks, c, C)
+    layer, part = parts.part_of(chunks, c)
+    row, corner = layers + layer.to(tl.int64) * col.LAYER, ()
+    if C.FACTORED:
+        start, n, corner = planes.corner_of(row, part, C)
+    else:
+        start = part.to(tl.int64) * C.CHUNK
+        n = tl.minimum(tl.load(row + col.COUNT) - start, C.CHUNK).to(tl.int32)
+    return layer, tl.load(row + col.JOB), tl.load(row + col.BASE) + start, n, tl.load(row + col.FIRST) + part, corner
 
 
 @triton.jit
 def operands_of(params, pointers, begin, corner, C: tl.constexpr):
     """Return the starts of p, g and the states of a chunk, its corner, and factors of u; `pointers` are the job's."""
     storage = formats.storage_of(pointers, C)
-    group = planes.group_of(begin, corner) if C.TILED else begin // formats.GROUP
     factors = planes.factors_of(corner, params, C) if C.FACTORED else ()
     p_at = parts.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
-    p_at = formats.stored(p_at, storage, params, begin, group, 0, C.ALIGNED, C)
+    p_at = formats.stored(p_at, storage, params, begin, 0, C)
     found = ()
     for i in tl.static_range(C.STATES):
         at = parts.element(tl.load(pointers + col.S0 + i), begin, C.STATE_DTYPES[i], C.ALIGNED)
-        found += (formats.stored(at, storage, params, begin, group, 1 + i, C.ALIGNED, C),)
+        found += (formats.stored(at, storage, params, begin, 1 + i, C),)
     return p_at, parts.gradient(params, begin, C), found, corner, factors
 
 
@@ -58,7 +64,7 @@ def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G
     In the place of a factored V, of which nothing is made here, stands u.
     """
     p_at, g_at, s_at, corner, factors = at
-    block = planes.block_of(corner, i, C) if C.TILED else formats.block_of(i, n, C)
+    block = planes.block_of(corner, i, C) if C.FACTORED else formats.block_of(i, n, C)
     p = formats.recall(p_at, block, 0, FULL, LAST, 1.0, C)
     g = parts.ready(parts.read(g_at + block[0], block[2], C.COMPUTE, FULL, LAST_OF_G, 1.0), wanted, C.READY)
     found = ()

@@ -1,13 +1,13 @@
-"""Layers in tiles, and Adafactor where V is factored (rules/adafactor.py), cut where the rule yields:
+"""Adafactor where V is factored (rules/adafactor.py), in tiles, cut where the rule yields:
 
     strips:  Σ(g²) by rows and by columns, Σp²             → fold, total (all of these: statistics.py)
-    renew:   R ← b2·R + a2·(mean + eps1), C likewise       → 1/√(R/mean(R)), 1/√C; their roots where eps1 clamps
-    measure: Σu²,  u = g·row·column                        → the program's answers
+    renew:   R ← b2·R + a2·(mean + eps1), C likewise       → the factors of √V: √(R/mean(R)), √C
+    measure: Σu²,  u = g / max(row·column, least)          → the program's answers
     apply:   the program's, with u in the place of V and of the term that it has for it
 
-A layer is a stack of matrices in one stretch of memory, or a matrix whose rows end within groups of 8 bits. Its blocks
-are tiles of so many matrices, rows and columns, and a chunk is a tile and those below it. Its sums along rows are one
-of several strips of those sums, which are added up afterwards, always in the same order.
+A layer is a stack of matrices in one stretch of memory. Its blocks are tiles of so many matrices, rows and columns, and
+a chunk is a tile and those below it. Its sums along rows are one of several strips of those sums, which are added up
+afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -21,77 +21,74 @@ from layerwise.engines.gpu.printed.adafactor import LEAST
 
 
 @triton.jit
-def chunk_of(layers, chunks, c, C: tl.constexpr):
-    """Return chunk c's layer, job, first element, rows, place of its sums, and its corner.
+def corner_of(row, part, C: tl.constexpr):
+    """Return where part of a layer begins in it, its rows, and its corner.
 
     That is the layer's row, the layer's sizes, and the first matrix, row and column. With a VECTOR, the compiler
     recognizes of which numbers it is a divisor.
     """
-    layer, part = parts.part_of(chunks, c)
-    row = layers + layer.to(tl.int64) * col.LAYER
     matrices, rows = tl.load(row + col.MATRICES).to(tl.int32), tl.load(row + col.ROWS).to(tl.int32)
     columns = tl.load(row + col.COLUMNS).to(tl.int32) // C.VECTOR * C.VECTOR
     down, across = tl.maximum(tl.cdiv(rows, C.CHUNK), 1), tl.maximum(tl.cdiv(columns, C.SHAPE[2]), 1)
     m, r, c = part // across // down * C.SHAPE[0], part // across % down * C.CHUNK, part % across * C.SHAPE[2]
-    begin = tl.load(row + col.BASE) + (m.to(tl.int64) * rows + r) * columns + c
-    place = tl.load(row + col.FIRST) + part
-    corner = row, matrices, rows, columns, m, r, c
-    return layer, tl.load(row + col.JOB), begin, tl.minimum(rows - r, C.CHUNK), place, corner
+    start = (m.to(tl.int64) * rows + r) * columns + c
+    return start, tl.minimum(rows - r, C.CHUNK), (row, matrices, rows, columns, m, r, c)
 
 
 @triton.jit
-def group_of(begin, corner):
-    """Return the first group of a chunk in its tensor. Rows have whole groups, of which the last may lack elements."""
-    columns, c0 = tl.maximum(corner[3], 1), corner[6]
-    return begin // columns * tl.cdiv(columns, formats.GROUP) + c0 // formats.GROUP
+def existing(corner, x, n, C: tl.constexpr):
+    """Return the mask of the existing rows, or columns, of a tile's matrices, which are x of n."""
+    m = corner[4] + tl.arange(0, C.SHAPE[0])
+    return (m < corner[1])[:, None] & (x < n)[None, :]
 
 
 @triton.jit
 def block_of(corner, i, C: tl.constexpr):
     """Return a tile's elements and groups, counted from the chunk's first, and the masks of the existing ones."""
-    _, matrices, rows, columns, m0, r0, c0 = corner
+    _, _, rows, columns, _, r0, c0 = corner
     m, r, c = tl.arange(0, C.SHAPE[0]), i + tl.arange(0, C.SHAPE[1]), tl.arange(0, C.SHAPE[2])
     row = (m.to(tl.int64)[:, None] * rows + r[None, :])[:, :, None]
-    in_rows = ((m0 + m < matrices)[:, None] & (r0 + r < rows)[None, :])[:, :, None]
+    in_rows = existing(corner, r0 + r, rows, C)[:, :, None]
     e, mask = row * columns + c[None, None, :], in_rows & (c0 + c < columns)[None, None, :]
     j, there = e, mask
     if C.GROUPED:
         q = tl.arange(0, C.SHAPE[2] // formats.GROUP)
-        j, there = row * tl.cdiv(columns, formats.GROUP) + q, in_rows & (c0 + q * formats.GROUP < columns)
+        j, there = row * columns // formats.GROUP + q, in_rows & (c0 + q * formats.GROUP < columns)
         j, there = tl.reshape(j, (e.numel // formats.GROUP,)), tl.reshape(there, (e.numel // formats.GROUP,))
     return e, j, mask, there
 
 
 @triton.jit
-def along(corner, x, n, strip, ADDRESS: tl.constexpr, C: tl.constexpr):
-    """Return the places of numbers for a tile's rows, or its columns, which are x of n, and the mask of existing ones.
+def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: tl.constexpr):
+    """Return where the numbers for rows, or for columns, of each of a tile's matrices begin, n of each.
 
-    They are in the strip with this number, of those that begin at an address of the layer's row.
+    They are in the strip with this number, of those that begin at an ADDRESS of a SIDE.
     """
-    row, matrices, _, _, m0, _, _ = corner
-    m = m0 + tl.arange(0, C.SHAPE[0])
-    at = tl.load(row + ADDRESS).to(tl.pointer_type(C.COMPUTE))
-    first = (strip * tl.load(row + col.ALL_MATRICES) + m) * n
-    return at + first[:, None] + x[None, :], (m < matrices)[:, None] & (x < n)[None, :]
+    row, _, _, _, m0, _, _ = corner
+    side = tl.load(row + col.SIDES).to(tl.pointer_type(tl.int64)) + SIDE * col.SIDE
+    matrix = tl.load(row + col.FIRST_MATRIX) + m0 + tl.arange(0, C.SHAPE[0])
+    first = (strip * tl.load(side + col.SIDE_MATRICES) + matrix) * n
+    return tl.load(side + ADDRESS).to(tl.pointer_type(C.COMPUTE)) + first[:, None]
 
 
 @triton.jit
 def factors_of(corner, params, C: tl.constexpr):
-    """Return what u is made with in all of a chunk: the factors of columns, and the least product of two factors."""
-    _, _, _, columns, _, _, c0 = corner
-    at, mask = along(corner, c0 + tl.arange(0, C.SHAPE[2]), columns, 0, col.COLUMN_FACTORS, C)
-    column = tl.load(at, mask, other=1.0)[:, None, :]
-    return column, tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
+    """Return what u is made with in all of a chunk: where the factors of rows begin, those of columns, and the least
+    product of two."""
+    _, _, rows, columns, _, _, c0 = corner
+    by_row = numbers_of(corner, rows, 0, col.BY_ROWS, col.FACTORS, C)
+    by_column, c = numbers_of(corner, columns, 0, col.BY_COLUMNS, col.FACTORS, C), c0 + tl.arange(0, C.SHAPE[2])
+    column = tl.load(by_column + c[None, :], existing(corner, c, columns, C), other=1.0)[:, None, :]
+    return by_row, column, tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
 
 
 @triton.jit
 def update(g, factors, corner, i, C: tl.constexpr):
     """Return u of a tile."""
-    _, _, rows, _, _, r0, _ = corner
-    column, least = factors
-    at, mask = along(corner, r0 + i + tl.arange(0, C.SHAPE[1]), rows, 0, col.ROW_FACTORS, C)
-    row = tl.load(at, mask, other=1.0)[:, :, None]
-    return g / parts.at_least(row * column, least) if C.CLAMPS else g * row * column
+    by_row, column, least = factors
+    r = corner[5] + i + tl.arange(0, C.SHAPE[1])
+    row = tl.load(by_row + r[None, :], existing(corner, r, corner[2], C), other=1.0)[:, :, None]
+    return g / parts.at_least(row * column, least)
 
 
 @triton.jit

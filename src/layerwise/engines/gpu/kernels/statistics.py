@@ -12,7 +12,7 @@ import triton.language as tl
 from layerwise.engines.gpu.kernels import formats, parts, passes, planes
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.kernels.tables import VARYING
-from layerwise.engines.gpu.printed.adafactor import LEAST, averaged, averaged_mean
+from layerwise.engines.gpu.printed.adafactor import averaged, averaged_mean
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -21,25 +21,27 @@ def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, 
 
     In the reverse order of the pass that follows, because caches may still hold the last chunks.
     """
-    c = tl.num_programs(0) - 1 - tl.program_id(0)
-    layer, job, begin, n, place, corner = planes.chunk_of(layers, chunks, c, C)
+    chunk = tl.num_programs(0) - 1 - tl.program_id(0)
+    layer, job, begin, n, place, corner = passes.chunk_of(layers, chunks, chunk, C)
     _, _, rows, columns, _, r0, c0 = corner
     params = step_params + job * width
     p_at, g_at, _, _, _ = passes.operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
     wanted = parts.wants(parts.coefficients_of(params), tl.load(clips + layer), C)
-    pp, by_column, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
+    by_row = planes.numbers_of(corner, rows, c0 // C.SHAPE[2], col.BY_ROWS, col.STRIPS_FIRST, C)
+    by_column = planes.numbers_of(corner, columns, r0 // C.CHUNK, col.BY_COLUMNS, col.STRIPS_FIRST, C)
+    pp, of_columns, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
     for i in range(0, n, C.BLOCK):
         e, j, mask, there = planes.block_of(corner, i, C)
         mask = mask & goes_on
         gg = tl.where(mask, parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY), 0.0)
         gg = gg * gg
-        at, in_rows = planes.along(corner, r0 + i + tl.arange(0, C.SHAPE[1]), rows, c0 // C.SHAPE[2], col.ROW_STRIPS, C)
-        tl.store(at, tl.sum(gg, 2), in_rows)
-        by_column += gg
+        r = r0 + i + tl.arange(0, C.SHAPE[1])
+        tl.store(by_row + r[None, :], tl.sum(gg, 2), planes.existing(corner, r, rows, C))
+        of_columns += gg
         if C.SCALES:
             pp += parts.summed(formats.recall(p_at, (e, j, mask, there), 0, False, False, 0.0, C), mask, False, True)
-    at, in_columns = planes.along(corner, c0 + tl.arange(0, C.SHAPE[2]), columns, r0 // C.CHUNK, col.COLUMN_STRIPS, C)
-    tl.store(at, tl.sum(by_column, 1), in_columns)
+    c = c0 + tl.arange(0, C.SHAPE[2])
+    tl.store(by_column + c[None, :], tl.sum(of_columns, 1), planes.existing(corner, c, columns, C))
     if C.SCALES:
         tl.store(partials + place, tl.sum(pp))
 
@@ -87,19 +89,17 @@ def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
     mask = at < matrices * entries
     own = parts.coefficients_of(step_params + tl.load(side + col.SIDE_JOB) * width) + col.OWN
     sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0, False)
-    mean = sums / tl.load(side + col.SUMMED).to(tl.float64)
+    summed = tl.load(side + col.SUMMED).to(tl.float64)
     address, kind = tl.load(side + col.STORED), tl.load(side + col.STORED_AS)
-    x = averaged(own, parts.fetch(address, kind, at, mask, 1.0), mean)
+    x = averaged(own, parts.fetch(address, kind, at, mask, 1.0), sums / summed)
     if C.MAKE_FACTORS:
         # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
-        rows, columns = tl.load(side + col.FULL_ROWS).to(tl.float64), tl.load(side + col.FULL_COLUMNS).to(tl.float64)
-        of_rows = tl.load(side + col.OF_ROWS) != 0
+        rows, of_rows = tl.load(side + col.FULL_ROWS).to(tl.float64), row % col.BOTH == col.BY_ROWS
         totals = tl.load(side + col.TOTALS).to(tl.pointer_type(tl.float64)) + at // entries
-        G_mean = tl.load(totals, mask & of_rows, other=1.0) / (rows * columns)
+        G_mean = tl.load(totals, mask & of_rows, other=1.0) / (rows * summed)
         R_mean = tl.load(totals + matrices, mask & of_rows, other=1.0) / rows
-        R_mean, clamps = averaged_mean(own, R_mean, G_mean), tl.load(own + LEAST) > 0
-        root = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0), 1.0))
-        factor = tl.where(clamps, root, 1 / tl.where(clamps, 1.0, root))
+        R_mean = averaged_mean(own, R_mean, G_mean)
+        factor = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0), 1.0))
         parts.put(tl.load(side + col.FACTORS), tl.load(side + col.STRIPS_AS), at, factor, mask, False)
     if C.STORE:
         parts.put(address, kind, at, x, mask & parts.goes(skip, C))

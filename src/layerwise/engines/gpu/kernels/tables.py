@@ -45,10 +45,8 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 # layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's
 # elements; for each number of its state the address and the dtype
 JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, _matrices = columns(11)
-# layers in tiles: their sizes, and if V is factored the matrices of all layers of the job, and addresses
-MATRICES, ROWS, COLUMNS, ALL_MATRICES, ROW_STRIPS, COLUMN_STRIPS, ROW_FACTORS, COLUMN_FACTORS, LAYER = columns(
-    9, _matrices
-)
+# layers with a factored V: their sizes, the address of the sides of their job, and the first of its matrices here
+MATRICES, ROWS, COLUMNS, SIDES, FIRST_MATRIX, LAYER = columns(6, _matrices)
 
 # pointers; the gradient's address is among the step parameters
 P, STORAGE, S0, S1, S2, S3, OPERANDS = columns(7)
@@ -59,8 +57,10 @@ REPORTED, ANSWERED, ANSWERS = (number(n) for n in (0, 8, 16))
 # programs of a launch: the row of another table, and the part of it that the program takes
 PROGRAM_ROW, PROGRAM_PART, PROGRAM = columns(3)
 
-# sides: sizes, of all layers, and the strips of each sum; SUMMED is how many entries each mean is over; FULL_ROWS and
-# FULL_COLUMNS are of the unsharded matrix
-SIDE_JOB, OF_ROWS, SIDE_MATRICES, SIDE_ENTRIES, STRIPS, SUMMED, FULL_ROWS, FULL_COLUMNS, _dtypes = columns(9)
+# the sides of a job
+BY_ROWS, BY_COLUMNS, BOTH = columns(3)
+# sides: sizes, of all layers, and the strips of each sum; SUMMED is how many numbers each mean is over, and
+# FULL_ROWS how many rows matrices have, both unsharded
+SIDE_JOB, SIDE_MATRICES, SIDE_ENTRIES, STRIPS, SUMMED, FULL_ROWS, _dtypes = columns(7)
 # sides: the dtypes of R or C, of strips and factors, and of sums; then addresses
 STORED_AS, STRIPS_AS, SUMS_AS, STORED, STRIPS_FIRST, FACTORS, SUMS, TOTALS, SIDE = columns(9, _dtypes)
