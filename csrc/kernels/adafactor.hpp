@@ -32,26 +32,41 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   return sum;
 }
 
+// Adds g² of a run, as T has it, to exact sums: each to one of `varying`, and to one of `other` or all to the first of these.
+// A digit takes 2^12 numbers; if no more runs than that can come to it, it is carried when the chunks are added up.
+template <class T, class S>
+void add_exactly_to(const Layer& layer, const S* __restrict g, const Digits& varying, const Digits& other, bool both, int64_t n) {
+  const bool carries = layer.each > n << 12;
+  const auto add_each = [&](const T* terms, int64_t size, const Digits& to) {
+    LAYERWISE_NAME(LAYERWISE_SET, add_each)(terms, size, to, carries);
+  };
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    alignas(64) T terms[BLOCK];
+    for (int64_t i = 0; i < size; i++) terms[i] = T(get(g, from + i)) * T(get(g, from + i));
+    add_each(terms, size, varying.from(from));
+    if (both) add_each(terms, size, other.from(from));
+    else add_terms(terms, size, false, other);
+  });
+}
+
 template <class T, class S>
 void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  double* R = f.R + (f.cut_rows ? chunk * f.rows : 0);
-  double* C = f.C + (f.cut_cols ? chunk * f.cols : 0);
-  if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
-  if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
+  const Digits R = f.row_sums(layer.window(true), chunk), C = f.col_sums(layer.window(true), chunk);
+  if (f.cut_rows) memset(R.at, 0, size_t(R.size()) * sizeof(double));
+  if (f.cut_cols) memset(C.at, 0, size_t(C.size()) * sizeof(double));
   const Varying kind = varying(layer);
-  double pp = 0;
   for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
-    double *r = R + off[ROW], *c = C + off[COL];
-    if (kind == COLS) *r += add_to<T, S>(g, c, n);
-    else if (kind == ROWS) *c += add_to<T, S>(g, r, n);
-    else add_to<T, S>(g, c, n), add_to<T, S>(g, r, n);
-    if (wants_weights(layer)) pp += squares(run.template weights<S>(), n);
+    const Digits r = R.from(off[ROW]), c = C.from(off[COL]);
+    if (layer.exact) add_exactly_to<T>(layer, g, kind == ROWS ? r : c, kind == ROWS ? c : r, kind == BOTH, n);
+    else if (kind == COLS) *r.at += add_to<T, S>(g, c.at, n);
+    else if (kind == ROWS) *c.at += add_to<T, S>(g, r.at, n);
+    else add_to<T, S>(g, c.at, n), add_to<T, S>(g, r.at, n);
+    if (wants_weights(layer)) add_squares<T>(run.template weights<S>(), n, layer.sum(sums, 0, false));
   });
-  sums[0] = pp;
 }
 
 // u, given g, along a run. Without the clamp the factors are reciprocals.
@@ -59,18 +74,23 @@ template <class T, bool Clamp>
 struct FactoredUpdate {
   T eps1;
   T operator()(T g, T row, T col) const { return Clamp ? g / at_least(row * col, eps1) : g * row * col; }
+
+  // By rows first, whichever of them varies: parts of a tensor may vary along others than the whole.
+  template <Varying KIND>
+  T at(int64_t i, T g, const T* row, const T* col) const {
+    return (*this)(g, row[KIND == COLS ? 0 : i], col[KIND == ROWS ? 0 : i]);
+  }
 };
 
-template <class T, class S, bool Clamp, bool Both>
-double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, const T* __restrict fixed,
-                      const T* __restrict varying, int64_t n) {
-  double uu = 0;
-  LAYERWISE_SIMD(reduction(+ : uu))
-  for (int64_t i = 0; i < n; i++) {
-    const T u_ = u(get(g, i), Both ? fixed[i] : fixed[0], varying[i]);
-    uu += double(u_) * double(u_);
-  }
-  return uu;
+template <Varying KIND, class T, class S, bool Clamp>
+void add_updates(const FactoredUpdate<T, Clamp> u, const S* __restrict g, const T* __restrict row,
+                 const T* __restrict col, int64_t n, const Digits& to) {
+  alignas(64) T terms[BLOCK];
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    LAYERWISE_SIMD()
+    for (int64_t i = 0; i < size; i++) terms[i] = u.template at<KIND>(from + i, get(g, from + i), row, col);
+    add_terms(terms, size, true, to);
+  });
 }
 
 template <class T, class S, bool Clamp>
@@ -78,15 +98,14 @@ void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
   const Varying kind = varying(layer);
-  double uu = 0;
+  const Digits uu = layer.sum(sums, 0, false);
   for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
     const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
-    else if (kind == ROWS) uu += update_squares<T, S, Clamp, false>(u, g, col, row, n);
-    else uu += update_squares<T, S, Clamp, true>(u, g, row, col, n);
+    if (kind == COLS) add_updates<COLS>(u, g, row, col, n, uu);
+    else if (kind == ROWS) add_updates<ROWS>(u, g, row, col, n, uu);
+    else add_updates<BOTH>(u, g, row, col, n, uu);
   });
-  sums[0] = uu;
 }
 
 template <class T, class S>
@@ -105,13 +124,13 @@ LAYERWISE_INLINE void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i, 
   if constexpr (R::STATES > 1) e[i] = s[1];
 }
 
-template <class R, bool Clamp, bool Both, class T, class S, class D>
+template <Varying KIND, class R, bool Clamp, class T, class S, class D>
 void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p, const S* __restrict g, T* __restrict e,
-                    const T* __restrict fixed, const T* __restrict varying, int32_t n, const D rounding) {
+                    const T* __restrict row, const T* __restrict col, int32_t n, const D rounding) {
   LAYERWISE_SIMD()
   for (int32_t i = 0; i < n; i++) {
     const T g_ = get(g, i);
-    apply_update(k, p, e, u(g_, Both ? fixed[i] : fixed[0], varying[i]), g_, i, rounding);
+    apply_update(k, p, e, u.template at<KIND>(i, g_, row, col), g_, i, rounding);
   }
 }
 
@@ -128,10 +147,10 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
     const S* g = run.template gradient_as<S>();
     T* e = momentum ? run.read(S1) : nullptr;
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    const T *fixed = kind == ROWS ? col : row, *changing = kind == ROWS ? row : col;
     with_rounding<S>(run, [&](const auto& rounding) {
-      if (kind == BOTH) factored_apply<R, Clamp, true>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
-      else factored_apply<R, Clamp, false>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
+      if (kind == COLS) factored_apply<COLS>(k, u, p, g, e, row, col, int32_t(n), rounding);
+      else if (kind == ROWS) factored_apply<ROWS>(k, u, p, g, e, row, col, int32_t(n), rounding);
+      else factored_apply<BOTH>(k, u, p, g, e, row, col, int32_t(n), rounding);
     });
     run.template write_weights<S>();
     if (momentum) run.write(S1);

@@ -26,19 +26,24 @@ const T* Run<T>::gradient() const {
   return scratch.of[G];
 }
 
-template <class S>
-double squares(const S* __restrict x, int64_t n) {
-  double xx = 0;
-  LAYERWISE_SIMD(reduction(+ : xx))
-  for (int64_t i = 0; i < n; i++) xx += double(get(x, i)) * double(get(x, i));
-  return xx;
+// Adds the squares of numbers that are stored as S.
+template <class T, class S>
+void add_squares(const S* __restrict x, int64_t n, const Digits& to) {
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    if constexpr (sizeof(S) == sizeof(T)) {
+      add_terms(x + from, size, true, to);
+    } else {
+      T terms[BLOCK];
+      for (int64_t i = 0; i < size; i++) terms[i] = get(x, from + i);
+      add_terms(terms, size, true, to);
+    }
+  });
 }
 
 template <class T, class S>
 void square_of(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
-  double gg = 0;
-  for_runs(layer, chunk, longest<T, S>(layer, 1 << G),
-           [&](const int64_t* off, int64_t n) { gg += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n); });
-  sums[0] = gg;
+  for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+    add_squares<T>(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n, layer.sum(sums, 0, false));
+  });
 }

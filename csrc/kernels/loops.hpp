@@ -17,12 +17,15 @@
 
 namespace layerwise {
 
-// Numbers in storage formats, which belong to no rule: shared.cpp has them once for a set.
-#define LAYERWISE_STORED(T)                                                                                            \
+// Numbers in storage formats, and sums, which belong to no rule: shared.cpp has them once for a set. At most a block of
+// terms, or of their squares, is added to one sum; or each of them to its own.
+#define LAYERWISE_SHARED(T)                                                                                            \
   void LAYERWISE_NAME(LAYERWISE_SET, load_format)(const Layer&, const int64_t* off, int64_t n, Operand, T* to);         \
-  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);
-LAYERWISE_STORED(float)
-LAYERWISE_STORED(double)
+  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from); \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_terms)(const T* x, int64_t n, bool squares, const Digits& to);                 \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_each)(const T* x, int64_t n, const Digits& to, bool carries);
+LAYERWISE_SHARED(float)
+LAYERWISE_SHARED(double)
 
 namespace {
 

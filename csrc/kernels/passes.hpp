@@ -6,11 +6,6 @@
 // bytes of memory. Where a layer is late, nothing is stored before `apply`, which then computes the kept state again:
 // others complete the sums, or the terms have to be of state that has not been rounded.
 
-// Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
-// finite numbers.
-inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= FLT_MAX; }
-inline bool fits(double) { return true; }
-
 // The arrays of a run. What a program does not read is null.
 template <class T, class S>
 struct Arrays {
@@ -39,11 +34,6 @@ inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
   if constexpr (WRITES >> S3 & 1) at.s3[i] = s[3];
 }
 
-template <class R, int ROUND, class U>
-inline U summed(U x, int i) {
-  return is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
-}
-
 // Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
 enum State { BEFORE, KEPT };
 
@@ -64,9 +54,9 @@ inline constexpr int apply_reads = 1 << P | R::APPLY_READS | apply_writes<R, FOU
 // What a compiler vectorizes are loops over single numbers. The arrays of one element are therefore in functions of their
 // own, which it inlines, and then finds to be numbers.
 
-// Makes the terms of an element, as they are added up. The new state is only stored if STORES.
-template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, U& a, U& b, U& c, U& d) {
+// Makes the terms of an element. The new state is only stored if STORES.
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
+LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, T* to) {
   T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
   read_element<measure_reads<R, ROUND, FOUND>>(at, i, p, g, s);
   if constexpr (FOUND == BEFORE && keeps_by<R, ROUND>) k.keep(p, g, s);
@@ -74,60 +64,25 @@ LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_
   k.template terms<ROUND>(p, g, s, x);
   if constexpr (CACHES && R::CACHES > 0) at.x0[i] = x[R::CACHED[0]];
   if constexpr (CACHES && R::CACHES > 1) at.x1[i] = x[R::CACHED[R::CACHES > 1]];
-  a = summed<R, ROUND>(U(x[0]), 0);
-  if constexpr (R::SUMS[ROUND] > 1) b = summed<R, ROUND>(U(x[1]), 1);
-  if constexpr (R::SUMS[ROUND] > 2) c = summed<R, ROUND>(U(x[2]), 2);
-  if constexpr (R::SUMS[ROUND] > 3) d = summed<R, ROUND>(U(x[3]), 3);
+  to[0] = x[0];
+  if constexpr (R::SUMS[ROUND] > 1) to[BLOCK] = x[1];
+  if constexpr (R::SUMS[ROUND] > 2) to[2 * BLOCK] = x[2];
+  if constexpr (R::SUMS[ROUND] > 3) to[3 * BLOCK] = x[3];
 }
 
-// Adds up the terms of a block in U.
-template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_INLINE void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
-  constexpr int n = R::SUMS[ROUND];
-  U a = 0, b = 0, c = 0, d = 0;
-  LAYERWISE_SIMD(reduction(+ : a, b, c, d))
-  for (int64_t i = from; i < to; i++) {
-    U a_, b_, c_, d_;
-    measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, i, a_, b_, c_, d_);
-    a += a_;
-    if constexpr (n > 1) b += b_;
-    if constexpr (n > 2) c += c_;
-    if constexpr (n > 3) d += d_;
-  }
-  sums[0] = a;
-  if constexpr (n > 1) sums[1] = b;
-  if constexpr (n > 2) sums[2] = c;
-  if constexpr (n > 3) sums[3] = d;
-}
-
-template <class R, int ROUND, State FOUND, class T, class S>
-LAYERWISE_RARE void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
-  double wide[SUMS];
-  add_block<R, ROUND, FOUND, false, false>(k, at, from, to, wide);
-  for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
-}
-
-template <class R, int ROUND, int I, class T>
-inline bool is_fine(const T* block) {
-  if constexpr (I == R::SUMS[ROUND]) return true;
-  else return (is_plain(R::TOTALS[ROUND][I]) || fits(block[I])) && is_fine<R, ROUND, I + 1>(block);
-}
-
+// Makes the terms of a block, and hands them over to be added up.
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
-void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
-  for (int64_t from = 0, to; from < n; from = to) {
-    to = from + BLOCK < n ? from + BLOCK : n;
-    T block[SUMS];
-    add_block<R, ROUND, FOUND, STORES, CACHES>(k, at, from, to, block);
-    if (is_fine<R, ROUND, 0>(block)) {
-      sums[0] += double(block[0]);
-      if constexpr (R::SUMS[ROUND] > 1) sums[1] += double(block[1]);
-      if constexpr (R::SUMS[ROUND] > 2) sums[2] += double(block[2]);
-      if constexpr (R::SUMS[ROUND] > 3) sums[3] += double(block[3]);
-    } else if constexpr (sizeof(T) == 4) {
-      add_wide<R, ROUND, STORES ? KEPT : FOUND>(k, at, from, to, sums);
+void measure_run(const Layer& layer, const R k, const Arrays<T, S> at, int64_t n, double* sums) {
+  alignas(64) T terms[R::SUMS[ROUND] * BLOCK];
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    LAYERWISE_SIMD()
+    for (int64_t i = 0; i < size; i++)
+      measure_element<R, ROUND, FOUND, STORES, CACHES>(k, at, from + i, terms + i);
+    for (int i = 0; i < R::SUMS[ROUND]; i++) {
+      const bool plain = is_plain(R::TOTALS[ROUND][i]);
+      add_terms(terms + i * BLOCK, size, !plain, layer.sum(sums, i, plain));
     }
-  }
+  });
 }
 
 // Computes the new weights of an element. Cached terms are read where they are.
@@ -186,14 +141,13 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
+    measure_run<R, ROUND, FOUND, STORES, CACHES>(layer, k, at, n, sums);
     if (STORES) write_back<R::KEEP_WRITES>(run);
   });
 }
 
 template <class R, int ROUND, class T, class S>
 void measure_program(const Layer& layer, int64_t chunk, double* sums) {
-  for (int i = 0; i < SUMS; i++) sums[i] = 0;
   constexpr bool last = ROUND + 1 == R::ROUNDS;
   if constexpr (!keeps_by<R, ROUND>) {
     if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, BEFORE, false, last && R::CACHES != 0, T, S>(layer, chunk, sums);

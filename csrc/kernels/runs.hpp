@@ -1,8 +1,19 @@
 // A chunk as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
 
-// So many terms are added up in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
-// eighth of the loop's time where it does not wait for memory.
+// So many terms are added up at once: in the dtype of the arithmetic, or exactly. Sums of blocks are added up in float64.
 inline constexpr int64_t BLOCK = 512;
+
+// Calls f(from, n) for each block of so many elements.
+template <class F>
+inline void for_blocks(int64_t count, F&& f) {
+  for (int64_t from = 0; from < count; from += BLOCK) f(from, count - from < BLOCK ? count - from : BLOCK);
+}
+
+// What all rules share (loops.hpp), by its own name.
+template <class T>
+inline void add_terms(const T* x, int64_t n, bool squares, const Digits& to) {
+  LAYERWISE_NAME(LAYERWISE_SET, add_terms)(x, n, squares, to);
+}
 
 template <class T>
 inline constexpr bool is_wide = sizeof(T) == 8;

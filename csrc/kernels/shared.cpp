@@ -6,6 +6,7 @@ namespace {
 
 #include "digits.hpp"
 #include "stored.hpp"
+#include "sums.hpp"
 
 #define LAYERWISE_SQUARE(T, S) square_of<T, S>
 void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_SQUARE, sums); }
@@ -19,12 +20,24 @@ void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LA
   void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer& l, const int64_t* off, int64_t n, Operand k, const T* from) { \
     store_stored(l, off, n, k, from);                                                                                \
   }
+#define LAYERWISE_OF_SUMS(T)                                                                                         \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_terms)(const T* x, int64_t n, bool squares, const Digits& to) {             \
+    add_up_terms(x, n, squares, to);                                                                                 \
+  }                                                                                                                  \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_each)(const T* x, int64_t n, const Digits& to, bool carries) {               \
+    add_each(x, n, to);                                                                                              \
+    if (carries) carry(to, n);                                                                                       \
+  }
+LAYERWISE_OF_SUMS(float)
+LAYERWISE_OF_SUMS(double)
+
 LAYERWISE_OF_STORED(float)
 #if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW)
 LAYERWISE_OF_STORED(double)
 #endif
 
 extern const Functions LAYERWISE_NAME(LAYERWISE_SET, functions);
-const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = {square, add_to_digits, LAYERWISE_SET};
+const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = {
+    square, add_up_terms<float>, add_up_terms<double>, carry, add_digits, make_totals, LAYERWISE_SET};
 
 }  // namespace layerwise

@@ -18,7 +18,7 @@ from layerwise.torch._ranks import Ranks
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
-from layerwise.torch.step._engines import engines_of
+from layerwise.torch.step._engines import engines_of, is_exact
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
@@ -107,7 +107,8 @@ class Planner:
                 _state.ready(states[p], stepped, plan, due.want, where)
                 if differentiable:
                     _state.apart(states[p])
-        prepared_by = partial(by_engines, engines_of(self._setup.engine, differentiable))
+        engine = self._setup.engine
+        prepared_by = partial(by_engines, engines_of(engine, differentiable), together=is_exact(engine))
         return Turn(work, plans, states, on_device, prepared_by, agreement)
 
     def _warn_of_layouts(self, work: Work, plans: Sequence[Plan]) -> None:
