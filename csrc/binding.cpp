@@ -533,7 +533,7 @@ NB_MODULE(_native, m) {
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, how many numbers, and how many digits of each.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, and how many numbers and digits.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")

@@ -15,7 +15,8 @@ namespace {
 #include "printed/adafactor.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own
+constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own,
+constexpr int64_t LEAST_OF_SUM = 8;  // which are worth it for so many elements of each, or four times as many if exact
 
 const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
@@ -154,7 +155,8 @@ std::unique_ptr<Factors> make_factors(Layer& l, const Tensor& t, const std::vect
 
 int64_t most_pieces(const Layer& l, const Factors& f, int d) {
   const int64_t own_sums = ((l.stride[d][ROW] ? 0 : f.rows) + (l.stride[d][COL] ? 0 : f.cols)) * l.window(true).digits;
-  const int64_t most = own_sums ? std::min(l.count / 8 / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
+  const int64_t least = l.exact ? 4 * LEAST_OF_SUM : LEAST_OF_SUM;
+  const int64_t most = own_sums ? std::min(l.count / least / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
   return std::max<int64_t>(d + 1 == l.dims ? std::min(most, l.size[d] / 256) : most, 1);
 }
 

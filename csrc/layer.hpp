@@ -130,8 +130,12 @@ struct Factors {
   // Where their sums go when they leave the batch: in numbers.
   int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
 
-  Digits row_sums(Window window, int64_t chunk) const { return {R + (cut_rows ? chunk * rows * window.digits : 0), rows, window}; }
-  Digits col_sums(Window window, int64_t chunk) const { return {C + (cut_cols ? chunk * cols * window.digits : 0), cols, window}; }
+  Digits row_sums(Window window, int64_t chunk) const {
+    return {R + (cut_rows ? chunk * rows * window.digits : 0), rows, window};
+  }
+  Digits col_sums(Window window, int64_t chunk) const {
+    return {C + (cut_cols ? chunk * cols * window.digits : 0), cols, window};
+  }
 };
 
 // One layer: what has norms of its own, a tensor or one of its blocks.
@@ -184,8 +188,8 @@ struct Layer {
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
-  // kernels/digits.hpp. Numbers, or their squares, go to a sum; sums that have been carried to others; and numbers are made
-  // of sums, whose digits are used up.
+  // kernels/digits.hpp. Numbers, or their squares, go to a sum; sums that have been carried go to others; and numbers are
+  // made of sums, whose digits are used up.
   void (*add_narrow)(const float* x, int64_t n, bool squares, const Digits& to);
   void (*add_wide)(const double* x, int64_t n, bool squares, const Digits& to);
   void (*carry)(const Digits& sums, int64_t count);

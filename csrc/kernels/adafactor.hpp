@@ -32,10 +32,11 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   return sum;
 }
 
-// Adds g² of a run, as T has it, to exact sums: each to one of `varying`, and to one of `other` or all to the first of these.
-// A digit takes 2^12 numbers; if no more runs than that can come to it, it is carried when the chunks are added up.
+// Adds g² of a run, as T has it, to exact sums: each to one of `varying`, and with `both` to one of `other`, or all to the
+// first of these. A digit takes 2^12 numbers. If no more can come to it, it is carried when the chunks are added up.
 template <class T, class S>
-void add_exactly_to(const Layer& layer, const S* __restrict g, const Digits& varying, const Digits& other, bool both, int64_t n) {
+void add_exactly_to(const Layer& layer, const S* __restrict g, const Digits& varying, const Digits& other, bool both,
+                    int64_t n) {
   const bool carries = layer.each > n << 12;
   const auto add_each = [&](const T* terms, int64_t size, const Digits& to) {
     LAYERWISE_NAME(LAYERWISE_SET, add_each)(terms, size, to, carries);

@@ -1,8 +1,8 @@
 // Exact sums: what is added to digits (digits.hpp) is split into their units, and nothing is rounded but a total. Adding
 // 1.5·2^(52+e) to a number, and taking it away again, leaves multiples of 2^e.
 //
-// The sum of a block is that of what is above some 2^e of each term, and that of what this leaves. Both are exact in float64
-// unless some terms are much smaller than the largest: those blocks are taken in more rounds.
+// The sum of a block is that of what is above some 2^e of each term, and that of what this leaves. Both are exact in
+// float64 unless some terms are much smaller than the largest: those blocks are taken in more rounds.
 
 inline constexpr double UNIT = 0x1p40, FULL = 0x1p52;  // a full digit has room for a unit
 inline constexpr double ABOVE = 0x1.8p92;              // rounds to units
@@ -150,29 +150,31 @@ struct Place {
   }
 };
 
-// Adds each of up to BLOCK numbers to a sum of its own. They have to be carried after 2^12 times.
+// Adds each of up to BLOCK numbers to a sum of its own, two digits at a time, which are most often all. They have to be
+// carried after 2^12 times.
 template <class T>
 void add_each(const T* x, int64_t n, const Digits& digits) {
-  const int lowest = digits.window.low + 2, last = digits.window.low + digits.last();
+  const int lowest = digits.window.low + 1, last = digits.window.low + digits.last();
   alignas(64) double rest[BLOCK];
   Powers powers = powers_of(x, n);
   if (powers.above > most_above<T>) widen(x, n, false, rest, digits, true), powers.above = DIGIT * (last + 1);
   else for (int64_t i = 0; i < n; i++) rest[i] = x[i];
   double left = 1;
-  for (int k = digit_below(powers.above); left != 0; k -= 3) {
+  for (int k = digit_below(powers.above); left != 0; k -= 2) {
     k = k > last ? last : k < lowest ? lowest : k;
-    const Place a(digits, k), b(digits, k - 1), c(digits, k - 2);
+    const Place high(digits, k), low(digits, k - 1);
     left = 0;
     LAYERWISE_SIMD(reduction(max : left))
     for (int64_t i = 0; i < n; i++) {
-      const double x = c.take(b.take(a.take(rest[i], i), i), i);
+      const double x = low.take(high.take(rest[i], i), i);
       rest[i] = x, left = fabs(x) > left ? fabs(x) : left;
     }
   }
 }
 
-// Writes the numbers that digits make, which depend on their value alone, and brings these to the one form that a value has:
-// from 0 to 2^40 − 1, and the last as it comes out; where that is negative, the digits of its size. `to` may be the first.
+// Writes the numbers that digits make, which depend on their value alone, and brings these to the one form that a value
+// has: from 0 to 2^40 − 1, and the last as it comes out; where that is negative, the digits of its size. `to` may be the
+// first of them.
 void make_totals(const Digits& digits, int64_t count, double* to) {
   const int last = digits.last();
   for (int64_t from = 0; from < count; from += BLOCK) {

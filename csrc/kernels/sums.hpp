@@ -1,7 +1,7 @@
 // Sums of terms that kernels hand over a block at a time: ordinary ones, or exact ones in digits.
 
-// Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
-// finite numbers.
+// Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be
+// of finite numbers.
 inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= FLT_MAX; }
 
 // Adds up in U: in several sums, of which none waits for another.

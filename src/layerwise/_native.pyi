@@ -142,7 +142,7 @@ class Batch:
 
     def requests(self) -> list[tuple[int, int, int, int, int]]:
         """
-        The requests of this round: the job, the stage of its requests, which of those, how many numbers, and how many digits of each.
+        The requests of this round: the job, the stage of its requests, which of those, and how many numbers and digits.
         """
 
     def sums(self) -> NDArray[numpy.float64]:
