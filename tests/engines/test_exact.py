@@ -49,9 +49,14 @@ def many(case, dtype="float32", layout="plain", shapes=SHAPES):
 
 
 def walked(step, jobs, layout="plain", steps=3):
-    """The bits of weights and state after some steps, whose gradients lie in memory in one way or another."""
+    """The bits of weights and state after some steps, whose gradients lie in memory in one way or another.
+
+    Gradients become smaller along a row, so that the smallest have other digits than the largest.
+    """
     for t in range(1, steps + 1):
         grads = [new_gradient(job.p, t + i, job.g.dtype.name, layout) for i, job in enumerate(jobs)]
+        for g in grads:
+            g[...] = g.astype(float) * 10.0 ** np.linspace(0, -14, g.shape[-1] if g.ndim else 1)
         jobs = [replace(job, now=now_of(job.h, t), g=g) for job, g in zip(jobs, grads, strict=True)]
         with np.errstate(all="ignore"):
             step(jobs)
