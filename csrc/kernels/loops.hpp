@@ -1,5 +1,6 @@
 // The loops of all kernels, compiled for one set of instructions and dtypes, which CMakeLists.txt names LAYERWISE_SET; with
-// LAYERWISE_LOW they are for p and g of bfloat16, with LAYERWISE_NARROW for float32 alone.
+// LAYERWISE_LOW they are for p and g of bfloat16, with LAYERWISE_NARROW for float32 alone, with LAYERWISE_EXACT for exact
+// sums.
 //
 // Everything is in a namespace without a name, and of the standard libraries only C's functions are used: an inline function
 // that several files share exists once in the program, and might then be the one with instructions not every machine has.
@@ -17,14 +18,22 @@
 
 namespace layerwise {
 
-// Numbers in storage formats, which belong to no rule: shared.cpp has them once for a set.
-#define LAYERWISE_STORED(T)                                                                                            \
+// Numbers in storage formats, and exact sums, which belong to no rule: shared.cpp has them once for a set.
+#define LAYERWISE_SHARED(T)                                                                                            \
   void LAYERWISE_NAME(LAYERWISE_SET, load_format)(const Layer&, const int64_t* off, int64_t n, Operand, T* to);         \
-  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);
-LAYERWISE_STORED(float)
-LAYERWISE_STORED(double)
+  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from); \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_exactly)(const T* x, int64_t n, bool squares, const Digits& to);              \
+  void LAYERWISE_NAME(LAYERWISE_SET, add_each_exactly)(const T* x, int64_t n, const Digits& to, bool carries);
+LAYERWISE_SHARED(float)
+LAYERWISE_SHARED(double)
 
 namespace {
+
+#ifdef LAYERWISE_EXACT
+constexpr bool EXACT = true;
+#else
+constexpr bool EXACT = false;
+#endif
 
 #include "../numbers.hpp"
 #include "convert.hpp"

@@ -14,7 +14,7 @@ from layerwise import engines
 from layerwise.engines import compiled
 from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
-from layerwise.storage import Storage
+from layerwise.storage import Format, Storage
 from layerwise.storage.index import part_of
 
 pytestmark = needed
@@ -129,7 +129,7 @@ def test_nothing_is_touched_if_one_of_several_engines_finds_a_change(kinds):
     np.testing.assert_array_equal(weights(jobs), before)
 
 
-SCATTERED = Storage((None,) * 4, part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
+SCATTERED = Storage((Format(key=(1, 2)), *(None,) * 3), part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),
     "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),
