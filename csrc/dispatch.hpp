@@ -1,7 +1,6 @@
 // Which kernels run on this machine.
 #pragma once
 
-#include <algorithm>
 #include <string>
 #include <vector>
 

@@ -41,8 +41,8 @@ void add_exactly_to(const Layer& layer, const T* __restrict g, const Digits& var
   alignas(64) T terms[BLOCK];
   for_blocks(n, [&](int64_t from, int64_t size) {
     for (int64_t i = 0; i < size; i++) terms[i] = g[from + i] * g[from + i];
-    add_each_exactly(terms, size, varying.from(from), carries);
-    if (both) add_each_exactly(terms, size, other.from(from), carries);
+    add_each(terms, size, varying.from(from), carries);
+    if (both) add_each(terms, size, other.from(from), carries);
     else add_exactly(terms, size, false, other);
   });
 }

@@ -15,7 +15,7 @@ inline double scaled(double x, int e) { return x * power(e / 2) * power(e - e / 
 inline int digit_below(int exponent) { return (exponent - 1 + 64 * DIGIT) / DIGIT - 64; }
 
 // Leaves each digit at most 2^39 in size, and the last with what comes up to it.
-void carry(const Digits& digits, int64_t count) {
+inline void carry(const Digits& digits, int64_t count) {
   for (int i = 0; i < digits.last(); i++) {
     double *low = digits[i], *high = digits[i + 1];
     LAYERWISE_SIMD()
@@ -27,7 +27,7 @@ void carry(const Digits& digits, int64_t count) {
 }
 
 // Adds sums to others, whose window may be wider; both have been carried.
-void add_digits(const Digits& from, const Digits& to, int64_t count) {
+inline void add_digits(const Digits& from, const Digits& to, int64_t count) {
   for (int i = 0; i < from.window.digits; i++) {
     const double* one = from[i];
     double* sum = to[i + from.window.low - to.window.low];
@@ -38,7 +38,7 @@ void add_digits(const Digits& from, const Digits& to, int64_t count) {
 }
 
 // Adds a finite number to the first sum.
-void add_number(double x, const Digits& digits) {
+inline void add_number(double x, const Digits& digits) {
   const int exponent = int(__builtin_bit_cast(uint64_t, x) >> 52 & 0x7ff) - 1022, last = digits.window.low + digits.last();
   for (int k = digit_below(exponent) < last ? digit_below(exponent) : last; x != 0; k--) {
     const double shift = 1.5 * power(52 + DIGIT * k), most = (x + shift) - shift;
@@ -127,7 +127,7 @@ void add_block(const T* x, int64_t n, const Digits& digits) {
 
 // Adds numbers, or their squares, to the first sum.
 template <class T>
-void add_blocks(const T* x, int64_t n, bool squares, const Digits& digits) {
+LAYERWISE_NOINLINE void add_exactly(const T* x, int64_t n, bool squares, const Digits& digits) {
   for (int64_t from = 0; from < n; from += BLOCK) {
     const int64_t size = n - from < BLOCK ? n - from : BLOCK;
     squares ? add_block<true>(x + from, size, digits) : add_block<false>(x + from, size, digits);
@@ -142,40 +142,49 @@ struct Place {
   Place(const Digits& digits, int k)
       : to(digits[k - digits.window.low]), shift(1.5 * power(52 + DIGIT * k)), half(power(-DIGIT * k / 2)),
         other(power(DIGIT * k / 2 - DIGIT * k)) {}
-  // Returns what its units leave of x.
-  double take(double x, int64_t i) const {
-    const double most = (x + shift) - shift;
-    to[i] += most * half * other;
-    return x - most;
-  }
+  double rounded(double x) const { return (x + shift) - shift; }
+  void add(double units, int64_t i) const { to[i] += units * half * other; }
 };
 
-// Adds each of up to BLOCK numbers to a sum of its own, two digits at a time, which are most often all. They have to be
-// carried after 2^12 times.
+// Adds each of n numbers to a digit of its own sum and to the one below, which hold all of it.
 template <class T>
-void add_each(const T* x, int64_t n, const Digits& digits) {
+void add_to_two(const T* x, int64_t n, const Digits& digits, int k) {
+  const Place high(digits, k), low(digits, k - 1);
+  LAYERWISE_SIMD()
+  for (int64_t i = 0; i < n; i++) {
+    const double wide = x[i], most = high.rounded(wide);
+    high.add(most, i), low.add(wide - most, i);
+  }
+}
+
+// Adds each of up to BLOCK numbers to a sum of its own, and carries the digits, as they have to be after 2^12 times.
+template <class T>
+void add_each(const T* x, int64_t n, const Digits& digits, bool carries) {
+  if (carries) carry(digits, n);
   const int lowest = digits.window.low + 1, last = digits.window.low + digits.last();
+  const Powers powers = powers_of(x, n);
+  const bool fine = powers.above <= most_above<T>;
+  int k = fine ? digit_below(powers.above) : last;
+  k = k > last ? last : k < lowest ? lowest : k;
+  if (fine && powers.unit >= DIGIT * (k - 1)) return add_to_two(x, n, digits, k);
   alignas(64) double rest[BLOCK];
-  Powers powers = powers_of(x, n);
-  if (powers.above > most_above<T>) widen(x, n, false, rest, digits, true), powers.above = DIGIT * (last + 1);
-  else for (int64_t i = 0; i < n; i++) rest[i] = x[i];
-  double left = 1;
-  for (int k = digit_below(powers.above); left != 0; k -= 2) {
-    k = k > last ? last : k < lowest ? lowest : k;
-    const Place high(digits, k), low(digits, k - 1);
-    left = 0;
-    LAYERWISE_SIMD(reduction(max : left))
+  if (fine) for (int64_t i = 0; i < n; i++) rest[i] = x[i];
+  else widen(x, n, false, rest, digits, true);
+  for (; powers.unit < DIGIT * (k - 1); k--) {
+    const Place high(digits, k);
+    LAYERWISE_SIMD()
     for (int64_t i = 0; i < n; i++) {
-      const double x = low.take(high.take(rest[i], i), i);
-      rest[i] = x, left = fabs(x) > left ? fabs(x) : left;
+      const double most = high.rounded(rest[i]);
+      high.add(most, i), rest[i] -= most;
     }
   }
+  add_to_two(rest, n, digits, k);
 }
 
 // Writes the numbers that digits make, which depend on their value alone, and brings these to the one form that a value
 // has: from 0 to 2^40 − 1, and the last as it comes out; where that is negative, the digits of its size. `to` may be the
 // first of them.
-void make_totals(const Digits& digits, int64_t count, double* to) {
+inline void make_totals(const Digits& digits, int64_t count, double* to) {
   const int last = digits.last();
   for (int64_t from = 0; from < count; from += BLOCK) {
     const int64_t n = count - from < BLOCK ? count - from : BLOCK;

@@ -18,14 +18,12 @@
 
 namespace layerwise {
 
-// Numbers in storage formats, and exact sums, which belong to no rule: shared.cpp has them once for a set.
-#define LAYERWISE_SHARED(T)                                                                                            \
+// Numbers in storage formats, which belong to no rule: shared.cpp has them once for a set.
+#define LAYERWISE_STORED(T)                                                                                            \
   void LAYERWISE_NAME(LAYERWISE_SET, load_format)(const Layer&, const int64_t* off, int64_t n, Operand, T* to);         \
-  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from); \
-  void LAYERWISE_NAME(LAYERWISE_SET, add_exactly)(const T* x, int64_t n, bool squares, const Digits& to);              \
-  void LAYERWISE_NAME(LAYERWISE_SET, add_each_exactly)(const T* x, int64_t n, const Digits& to, bool carries);
-LAYERWISE_SHARED(float)
-LAYERWISE_SHARED(double)
+  void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);
+LAYERWISE_STORED(float)
+LAYERWISE_STORED(double)
 
 namespace {
 
@@ -40,6 +38,7 @@ constexpr bool EXACT = false;
 #include "../printed/storage.hpp"
 #include "formats.hpp"
 #include "runs.hpp"
+#include "digits.hpp"
 #include "gradient.hpp"
 #include "passes.hpp"
 

@@ -10,16 +10,6 @@ inline void for_blocks(int64_t count, F&& f) {
   for (int64_t from = 0; from < count; from += BLOCK) f(from, count - from < BLOCK ? count - from : BLOCK);
 }
 
-// What all rules share (loops.hpp), by its own name. All numbers, or their squares, go to one sum, or each to its own.
-template <class T>
-inline void add_exactly(const T* x, int64_t n, bool squares, const Digits& to) {
-  LAYERWISE_NAME(LAYERWISE_SET, add_exactly)(x, n, squares, to);
-}
-template <class T>
-inline void add_each_exactly(const T* x, int64_t n, const Digits& to, bool carries) {
-  LAYERWISE_NAME(LAYERWISE_SET, add_each_exactly)(x, n, to, carries);
-}
-
 // Calls f(offsets, n) for every run of the chunk along the innermost dimension, cut to at most `longest`.
 template <class F>
 inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, F&& f) {

@@ -5,12 +5,16 @@ namespace layerwise {
 namespace {
 
 #include "stored.hpp"
-#ifdef LAYERWISE_EXACT
-#include "digits.hpp"
-#endif
 
 #define LAYERWISE_SQUARE(T, S) square_of<T, S>
 void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_SQUARE, sums); }
+
+constexpr Functions functions() {
+  if constexpr (EXACT)
+    return {square, LAYERWISE_SET, add_exactly<float>, add_exactly<double>, add_number, carry, add_digits, make_totals};
+  else
+    return {square, LAYERWISE_SET};
+}
 
 }  // namespace
 
@@ -27,21 +31,6 @@ LAYERWISE_OF_STORED(double)
 #endif
 
 extern const Functions LAYERWISE_NAME(LAYERWISE_SET, functions);
-#ifndef LAYERWISE_EXACT
-const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = {square, LAYERWISE_SET};
-#else
-#define LAYERWISE_OF_SUMS(T)                                                                              \
-  void LAYERWISE_NAME(LAYERWISE_SET, add_exactly)(const T* x, int64_t n, bool squares, const Digits& to) { \
-    add_blocks(x, n, squares, to);                                                                        \
-  }                                                                                                       \
-  void LAYERWISE_NAME(LAYERWISE_SET, add_each_exactly)(const T* x, int64_t n, const Digits& to, bool carries) { \
-    add_each(x, n, to);                                                                                   \
-    if (carries) carry(to, n);                                                                            \
-  }
-LAYERWISE_OF_SUMS(float)
-LAYERWISE_OF_SUMS(double)
-const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = {
-    square, LAYERWISE_SET, add_blocks<float>, add_blocks<double>, add_number, carry, add_digits, make_totals};
-#endif
+const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = functions();
 
 }  // namespace layerwise

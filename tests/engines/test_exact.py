@@ -33,7 +33,7 @@ from layerwise.torch.step._exact import ReproducibleTensors
 pytestmark = needed
 NUMPY, TORCH = WORLDS
 CLIPPED = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.3}
-SHAPES = [(37, 45), (1001,), (4, 3, 2, 5), (300, 170), (), (3, 0)]
+SHAPES = [(37, 45), (1001,), (4, 3, 2, 5), (300, 170), (), (3, 0), (0, 4, 3)]
 DTYPES = {"float32": ("float32",) * 3, "float64": ("float64",) * 3, "bfloat16": ("bfloat16", "bfloat16", "float32")}
 cases = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
 dtypes = pytest.mark.parametrize("dtype", DTYPES)
