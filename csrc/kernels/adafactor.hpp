@@ -40,6 +40,7 @@ void add_exactly_to(const Layer& layer, const T* __restrict g, const Digits& var
   const bool carries = layer.each > n << 12;
   alignas(64) T terms[BLOCK];
   for_blocks(n, [&](int64_t from, int64_t size) {
+    LAYERWISE_SIMD()
     for (int64_t i = 0; i < size; i++) terms[i] = g[from + i] * g[from + i];
     add_each(terms, size, varying.from(from), carries);
     if (both) add_each(terms, size, other.from(from), carries);
@@ -105,6 +106,7 @@ void add_updates(const Layer& layer, const U u, const S* g, const T* fixed, cons
   if constexpr (EXACT) {
     alignas(64) T terms[BLOCK];
     for_blocks(n, [&](int64_t from, int64_t size) {
+      LAYERWISE_SIMD()
       for (int64_t i = 0; i < size; i++) terms[i] = u(g[from + i], fixed[Both ? from + i : 0], varying[from + i]);
       add_exactly(terms, size, true, layer.sum(sum, 0, false));
     });
