@@ -29,7 +29,7 @@ for set in $sets; do
   case $set in
     *_low) of_set+=" -DLAYERWISE_LOW" ;;
     *_narrow) of_set+=" -DLAYERWISE_NARROW" ;;
-    *_exact) of_set+=" -DLAYERWISE_EXACT" ;;
+    *_exact) of_set+=" -DLAYERWISE_EXACT=${set%_exact}_any" ;;
   esac
   sources+=$'\n'"$of_set csrc/kernels/shared.cpp"
   for rule in $rules; do sources+=$'\n'"$of_set $(of_rule "$rule" csrc/kernels/rule.cpp)"; done

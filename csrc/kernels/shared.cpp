@@ -25,8 +25,10 @@ constexpr Functions functions() {
   void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer& l, const int64_t* off, int64_t n, Operand k, const T* from) { \
     store_stored(l, off, n, k, from);                                                                                \
   }
+#ifndef LAYERWISE_EXACT
 LAYERWISE_OF_STORED(float)
-#if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW)
+#endif
+#if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW) && !defined(LAYERWISE_EXACT)
 LAYERWISE_OF_STORED(double)
 #endif
 
