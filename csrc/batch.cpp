@@ -47,8 +47,8 @@ void draw(Storage& storage, uint64_t t) {
 
 }  // namespace
 
-Batch::Batch(std::vector<Tensor> tensors, bool stops)
-    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops) {
+Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
+    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops), exact_(exact) {
   if (stops_)
     for (Tensor& t : tensors_) name_sums_of_factors(t);
   for (int i = 0; i < this->tensors(); i++) {
@@ -59,9 +59,9 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
     numbers_.resize(numbers_.size() + size_t(program(i).numbers));
   }
   first_layer_.push_back(int(layers_.size()));
-  int64_t chunks = 0;
-  for (Layer& l : layers_) chunks += l.chunks;
-  partial_.resize(size_t(SUMS * chunks));
+  int64_t room = 0;
+  for (Layer& l : layers_) room += l.chunks * l.room();
+  partial_.resize(size_t(room));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
   int at = 0;
@@ -70,7 +70,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
       Layer& l = layers_[size_t(at)];
       l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
       l.f = factors_[size_t(at)].get(), l.storage = storage_[size_t(at)].get();
-      l.partial = partial, partial += SUMS * l.chunks, count_ += l.count;
+      l.partial = partial, partial += l.chunks * l.room(), count_ += l.count;
     }
   stats_.resize(layers_.size());
   reported_.resize(layers_.size());
@@ -137,7 +137,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   if (dims.size() > MAX_DIMS) throw std::length_error("more dimensions that do not lie in a row than the engine takes");
 
   l.dims = uint8_t(dims.size());
-  l.wide = t.arrays[ROLE_P].dtype == F64;
+  l.wide = t.arrays[ROLE_P].dtype == F64, l.exact = exact_;
   const Dtype own = l.wide ? F64 : F32;
   for (int r = 0; r < ARRAYS; r++) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
@@ -169,9 +169,9 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   // State in fewer bits can be stored at once if nothing reads it again. To spare the second conversion is worth half of
   // the last cache.
   rounded &= l.program->keeps >= 0;
-  l.caches = !stops_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
+  l.caches = !stops_ && !exact_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
              (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
-  l.late = stops_ || (rounded && !l.caches);
+  l.late = stops_ || exact_ || (rounded && !l.caches);
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
@@ -415,9 +415,9 @@ void Batch::carry_out(const Task& task, Work work) {
 
 void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   const Kernels& all = kernels();
-  const Functions& k = l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
+  const Functions& k = l.exact ? *all.exact : l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
   const Passes& passes = *(l.f ? l.program->factored : l.program->whole)[k.set];
-  double* sums = l.partial + SUMS * chunk;
+  double* sums = l.partial + l.room() * chunk;
   if (work.kind == PREPARE) return clear_factors(l);
   if (work.kind == STORE) return store_factors(l);
   if (work.kind == APPLY) {
@@ -425,6 +425,7 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
     if (chunk == 0 && l.program->layer_states) remember(l);  // which none of its chunks reads
     return;
   }
+  std::fill_n(sums, l.room(), 0.0);
   if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
   else k.square(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
@@ -435,20 +436,28 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   }
 }
 
-// Called by the thread that has done the last chunk of a layer. The chunks' sums are added in their order.
+// Calls f(i, plain) for each sum of a layer that some work makes.
+template <class F>
+void Batch::for_sums(const Layer& l, Work work, F&& f) {
+  if (work.kind != MEASURE) return f(0, false);
+  for (int i = 0; i < l.sums(work.round); i++) f(i, is_plain(l.program->totals[l.first(work.round) + i]));
+}
+
+// Called by the thread that has done the last chunk of a layer.
 void Batch::add_up(Layer& l, Work work) {
-  const bool measures = work.kind == MEASURE;
-  double* to = measures ? l.totals + l.first(work.round) : &l.squares;
-  for (int i = 0; i < (measures ? l.sums(work.round) : 1); i++) {
-    to[i] = 0;
-    for (int64_t s = 0; s < l.chunks; s++) to[i] += l.partial[SUMS * s + i];
-  }
-  if (measures && l.f && work.round == 0) add_up_factors(l);
+  for_sums(l, work, [&](int i, bool plain) { layerwise::add_up(l.sum(l.partial, i, plain), 1, l.chunks, l.room()); });
+  if (work.kind == MEASURE && l.f && work.round == 0) add_up_factors(l);
 }
 
 void Batch::answer(Layer& l, Work work) {
-  if (work.kind == OWN) l.clip_own = shorter(l.squares, l.gradient->own);
-  if (work.kind != MEASURE) return;  // of a norm of all, every layer's part is waited for
+  if (work.kind == MODEL) return;  // every layer's part is waited for
+  double squares = 0, *to = work.kind == MEASURE ? l.totals + l.first(work.round) : &squares;
+  for_sums(l, work, [&](int i, bool plain) {
+    const Digits sum = l.sum(l.partial, i, plain);
+    make_totals(sum, 1), to[i] = *sum.at;
+  });
+  if (work.kind == OWN) l.clip_own = shorter(squares, l.gradient->own);
+  if (work.kind != MEASURE) return;
   const int round = work.round, first = l.first(round), known = first + l.sums(round);
   for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
@@ -472,16 +481,22 @@ void Batch::remember(Layer& l) {
 }
 
 // Added up tensor by tensor, as it is where others complete the sum.
-double Batch::squares_of(int tensor) const {
-  double gg = 0;
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++)
-    if (layers_[size_t(i)].clips_model) gg += layers_[size_t(i)].squares;
-  return gg;
+void Batch::add_squares(int tensor, double* to) const {
+  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
+    const Layer& l = layers_[size_t(i)];
+    if (l.clips_model) add(l.sum(l.partial, 0, false), of_model(to), 1);
+  }
 }
 
 void Batch::answer_model() {
-  double squares = model_ ? *model_ : 0;
-  for (int t = 0; !model_ && t < tensors(); t++) squares += squares_of(t);
+  double sums[2][WIDE.digits] = {};
+  for (int t = 0; !model_ && t < tensors(); t++) {
+    std::fill_n(sums[1], WIDE.digits, 0.0);
+    add_squares(t, sums[1]);
+    add(of_model(sums[1]), of_model(sums[0]), 1);
+  }
+  make_totals(of_model(sums[0]), 1);
+  const double squares = model_ ? *model_ : sums[0][0];
   for (Layer& l : layers_)
     if (l.clips_model) l.clip_model = shorter(squares, l.gradient->model);
 }

@@ -80,15 +80,16 @@ enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_T
 struct Request {
   int tensor, stage, which;  // in engines/programs.py, `requests_of`
   Sum sum;
-  int total;  // which of the program's
+  int place;      // among the sums of its round
+  Window window;  // of each number, whose digits lie as in Digits
   int64_t at, length;
 };
 
 class Batch {
  public:
   // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `stops`, others complete the
-  // sums, and nothing is written before `apply`.
-  Batch(std::vector<Tensor> tensors, bool stops);
+  // sums, and nothing is written before `apply`. With `exact`, no order of sums changes a bit.
+  Batch(std::vector<Tensor> tensors, bool stops, bool exact);
   ~Batch();
   Batch(const Batch&) = delete;
 
@@ -162,9 +163,12 @@ class Batch {
   void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Work work);
   void carry_out(Layer& layer, Work work, int64_t chunk);
+  template <class F>
+  static void for_sums(const Layer& layer, Work work, F&& f);
   void add_up(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
-  double squares_of(int tensor) const;
+  Digits of_model(double* at) const { return {at, 1, exact_ ? WIDE : ORDINARY}; }
+  void add_squares(int tensor, double* to) const;  // of the model's sum
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
   static void remember(Layer& layer);
@@ -192,7 +196,7 @@ class Batch {
   const double* model_ = nullptr;  // as `step` was given it
   bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
-  const bool stops_;
+  const bool stops_, exact_;
   std::vector<Round> rounds_;
   size_t round_ = 0;  // how many have been measured
   std::vector<double> sums_;

@@ -11,12 +11,13 @@ LAYERWISE_SETS(LAYERWISE_DECLARED)
 
 std::vector<const Kernels*> available_kernels() {
   static const Kernels kernels_baseline{"baseline", &baseline_any_functions, &baseline_any_functions,
-                                        &baseline_low_functions};
+                                        &baseline_low_functions, &baseline_exact_functions};
   std::vector<const Kernels*> found;
 #ifdef LAYERWISE_X86
-  static const Kernels kernels_avx2{"avx2", &avx2_any_functions, &avx2_any_functions, &avx2_low_functions};
+  static const Kernels kernels_avx2{"avx2", &avx2_any_functions, &avx2_any_functions, &avx2_low_functions,
+                                    &avx2_exact_functions};
   static const Kernels kernels_avx512{"avx512", &avx512_narrow_functions, &avx2_any_functions,
-                                      &avx512_low_functions};
+                                      &avx512_low_functions, &avx2_exact_functions};
   const Instructions has = instructions();
   if (has.avx512) found.push_back(&kernels_avx512);
   if (has.avx2) found.push_back(&kernels_avx2);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "compiler.hpp"
+#include "dispatch.hpp"
 #include "layer.hpp"
 
 namespace layerwise {
@@ -14,7 +15,8 @@ namespace {
 #include "printed/adafactor.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own
+constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own,
+constexpr int64_t LEAST_OF_SUM = 8;  // which are worth it for so many elements of each, or four times as many if exact
 
 const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
@@ -45,10 +47,14 @@ struct Along {
   }
 };
 
-void add_up(double* sums, int64_t n, int64_t chunks) {
-  for (int64_t s = 1; s < chunks; s++)
-    for (int64_t i = 0; i < n; i++) sums[i] += sums[s * n + i];
-}
+// All of its sums, of the first chunk or of all.
+struct Sums {
+  Digits R, C, G_total, R_total;
+
+  explicit Sums(const Layer& l)
+      : R(l.f->row_sums(l.window(true), 0)), C(l.f->col_sums(l.window(true), 0)),
+        G_total{l.f->G_total, l.f->matrices, R.window}, R_total{l.f->R_total, l.f->matrices, R.window} {}
+};
 
 template <class T>
 T read(Dtype dtype, const char* at) {
@@ -60,11 +66,14 @@ T read(Dtype dtype, const char* at) {
 template <class T>
 void total_in(const Layer& l) {
   const Factors& f = *l.f;
-  for (int64_t m = 0; m < f.matrices; m++) f.G_total[m] = f.R_total[m] = 0;
+  const Sums sums(l);
+  std::fill_n(f.G_total, sums.G_total.size(), 0.0), std::fill_n(f.R_total, sums.R_total.size(), 0.0);
   for_entries(l, Along(l, ROW, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
-    f.G_total[m] += f.R[i];
-    f.R_total[m] += double(read<T>(f.dtype_R, f.stored_R + at));
+    add(sums.R.from(i), sums.G_total.from(m), 1);
+    const double row = double(read<T>(f.dtype_R, f.stored_R + at));
+    l.exact ? kernels().exact->add_number(row, sums.R_total.from(m)) : void(f.R_total[m] += row);
   });
+  carry(sums.R_total, f.matrices);
 }
 
 // Computes R and C of this step, and stores them, or makes the factors of u, or both.
@@ -96,8 +105,8 @@ void answer_means(const Layer& l) {
   for (int64_t m = 0; m < f.matrices; m++) f.R_total[m] = averaged_mean(k, f.R_total[m] / rows, f.G_total[m] / all);
 }
 
-void exchange(const Layer& l, const Along& along, double* sums, const int64_t* stride, double* to, bool back) {
-  for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { back ? sums[i] = to[at] : to[at] = sums[i]; });
+void exchange(const Layer& l, const Along& along, const Digits& sums, const int64_t* stride, const Digits& to, bool back) {
+  for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { exchange_number(sums.from(i), to.from(at), back); });
 }
 
 bool has(const std::vector<int>& dims, size_t d) { return std::find(dims.begin(), dims.end(), int(d)) != dims.end(); }
@@ -125,8 +134,9 @@ std::unique_ptr<Factors> make_factors(Layer& l, const Tensor& t, const std::vect
 }
 
 int64_t most_pieces(const Layer& l, const Factors& f, int d) {
-  const int64_t own_sums = (l.stride[d][ROW] ? 0 : f.rows) + (l.stride[d][COL] ? 0 : f.cols);
-  const int64_t most = own_sums ? std::min(l.count / 8 / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
+  const int64_t own_sums = ((l.stride[d][ROW] ? 0 : f.rows) + (l.stride[d][COL] ? 0 : f.cols)) * l.window(true).digits;
+  const int64_t least = l.exact ? 4 * LEAST_OF_SUM : LEAST_OF_SUM;
+  const int64_t most = own_sums ? std::min(l.count / least / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
   return std::max<int64_t>(d + 1 == l.dims ? std::min(most, l.size[d] / 256) : most, 1);
 }
 
@@ -139,29 +149,31 @@ int64_t place_factors(Layer& l, char* at) {
     used += (bytes + 63) / 64 * 64;
     return piece;
   };
-  const int64_t number = l.wide ? 8 : 4;
-  f.R = reinterpret_cast<double*>(take(8 * f.rows * (f.cut_rows ? l.chunks : 1)));
-  f.C = reinterpret_cast<double*>(take(8 * f.cols * (f.cut_cols ? l.chunks : 1)));
-  f.G_total = reinterpret_cast<double*>(take(8 * f.matrices));
-  f.R_total = reinterpret_cast<double*>(take(8 * f.matrices));
+  const int64_t number = l.wide ? 8 : 4, digits = 8 * l.window(true).digits;
+  f.R = reinterpret_cast<double*>(take(digits * f.rows * (f.cut_rows ? l.chunks : 1)));
+  f.C = reinterpret_cast<double*>(take(digits * f.cols * (f.cut_cols ? l.chunks : 1)));
+  f.G_total = reinterpret_cast<double*>(take(digits * f.matrices));
+  f.R_total = reinterpret_cast<double*>(take(digits * f.matrices));
   f.row_factor = take(number * f.rows), f.col_factor = take(number * f.cols);
   return used;
 }
 
 void clear_factors(const Layer& l) {
-  const Factors& f = *l.f;
-  if (!f.cut_rows && f.rows) std::memset(f.R, 0, size_t(f.rows) * sizeof(double));
-  if (!f.cut_cols && f.cols) std::memset(f.C, 0, size_t(f.cols) * sizeof(double));
+  const Sums sums(l);
+  if (!l.f->cut_rows) std::fill_n(sums.R.at, sums.R.size(), 0.0);
+  if (!l.f->cut_cols) std::fill_n(sums.C.at, sums.C.size(), 0.0);
 }
 
 void add_up_factors(const Layer& l) {
-  const Factors& f = *l.f;
-  if (f.cut_rows) add_up(f.R, f.rows, l.chunks);
-  if (f.cut_cols) add_up(f.C, f.cols, l.chunks);
+  const Sums sums(l);
+  add_up(sums.R, sums.R.n, l.f->cut_rows ? l.chunks : 1, sums.R.size());
+  add_up(sums.C, sums.C.n, l.f->cut_cols ? l.chunks : 1, sums.C.size());
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 
 void answer_factors(const Layer& l, bool write) {
+  const Sums sums(l);
+  for (const Digits& one : {sums.R, sums.C, sums.G_total, sums.R_total}) make_totals(one, one.n);
   answer_means(l);
   l.wide ? update_in<double>(l, write, true) : update_in<float>(l, write, true);
 }
@@ -181,11 +193,17 @@ void name_sums_of_factors(Tensor& t) {
     if (!t.form.rows.empty()) t.arrays[role] = {true, F32, spread_of_factors(t, sum).stride};
 }
 
-void exchange_factors(const Layer& l, Sum sum, double* to, const std::array<int64_t, ROLES>& base, bool back) {
+void exchange_number(const Digits& own, const Digits& to, bool back) {
+  for (int k = 0; k < to.window.digits; k++) back ? *own[k] = *to[k] : *to[k] = *own[k];
+}
+
+void exchange_factors(const Layer& l, Sum sum, const Digits& to, const std::array<int64_t, ROLES>& base, bool back) {
   const Factors& f = *l.f;
-  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), f.R, f.sum_R, to + base[ROLE_SUM_R], back);
-  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), f.C, f.sum_C, to + base[ROLE_SUM_C], back);
-  exchange(l, Along(l, ROW, COL), sum == SUM_G ? f.G_total : f.R_total, f.sum_M, to + base[ROLE_SUM_M], back);
+  const Sums sums(l);
+  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), sums.R, f.sum_R, to.from(base[ROLE_SUM_R]), back);
+  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), sums.C, f.sum_C, to.from(base[ROLE_SUM_C]), back);
+  const Digits& one = sum == SUM_G ? sums.G_total : sums.R_total;
+  exchange(l, Along(l, ROW, COL), one, f.sum_M, to.from(base[ROLE_SUM_M]), back);
 }
 
 }  // namespace layerwise

@@ -73,9 +73,10 @@ struct Passes {
 
 // What kernels are compiled for: instructions and dtypes, by CMakeLists.txt.
 #ifdef LAYERWISE_X86
-#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(avx2_any) X(avx2_low) X(avx512_narrow) X(avx512_low)
+#define LAYERWISE_SETS(X)                                                                                      \
+  X(baseline_any) X(baseline_low) X(baseline_exact) X(avx2_any) X(avx2_low) X(avx2_exact) X(avx512_narrow) X(avx512_low)
 #else
-#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low)
+#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(baseline_exact)
 #endif
 #define LAYERWISE_ITEM(x) x,
 enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
@@ -119,7 +120,7 @@ struct Factors {
   int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
   int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one unsharded matrix
   bool cut_rows, cut_cols;       // whether every chunk has all of R (of C) to itself, to be added up
-  double *R, *C;                 // sums of G; R and C of the chunks lie behind one another
+  double *R, *C;                 // sums of G, in digits; those of the chunks lie behind one another
   double *G_total, *R_total;     // of each matrix
   void *row_factor, *col_factor;  // √(R/mean(R)) and √C, or their reciprocals, in the dtype of the arithmetic
   // How R and C are stored.
@@ -129,6 +130,13 @@ struct Factors {
   int64_t matrix_stride[MAX_DIMS];
   // Where their sums go when they leave the batch: in numbers.
   int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
+
+  Digits row_sums(Window window, int64_t chunk) const {
+    return {R + (cut_rows ? chunk * rows * window.digits : 0), rows, window};
+  }
+  Digits col_sums(Window window, int64_t chunk) const {
+    return {C + (cut_cols ? chunk * cols * window.digits : 0), cols, window};
+  }
 };
 
 // One layer: what has norms of its own, a tensor or one of its blocks.
@@ -142,6 +150,7 @@ struct Layer {
   bool late;            // `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
+  bool exact;           // its sums are
   uint8_t dims, split;  // the chunks cut the dimension `split`
   int64_t step, chunks, count, each;  // a chunk has `each` elements, the last one perhaps fewer
   double entries;  // of the unsharded layer
@@ -152,17 +161,21 @@ struct Layer {
   const Storage* storage;  // null where all arrays are plain
 
   bool clips_own, clips_model;  // by the norm of its own gradient, by that of all
-  double squares;               // Σg²
   double clip_own, clip_model;  // g is divided by these
   double totals[TOTALS], answers[ANSWERS];
   char* own[LAYER_STATES];  // where the numbers of its state are stored
   Dtype own_dtype[LAYER_STATES];
 
   char* cached;     // room for what the layer caches, if it does
-  double* partial;  // SUMS sums of each chunk
+  double* partial;  // SUMS sums of each chunk; then the first chunk's are those of the layer
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
 
+  Window window(bool plain) const { return exact ? window_of(wide, plain) : ORDINARY; }
+  int64_t room() const { return SUMS * window(false).digits; }  // for the sums of a chunk, in numbers
+  Digits sum(double* of_chunk, int i, bool plain) const {
+    return {of_chunk + i * window(false).digits, 1, window(plain)};
+  }
   // A factored second moment takes two rounds: the last total needs the others.
   int rounds() const { return f ? 2 : program->rounds; }
   int sums(int round) const { return !f ? program->sums[round] : round ? 1 : program->sums[0] - 1; }
@@ -176,15 +189,21 @@ struct Layer {
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
-  // Adds n numbers, of float64 or float32, or their squares to digits.
-  void (*digits)(const void* x, bool wide, bool squares, int64_t n, double* digits, Window window);
-  Set set;  // of the kernels of programs
+  Set set;                                                     // of the kernels of programs
+  // For exact sums alone (kernels/digits.hpp): numbers, or their squares, go to a sum; sums that have been carried go to
+  // others; and numbers are made of sums, whose digits are used up.
+  void (*add_narrow)(const float* x, int64_t n, bool squares, const Digits& to) = nullptr;
+  void (*add_wide)(const double* x, int64_t n, bool squares, const Digits& to) = nullptr;
+  void (*add_number)(double x, const Digits& to) = nullptr;
+  void (*carry)(const Digits& sums, int64_t count) = nullptr;
+  void (*add)(const Digits& sums, const Digits& to, int64_t count) = nullptr;
+  void (*total)(const Digits& sums, int64_t count, double* to) = nullptr;
 };
 
-// For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.
+// For arithmetic in float32, in float64, for layers whose p and g are bfloat16 and lie in a row, and for exact sums.
 struct Kernels {
   const char* name;
-  const Functions *narrow, *wide, *low;
+  const Functions *narrow, *wide, *low, *exact;
 };
 
 // All rules with printed programs.

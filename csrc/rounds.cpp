@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "batch.hpp"
+#include "dispatch.hpp"
 #include "factors.hpp"
 #include "stages.hpp"
 
@@ -44,21 +45,23 @@ void Batch::make_rounds() {
 void Batch::request(Round& round, int tensor, Work work) const {
   const Tensor& t = tensors_[size_t(tensor)];
   const int stage = work.kind == MEASURE ? 2 + work.round : work.kind;
-  auto add = [&, which = 0](Sum sum, int total) mutable {
-    round.requests.push_back({tensor, stage, which++, sum, total, round.length, length_of(t, sum)});
+  auto add = [&, which = 0](Sum sum, int place, bool plain) mutable {
+    const Window own = window_of(t.arrays[ROLE_P].dtype == F64, plain);
+    const Window window = !exact_ ? ORDINARY : sum == SUM_MODEL ? WIDE : own;
+    round.requests.push_back({tensor, stage, which++, sum, place, window, round.length, length_of(t, sum) * window.digits});
     round.length += round.requests.back().length;
   };
-  if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0);
-  if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0);
+  if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0, false);
+  if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0, false);
   const bool factored = !t.form.rows.empty();
   const Program& p = program(tensor);
   if (work.kind != MEASURE || work.round >= rounds_of(t)) return;
   if (factored && work.round == 0)
-    for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0);
+    for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0, true);
   int first = 0, sums = p.sums[work.round];
   if (factored) first = work.round ? p.sums[0] - 1 : 0, sums = work.round ? 1 : p.sums[0] - 1;
   else for (int j = 0; j < work.round; j++) first += p.sums[j];
-  for (int i = first; i < first + sums; i++) add(SUM_TOTAL, i);
+  for (int i = 0; i < sums; i++) add(SUM_TOTAL, i, is_plain(p.totals[first + i]));
 }
 
 const std::vector<Request>& Batch::requests() const {
@@ -81,7 +84,7 @@ bool Batch::measure() {
   if (round_ == rounds_.size()) return false;
   Round& round = rounds_[round_++];
   carry_out(round.stages);
-  sums_.resize(size_t(round.length));
+  sums_.assign(size_t(round.length), 0);
   for (const Request& request : round.requests) exchange(request, false);
   return true;
 }
@@ -98,18 +101,15 @@ void Batch::leave() {
 
 // Moves the numbers of one request from the layers to `sums_` or back.
 void Batch::exchange(const Request& request, bool back) {
-  double* at = sums_.data() + request.at;
-  if (request.sum == SUM_MODEL && !back) *at = squares_of(request.tensor);
-  for (int i = first_layer_[size_t(request.tensor)]; i < first_layer_[size_t(request.tensor) + 1]; i++) {
+  const Digits to{sums_.data() + request.at, request.length / request.window.digits, request.window};
+  const int first = first_layer_[size_t(request.tensor)], last = first_layer_[size_t(request.tensor) + 1];
+  if (request.sum == SUM_MODEL && !back) return add_squares(request.tensor, to.at);
+  if (request.sum == SUM_MODEL) make_totals(to, 1);
+  for (int i = first; i < last; i++) {
     Layer& l = layers_[size_t(i)];
-    const auto& base = base_[size_t(i)];
-    const auto one = [&](double& number) { back ? number = *at++ : *at++ = number; };
-    switch (request.sum) {
-      case SUM_MODEL: if (back) l.clip_model = shorter(*at, l.gradient->model); break;
-      case SUM_OWN: one(l.squares); break;
-      case SUM_TOTAL: one(l.totals[request.total]); break;
-      default: exchange_factors(l, request.sum, at, base, back);
-    }
+    if (request.sum == SUM_MODEL) l.clip_model = shorter(*to.at, l.gradient->model);
+    else if (is_statistic(request.sum)) exchange_factors(l, request.sum, to, base_[size_t(i)], back);
+    else exchange_number({l.sum(l.partial, request.place, false).at, 1, to.window}, to.from(i - first), back);
   }
 }
 

@@ -19,14 +19,18 @@ options_of() {
 
 # Each a file, with what CMakeLists.txt defines for it: those of rules for each rule, and kernels for each set besides.
 sources=$(ls csrc/*.cpp tests/engines/driver.cpp | grep -vE 'csrc/(binding|arrays|watch|signals|rule)\.cpp')
-sets="baseline_any baseline_low avx2_any avx2_low avx512_narrow avx512_low"
-if [ "$(uname -m)" != x86_64 ]; then sets="baseline_any baseline_low"; fi
+sets="baseline_any baseline_low baseline_exact avx2_any avx2_low avx2_exact avx512_narrow avx512_low"
+if [ "$(uname -m)" != x86_64 ]; then sets="baseline_any baseline_low baseline_exact"; fi
 rules=$(ls csrc/printed/*.hpp | grep -vE '/(rules|storage)\.hpp')
 of_rule() { echo "-DLAYERWISE_RULE=$(basename "$1" .hpp) -DLAYERWISE_HEADER=\\\"printed/$(basename "$1")\\\" -Icsrc $2"; }
 for rule in $rules; do sources+=$'\n'$(of_rule "$rule" csrc/rule.cpp); done
 for set in $sets; do
   of_set="-DLAYERWISE_SET=$set"
-  case $set in *_low) of_set+=" -DLAYERWISE_LOW" ;; *_narrow) of_set+=" -DLAYERWISE_NARROW" ;; esac
+  case $set in
+    *_low) of_set+=" -DLAYERWISE_LOW" ;;
+    *_narrow) of_set+=" -DLAYERWISE_NARROW" ;;
+    *_exact) of_set+=" -DLAYERWISE_EXACT=${set%_exact}_any" ;;
+  esac
   sources+=$'\n'"$of_set csrc/kernels/shared.cpp"
   for rule in $rules; do sources+=$'\n'"$of_set $(of_rule "$rule" csrc/kernels/rule.cpp)"; done
 done

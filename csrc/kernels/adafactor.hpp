@@ -32,38 +32,66 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   return sum;
 }
 
+// Adds g² of a run, as T has it, to exact sums: each to one of `varying`, and with `both` to one of `other`, or all to the
+// first of these. A digit takes 2^12 numbers. If no more can come to it, it is carried when the chunks are added up.
+template <class T>
+void add_exactly_to(const Layer& layer, const T* __restrict g, const Digits& varying, const Digits& other, bool both,
+                    int64_t n) {
+  const bool carries = layer.each > n << 12;
+  alignas(64) T terms[BLOCK];
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    LAYERWISE_SIMD()
+    for (int64_t i = 0; i < size; i++) terms[i] = g[from + i] * g[from + i];
+    add_each(terms, size, varying.from(from), carries);
+    if (both) add_each(terms, size, other.from(from), carries);
+    else add_exactly(terms, size, false, other);
+  });
+}
+
 template <class T, class S>
 void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  double* R = f.R + (f.cut_rows ? chunk * f.rows : 0);
-  double* C = f.C + (f.cut_cols ? chunk * f.cols : 0);
-  if (f.cut_rows) for (int64_t i = 0; i < f.rows; i++) R[i] = 0;
-  if (f.cut_cols) for (int64_t i = 0; i < f.cols; i++) C[i] = 0;
+  const Digits R = f.row_sums(layer.window(true), chunk), C = f.col_sums(layer.window(true), chunk);
+  if (f.cut_rows) memset(R.at, 0, size_t(R.size()) * sizeof(double));
+  if (f.cut_cols) memset(C.at, 0, size_t(C.size()) * sizeof(double));
   const Varying kind = varying(layer);
-  double pp = 0;
   for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
-    double *r = R + off[ROW], *c = C + off[COL];
-    if (kind == COLS) *r += add_to<T, S>(g, c, n);
-    else if (kind == ROWS) *c += add_to<T, S>(g, r, n);
-    else add_to<T, S>(g, c, n), add_to<T, S>(g, r, n);
-    if (wants_weights(layer)) pp += squares(run.template weights<S>(), n);
+    const Digits r = R.from(off[ROW]), c = C.from(off[COL]);
+    if constexpr (EXACT) add_exactly_to(layer, g, kind == ROWS ? r : c, kind == ROWS ? c : r, kind == BOTH, n);
+    else if (kind == COLS) *r.at += add_to<T, S>(g, c.at, n);
+    else if (kind == ROWS) *c.at += add_to<T, S>(g, r.at, n);
+    else add_to<T, S>(g, c.at, n), add_to<T, S>(g, r.at, n);
+    if (wants_weights(layer)) add_squares(layer, run.template weights<S>(), n, sums);
   });
-  sums[0] = pp;
 }
 
-// u, given g, along a run. Without the clamp the factors are reciprocals.
-template <class T, bool Clamp>
+// How u is made of g and its two factors along a run. Without the clamp these are reciprocals. Exact steps divide by rows
+// first, whichever of both varies, because parts of a tensor may vary along others than the whole.
+enum Order { CLAMPED, FIXED_FIRST, VARYING_FIRST };
+
+template <class T, Order ORDER>
 struct FactoredUpdate {
   T eps1;
-  T operator()(T g, T row, T col) const { return Clamp ? g / at_least(row * col, eps1) : g * row * col; }
+  T operator()(T g, T fixed, T varying) const {
+    if (ORDER == CLAMPED) return g / at_least(fixed * varying, eps1);
+    return ORDER == FIXED_FIRST ? g * fixed * varying : g * varying * fixed;
+  }
 };
 
-template <class T, class S, bool Clamp, bool Both>
-double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, const T* __restrict fixed,
-                      const T* __restrict varying, int64_t n) {
+// Calls f with how u is made in a layer.
+template <class T, class F>
+void with_update(const Layer& layer, F&& f) {
+  if (clamps(layer)) return f(FactoredUpdate<T, CLAMPED>{T(factored_numbers(layer).least)});
+  if constexpr (EXACT)
+    if (varying(layer) == ROWS) return f(FactoredUpdate<T, VARYING_FIRST>{});
+  f(FactoredUpdate<T, FIXED_FIRST>{});
+}
+
+template <bool Both, class T, class S, class U>
+double update_squares(const U u, const S* __restrict g, const T* __restrict fixed, const T* __restrict varying, int64_t n) {
   double uu = 0;
   LAYERWISE_SIMD(reduction(+ : uu))
   for (int64_t i = 0; i < n; i++) {
@@ -73,26 +101,33 @@ double update_squares(const FactoredUpdate<T, Clamp> u, const S* __restrict g, c
   return uu;
 }
 
-template <class T, class S, bool Clamp>
-void measure_update_with(const Layer& layer, int64_t chunk, double* sums) {
-  Scratch<T> scratch;
-  const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
-  const Varying kind = varying(layer);
-  double uu = 0;
-  for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
-    const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
-    const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
-    if (kind == COLS) uu += update_squares<T, S, Clamp, false>(u, g, row, col, n);
-    else if (kind == ROWS) uu += update_squares<T, S, Clamp, false>(u, g, col, row, n);
-    else uu += update_squares<T, S, Clamp, true>(u, g, row, col, n);
-  });
-  sums[0] = uu;
+template <bool Both, class T, class S, class U>
+void add_updates(const Layer& layer, const U u, const S* g, const T* fixed, const T* varying, int64_t n, double* sum) {
+  if constexpr (EXACT) {
+    alignas(64) T terms[BLOCK];
+    for_blocks(n, [&](int64_t from, int64_t size) {
+      LAYERWISE_SIMD()
+      for (int64_t i = 0; i < size; i++) terms[i] = u(g[from + i], fixed[Both ? from + i : 0], varying[from + i]);
+      add_exactly(terms, size, true, layer.sum(sum, 0, false));
+    });
+  } else {
+    *sum += update_squares<Both>(u, g, fixed, varying, n);
+  }
 }
 
 template <class T, class S>
 void measure_update(const Layer& layer, int64_t chunk, double* sums) {
-  if (clamps(layer)) measure_update_with<T, S, true>(layer, chunk, sums);
-  else measure_update_with<T, S, false>(layer, chunk, sums);
+  Scratch<T> scratch;
+  const Varying kind = varying(layer);
+  with_update<T>(layer, [&](const auto& u) {
+    for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+      const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
+      const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
+      if (kind == COLS) add_updates<false>(layer, u, g, row, col, n, sums);
+      else if (kind == ROWS) add_updates<false>(layer, u, g, col, row, n, sums);
+      else add_updates<true>(layer, u, g, row, col, n, sums);
+    });
+  });
 }
 
 // Computes the new p and e of an element, given u: what the rule does where V is not factored, but for V.
@@ -105,8 +140,8 @@ LAYERWISE_INLINE void apply_update(const R& k, S* p, T* e, T u, T g, int64_t i, 
   if constexpr (R::STATES > 1) e[i] = s[1];
 }
 
-template <class R, bool Clamp, bool Both, class T, class S, class D>
-void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p, const S* __restrict g, T* __restrict e,
+template <bool Both, class R, class T, class S, class U, class D>
+void factored_apply(const R k, const U u, S* __restrict p, const S* __restrict g, T* __restrict e,
                     const T* __restrict fixed, const T* __restrict varying, int32_t n, const D rounding) {
   LAYERWISE_SIMD()
   for (int32_t i = 0; i < n; i++) {
@@ -115,12 +150,11 @@ void factored_apply(const R k, const FactoredUpdate<T, Clamp> u, S* __restrict p
   }
 }
 
-template <class R, bool Clamp, class T, class S>
-void apply_factored_with(const Layer& layer, int64_t chunk) {
+template <class R, class T, class S, class U>
+void apply_factored_with(const U& u, const Layer& layer, int64_t chunk) {
   constexpr bool momentum = R::STATES > 1;
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
-  const FactoredUpdate<T, Clamp> u{T(factored_numbers(layer).least)};
   const Varying kind = varying(layer);
   for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
@@ -130,8 +164,8 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
     const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
     const T *fixed = kind == ROWS ? col : row, *changing = kind == ROWS ? row : col;
     with_rounding<S>(run, [&](const auto& rounding) {
-      if (kind == BOTH) factored_apply<R, Clamp, true>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
-      else factored_apply<R, Clamp, false>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
+      if (kind == BOTH) factored_apply<true>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
+      else factored_apply<false>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);
     });
     run.template write_weights<S>();
     if (momentum) run.write(S1);
@@ -140,6 +174,5 @@ void apply_factored_with(const Layer& layer, int64_t chunk) {
 
 template <class R, class T, class S>
 void apply_factored(const Layer& layer, int64_t chunk) {
-  if (clamps(layer)) apply_factored_with<R, true, T, S>(layer, chunk);
-  else apply_factored_with<R, false, T, S>(layer, chunk);
+  with_update<T>(layer, [&](const auto& u) { apply_factored_with<R, T, S>(u, layer, chunk); });
 }

@@ -4,7 +4,7 @@
 // round; and `apply`, the new weights and the rest of the state. Between the last round and `apply` a small layer caches
 // the terms that cost most. For a large one `apply` computes them again, because a root and a quotient cost less than four
 // bytes of memory. Where a layer is late, nothing is stored before `apply`, which then computes the kept state again:
-// others complete the sums, or the terms have to be of state that has not been rounded.
+// others complete the sums, or the terms have to be of state that has not been rounded; or sums are exact.
 
 // Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
 // finite numbers.
@@ -39,9 +39,10 @@ inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
   if constexpr (WRITES >> S3 & 1) at.s3[i] = s[3];
 }
 
+// Exact sums take terms as they are, and square them.
 template <class R, int ROUND, class U>
 inline U summed(U x, int i) {
-  return is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
+  return EXACT || is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
 }
 
 // Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
@@ -130,6 +131,21 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
   }
 }
 
+// Makes the terms of one block after the other, and adds them up exactly.
+template <class R, int ROUND, class T, class S>
+void measure_exactly(const Layer& layer, const R k, const Arrays<T, S> at, int64_t n, double* sums) {
+  alignas(64) T terms[SUMS][BLOCK];
+  for_blocks(n, [&](int64_t from, int64_t size) {
+    LAYERWISE_SIMD()
+    for (int64_t i = 0; i < size; i++)
+      measure_element<R, ROUND, BEFORE, false, false>(k, at, from + i, terms[0][i], terms[1][i], terms[2][i], terms[3][i]);
+    for (int i = 0; i < R::SUMS[ROUND]; i++) {
+      const bool plain = is_plain(R::TOTALS[ROUND][i]);
+      add_exactly(terms[i], size, !plain, layer.sum(sums, i, plain));
+    }
+  });
+}
+
 // Computes the new weights of an element. Cached terms are read where they are.
 template <class R, State FOUND, bool CACHED, class T, class S, class D>
 LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
@@ -186,16 +202,18 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
+    if constexpr (EXACT) measure_exactly<R, ROUND>(layer, k, at, n, sums);
+    else measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
     if (STORES) write_back<R::KEEP_WRITES>(run);
   });
 }
 
 template <class R, int ROUND, class T, class S>
 void measure_program(const Layer& layer, int64_t chunk, double* sums) {
-  for (int i = 0; i < SUMS; i++) sums[i] = 0;
   constexpr bool last = ROUND + 1 == R::ROUNDS;
-  if constexpr (!keeps_by<R, ROUND>) {
+  if constexpr (EXACT) {
+    return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
+  } else if constexpr (!keeps_by<R, ROUND>) {
     if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, BEFORE, false, last && R::CACHES != 0, T, S>(layer, chunk, sums);
     return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
   } else {
@@ -225,9 +243,9 @@ void apply_as(const Layer& layer, int64_t chunk) {
 
 template <class R, class T, class S>
 void apply_program(const Layer& layer, int64_t chunk) {
-  if constexpr (R::CACHES > 0)
+  if constexpr (!EXACT && R::CACHES > 0)
     if (layer.caches) return apply_as<R, R::KEEPS >= 0 ? KEPT : BEFORE, true, T, S>(layer, chunk);
-  if constexpr (R::KEEPS >= 0)
+  if constexpr (!EXACT && R::KEEPS >= 0)
     if (!layer.late) return apply_as<R, KEPT, false, T, S>(layer, chunk);
   apply_as<R, BEFORE, false, T, S>(layer, chunk);
 }

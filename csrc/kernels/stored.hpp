@@ -12,10 +12,11 @@ inline f32_at* scales_of(const Layer& layer, const int64_t* off, Operand k) {
 
 template <class T>
 void load_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, T* to) {
-  const Stored& stored = layer.storage->of[k];
   const Dtype dtype = layer.dtype[k];
   const char* at = layer.data[k] + off[k];
   const int64_t stride = layer.stride[layer.dims - 1][k];
+  if (!layer.storage) return load<T>(dtype, at, stride, n, to);
+  const Stored& stored = layer.storage->of[k];
   if (stored.format == PLAIN) load<T>(dtype, at, stride, n, to);
   else if (stored.format == GROUPED && dtype == I8) decode<true>(at, scales_of(layer, off, k), n, to);
   else if (stored.format == GROUPED) decode<false>(at, scales_of(layer, off, k), n, to);
@@ -25,10 +26,11 @@ void load_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, T
 
 template <class T>
 void store_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, const T* from) {
-  const Stored& stored = layer.storage->of[k];
   const Dtype dtype = layer.dtype[k];
   char* at = layer.data[k] + off[k];
   const int64_t stride = layer.stride[layer.dims - 1][k];
+  if (!layer.storage || layer.storage->of[k].plain()) return store<T>(dtype, at, stride, n, from);
+  const Stored& stored = layer.storage->of[k];
   if (stored.format == SPLIT && stored.beside_dtype == I16)
     return split<16>(dtype, at, stride, beside_of(layer, off, k), int32_t(n), from, Nearest{});
   const auto grouped = [&](const auto& one) {

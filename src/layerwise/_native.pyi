@@ -61,7 +61,7 @@ def add_digits(lines: object, squares: bool, low: int, digits: object) -> None:
     """
 
 def totals(digits: object, low: int, totals: object) -> None:
-    """Write the number that each column of digits makes."""
+    """Write the number that each column of digits makes, which are used up."""
 
 def count(tensors: list[object]) -> bool:
     """
@@ -107,7 +107,13 @@ class Batch:
     """Jobs, laid out once and stepped again and again."""
 
     def __init__(
-        self, jobs: list[object], grads: list[object], forms: list[object], numbers: object, stops: bool = False
+        self,
+        jobs: list[object],
+        grads: list[object],
+        forms: list[object],
+        numbers: object,
+        stops: bool = False,
+        exact: bool = False,
     ) -> None: ...
     def step(
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
@@ -134,9 +140,9 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def requests(self) -> list[tuple[int, int, int, int]]:
+    def requests(self) -> list[tuple[int, int, int, int, int]]:
         """
-        The requests of this round: the job, the stage of its requests, which of those, and how many numbers.
+        The requests of this round: the job, the stage of its requests, which of those, and how many numbers and digits.
         """
 
     def sums(self) -> NDArray[numpy.float64]:

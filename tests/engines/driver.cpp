@@ -152,8 +152,8 @@ struct World {
     }
   }
 
-  std::vector<std::vector<char>> walk(bool in_rounds) {
-    Batch batch(tensors, in_rounds);
+  std::vector<std::vector<char>> walk(bool in_rounds, bool exact = false) {
+    Batch batch(tensors, in_rounds, exact);
     for (int t = 0; t < Numbers::STEPS; t++) {
       for (size_t i = 0; i < tensors.size(); i++) {
         for (auto [role, at] : places[i]) batch.place(int(i), role, at);
@@ -166,8 +166,8 @@ struct World {
   }
 };
 
-bool same(unsigned seed, bool in_rounds, const std::vector<std::vector<char>>& expected) {
-  if (World(seed).walk(in_rounds) == expected) return true;
+bool same(unsigned seed, bool in_rounds, const std::vector<std::vector<char>>& expected, bool exact = false) {
+  if (World(seed).walk(in_rounds, exact) == expected) return true;
   std::fprintf(stderr, "seed %u: not the same bit for bit\n", seed);
   return false;
 }
@@ -178,16 +178,20 @@ bool sums_exactly(unsigned seed) {
   std::mt19937 draw(seed);
   std::vector<T> x(1 + draw() % 3000);
   for (T& one : x) one = T(std::ldexp(double(draw()) - 2e9, int(draw() % (seed % 2 ? 8 : 120)) - 60));
-  const Window window{-8, 17};
+  const Window window = sizeof(T) == 8 ? WIDE : SQUARES_OF;
   for (const bool squares : {false, true}) {
     std::vector<double> found;
     for (const Kernels* k : available_kernels())
       for (const size_t cut : {size_t(0), x.size() / 3}) {
         std::vector<double> sums(size_t(window.digits));
+        const Digits to{sums.data(), 1, window};
+        const auto add = [&](size_t from, size_t end) {
+          if constexpr (sizeof(T) == 8) k->exact->add_wide(x.data() + from, int64_t(end - from), squares, to);
+          else k->exact->add_narrow(x.data() + from, int64_t(end - from), squares, to);
+        };
         std::shuffle(x.begin(), x.end(), draw);
-        k->narrow->digits(x.data(), sizeof(T) == 8, squares, int64_t(cut), sums.data(), window);
-        k->narrow->digits(x.data() + cut, sizeof(T) == 8, squares, int64_t(x.size() - cut), sums.data(), window);
-        found.push_back(total_of(sums.data(), window));
+        add(0, cut), add(cut, x.size());
+        k->exact->total(to, 1, &found.emplace_back());
       }
     for (double one : found)
       if (one != found[0]) return std::fprintf(stderr, "seed %u: sums differ\n", seed), false;
@@ -231,6 +235,9 @@ int main(int argc, char** argv) {
         if (!same(seed, in_rounds, expected)) fine = false;
         for (auto& one : callers) one.join();
       }
+      // Exact sums are the same in one go and in rounds.
+      set_num_threads(2);
+      if (in_rounds && !same(seed, true, World(seed).walk(false, true), true)) fine = false;
       if (forks && seed % 12 == 0 && !same_in_fork(seed, in_rounds, expected)) fine = false;
     }
     std::printf("%s: %u lists of tensors\n", k->name, seeds);

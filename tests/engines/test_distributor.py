@@ -14,7 +14,7 @@ from layerwise import engines
 from layerwise.engines import compiled
 from layerwise.engines.distributor import prepare
 from layerwise.errors import EngineError
-from layerwise.storage import Storage
+from layerwise.storage import Format, Storage
 from layerwise.storage.index import part_of
 
 pytestmark = needed
@@ -161,7 +161,7 @@ def test_only_a_step_that_another_engine_can_count_is_handed_on_to_it():
     assert not np.array_equal(weights([job]), before)
 
 
-SCATTERED = Storage((None,) * 4, part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
+SCATTERED = Storage((Format(key=(1, 2)), *(None,) * 3), part_of((9, 4), {0: (0, 1, 2, 4, 6, 8)}))
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),
     "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),

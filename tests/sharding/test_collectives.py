@@ -213,7 +213,7 @@ def _of_squares(options: Any) -> int:
     return len(collectives.seen)
 
 
-@pytest.mark.parametrize("options", [BY_RULE, {"reproducible": True}], ids=str)
+@pytest.mark.parametrize("options", [BY_RULE, {**BY_RULE, "reproducible": True}], ids=str)
 def test_buckets_are_as_large_as_what_a_rank_has(ranks, options):
     """Two matrices each, and two dimensions of the mesh that cut them."""
     assert ranks.run(4, _of_squares, options) == [8 // 2 * 2] * 4

@@ -156,6 +156,7 @@ FEW = "fsdp on 3", "by columns of 4", "strided", "two-dimensional", "several mes
 @pytest.mark.thinned(2)
 @table(
     *(Row(layout, dtype=SINGLE, options=EXACTLY) for layout in FEW),
+    Row(FEW[-1], dtype=SINGLE, options={**EXACTLY, **BY_RULE}),
     *(later(Row(layout, dtype=SINGLE, options=EXACTLY)) for layout in BY_WORLD if layout not in FEW),
 )
 def test_the_same_bits_on_any_number_of_processes(ranks, front, row):
@@ -178,7 +179,7 @@ def test_the_same_bits_in_every_dtype_and_after_many_steps(ranks, front, row):
 def test_ordinary_sums_differ_in_last_digits(ranks, front):
     """Else equal bits say nothing: by the same engine, with sums in the order in which ranks have them."""
     wanted = alone(front, Row(None, dtype=torch.float32, options=EXACTLY))
-    row = Row("fsdp on 3", dtype=torch.float32, options={"fused": False})
+    row = Row("fsdp on 3", dtype=torch.float32)
     assert any(one.unlike for one in ranks.run(3, cell, front, row, wanted))
 
 

@@ -191,6 +191,16 @@ def test_many_parts():
     assert total(found, exact) == total_of(torch, found, exact).item() == wanted
 
 
+def test_digits_that_are_full_are_carried():
+    """Many blocks, each with an odd number of nearly 2^40 units: a digit of so many would have been rounded."""
+    block = torch.full((512,), 2.0**31 - 128)
+    block[0] = 1
+    n = 9001
+    digits, exact = _exact.digits(block.repeat(n), (0,), False, False)
+    found = sum(int(digit) << 40 * k for k, digit in enumerate(digits[-exact.window.low :, 0].tolist()))
+    assert found == n * (511 * (2**31 - 128) + 1)
+
+
 def test_many_rows():
     """Each as large as a carry leaves it, so that only another carry keeps their sum exact."""
     n = 5 * MOST_PARTS + 1
@@ -235,12 +245,12 @@ def test_what_does_not_go_with_it(front, option):
 
 @pytest.mark.parametrize("front", [Lamb, Adafactor, AdamW])
 def test_slices_and_stacks_change_no_bit(front):
-    """What the engine takes at once of a tensor, or beside it, is as good as a rank."""
+    """What the rule engine takes at once of a tensor, or beside it, is as good as a rank."""
     found = []
     for slices, stack in ((1 << 19, 1 << 12), (700, 0), (64, 0)):
         params = [torch.nn.Parameter(torch.randn(33, 40, generator=torch.Generator().manual_seed(i))) for i in range(3)]
         with patch.multiple(REPRODUCIBLE, slice_size=slices, stack_size=stack):
-            opt = front(params, lr=0.1, max_grad_norm=0.5, reproducible=True)
+            opt = front(params, lr=0.1, max_grad_norm=0.5, reproducible=True, fused=False)
             for step in range(3):
                 for p in params:
                     p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 + step))
@@ -259,3 +269,23 @@ def test_rows_that_are_sums_of_many_ranks():
     assert len({tuple(rows[order].sum(0).tolist()) for order in orders}) > 1
     found = {total_of(torch, sum_of_rows(torch, rows[order]), exact).item() for order in orders}
     assert found == {math.fsum((terms.double() ** 2).flatten().tolist())}
+
+
+@pytest.mark.skipif(compiled._native is None, reason="there is one engine alone")
+def test_one_engine_steps_all_tensors():
+    """One that has kernels is stepped by the rule beside one that has none, as it is where processes share them."""
+
+    def stepped(*rules: str, **options: bool) -> bytes:
+        draw = torch.Generator().manual_seed(0)
+        params = [torch.nn.Parameter(torch.randn(33, 40, generator=draw)) for _ in rules]
+        groups = [{"params": [p], "rule": rule, "lr": 0.1} for p, rule in zip(params, rules, strict=True)]
+        opt = Mixed(groups, reproducible=True, **options)
+        for _ in range(3):
+            for p in params:
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
+            opt.step()
+        return params[0].detach().numpy().tobytes()
+
+    by_rule = stepped("Lamb", fused=False)
+    assert stepped("Lamb") != by_rule
+    assert stepped("Lamb", "Came") == by_rule

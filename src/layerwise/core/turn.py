@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from functools import partial
 from typing import Any
 
 from layerwise.core.library import Array
@@ -27,17 +28,22 @@ class Turn:
     """A prepared step of some tensors, given their plans and jobs in the same order."""
 
     def __init__(
-        self, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job], layouts: Any = None
+        self,
+        engines: Sequence[Engine],
+        plans: Sequence[Plan],
+        jobs: Sequence[Job],
+        layouts: Any = None,
+        together: bool = False,
     ) -> None:
         self.plans: Sequence[Any] = list(plans)
-        self.jobs, self._engines = list(jobs), engines
+        self.jobs, self._prepare = list(jobs), partial(prepare, engines, together=together)
         self.whole = all(plan.itself for plan in self.plans)
-        self.prepared = self._before = prepare(engines, self.jobs, layouts)
+        self.prepared = self._before = self._prepare(self.jobs, layouts)
 
     def prepare_again(self, jobs: Sequence[Job]) -> None:
         """Prepare the jobs for other numbers in their settings."""
         self.jobs, self._before = list(jobs), self._measured
-        self.prepared = prepare(self._engines, self.jobs, self.prepared.layouts)
+        self.prepared = self._prepare(self.jobs, self.prepared.layouts)
 
     @property
     def _measured(self) -> Distributed:

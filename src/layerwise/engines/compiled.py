@@ -28,6 +28,7 @@ from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
+MOST_DIMS = 8  # as the extension has them
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
@@ -49,12 +50,12 @@ signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None els
 """While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
-def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
+def candidate(written: Callable[[Sequence[Any]], None] | None = None, exact: bool = False) -> Candidate:
     """Return the row of a front's table."""
     if _native is None:
         return Candidate("compiled", None, why_not())
     heed_environment()
-    return Candidate("compiled", CompiledEngine(written))
+    return Candidate("compiled", CompiledEngine(written, exact))
 
 
 def heed_environment() -> None:
@@ -185,12 +186,16 @@ class Layouts:
 
 
 class CompiledEngine:
-    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library."""
+    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library.
+
+    With `exact` sums a step gives the same bits however tensors are cut. What such an engine declines must not depend
+    on that either, since another's last digits may differ.
+    """
 
     name = "the compiled engine"
 
-    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None) -> None:
-        self.written = written
+    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None, exact: bool = False) -> None:
+        self.written, self.exact = written, exact
 
     def declines(self, job: Job, given: Given | None = None) -> str:
         """Return the reason why the extension does not take a job, or an empty string."""
@@ -198,10 +203,8 @@ class CompiledEngine:
             return "whether to step is known only on the device"
         if why := missing(job):
             return why
-        if job.storage is not None and job.storage.index.scattered:
-            return "its part of the tensor is not contiguous"
-        if job.storage is not None and any(one and one.coded not in (None, EIGHT) for one in job.storage.formats):
-            return "there are no kernels for its codes"
+        if why := self._lies_otherwise(job):
+            return why
         arrays = [("the parameter", job.p), *_named_state(job)]
         for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
             if why := _out_of_reach(name, array):
@@ -210,9 +213,23 @@ class CompiledEngine:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
             if given is not None:
-                _native.Batch([job], [given.g], [form_of(job)], numbers)
+                _native.Batch([job], [given.g], [form_of(job)], numbers, exact=self.exact)
         except ValueError as problem:
             return str(problem)
+        return ""
+
+    def _lies_otherwise(self, job: Job) -> str:
+        """Return the reason why the extension has no layout for a job, or if sums are exact, for a part of it."""
+        if self.exact and len(job.p.shape) > MOST_DIMS:
+            return f"it has more than {MOST_DIMS} dimensions"
+        formats = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
+        if any(one.coded not in (None, EIGHT) for one in formats):
+            return "there are no kernels for its codes"
+        if job.storage is not None and any(one.key for one in formats):
+            if self.exact:
+                return "it is rounded at random, by the place of each number in the tensor"
+            if job.storage.index.scattered:
+                return "its part of the tensor is not contiguous"
         return ""
 
     def group(self, job: Job) -> Hashable:
@@ -260,8 +277,12 @@ class PreparedCompiled:
         elif self._jobs:
             self._at_once(*given, skip)
 
-    def ahead(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
-        """Carry out the jobs in three parts, of which the last writes."""
+    @property
+    def ahead(self) -> Callable[[Sequence[Any], Sequence[Now]], Iterator[Any]] | None:
+        """What carries out the jobs in three parts, of which the last writes: not with exact sums, which are digits."""
+        return None if self._engine.exact else self._in_parts
+
+    def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
         given = list(grads), self._layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
@@ -294,7 +315,7 @@ class PreparedCompiled:
 
     def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
-        self._layouts.used(self._made(grads, nows, skip, _native.Batch))
+        self._layouts.used(self._made(grads, nows, skip, partial(_native.Batch, exact=self._engine.exact)))
 
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
@@ -319,7 +340,7 @@ class PreparedCompiled:
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
             return self._rounds
-        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
+        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native, exact=self._engine.exact))
         if not self._rounds.begin(*given):
             raise Changed
         return self._rounds

@@ -15,10 +15,16 @@ class Rounds:
     """Jobs laid out as a batch that stops."""
 
     def __init__(
-        self, native: Any, jobs: Sequence[Job], grads: list[Any], forms: list[Any], numbers: Callable[..., Any]
+        self,
+        native: Any,
+        jobs: Sequence[Job],
+        grads: list[Any],
+        forms: list[Any],
+        numbers: Callable[..., Any],
+        exact: bool,
     ) -> None:
-        self._jobs = list(jobs)
-        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
+        self._jobs, self._stepper = list(jobs), "the compiled engine" + ", with exact sums" * exact
+        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True, exact=exact)
         self._requests: list[list[TensorRequest]] = []  # of each round
 
     def begin(self, grads: list[Any], nows: list[Now], places: Any) -> bool:
@@ -29,7 +35,7 @@ class Rounds:
 
     def step(self, others: Others) -> None:
         """Carry out the jobs."""
-        others.announce("the compiled engine")
+        others.announce(self._stepper)
         asked = False
         for requests, sums in self._each():
             asked, sums[:] = True, others.add_up(requests, sums)
@@ -54,6 +60,6 @@ class Rounds:
             yield self._requests[number], self.batch.sums()
             number += 1
 
-    def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
+    def _tensor_request(self, i: int, stage: int, which: int, length: int, digits: int) -> TensorRequest:
         job = self._jobs[i]
-        return tensor_request(i, job, requests_of(job)[stage][which], length)
+        return tensor_request(i, job, requests_of(job)[stage][which], length, digits)

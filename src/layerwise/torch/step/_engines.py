@@ -25,9 +25,10 @@ GPU = gpu.candidate(RULE)
 COMPILED = compiled.candidate(increment_version)
 ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
 KERNELS = {"cpu": COMPILED, "cuda": GPU}  # as the GPU engine takes no other device
-FUSED, EXACT = "fused", "reproducible"
+FUSED, EXACT, EXACT_RULE = "fused", "reproducible", "reproducible by the rule"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 REPRODUCIBLE = RuleEngine(ReproducibleTensors(), SLICE, STACK)
+EXACTLY = (compiled.candidate(increment_version, exact=True), Candidate("rule", REPRODUCIBLE))
 
 
 def set_bucket_size(elements: int) -> None:
@@ -50,28 +51,34 @@ def engine_name(fused: Any, reproducible: Any = False, differentiable: Any = Fal
     checks.FLAG("reproducible", reproducible, "Pass True or False.")
     for option, on, beside, other, why in (
         ("fused", fused, "differentiable", differentiable, "Kernels are not differentiated through."),
-        ("fused", fused, "reproducible", reproducible, "Kernels add up in an order of their own."),
+        ("fused", fused, "reproducible", reproducible, "One engine steps all tensors, on any number of processes."),
         ("differentiable", differentiable, "reproducible", reproducible, "Autograd does not follow exact sums."),
     ):
         if on is True and other is True:
             allowed = "None or False" if option == "fused" else "False"
             raise ContradictionError(sentence(option, f"{allowed} when {beside}=True", True, why))
-    name: str | None = EXACT if reproducible else {None: None, True: FUSED, False: "rule"}[fused]
+    plain, exact = {None: (None, EXACT), True: (FUSED, EXACT), False: ("rule", EXACT_RULE)}[fused]
+    name: str | None = exact if reproducible else plain
     engines_of(name, differentiable=False)
     return name
+
+
+def is_exact(engine: str | None) -> bool:
+    """Return True if the required engine adds up exactly."""
+    return engine in (EXACT, EXACT_RULE)
 
 
 def check_device(engine: str | None, name: str, device: str) -> None:
     """Raise if the required engine cannot step a parameter on this kind of device."""
     if engine == FUSED:
         _check_fused(name, device)
-    if engine == EXACT and device == "mps":
+    if is_exact(engine) and device == "mps":
         raise EngineError(f"reproducible=True adds up in float64, but {name} is on {device}, which has none. Drop it.")
 
 
 def check_rule(engine: str | None, h: Hyper) -> None:
     """Raise if the required engine cannot step by a rule."""
-    if engine == EXACT and h.of_matrices:
+    if is_exact(engine) and h.of_matrices:
         why = "Products of matrices are summed in an order that depends on where numbers lie. Drop it."
         raise ContradictionError(sentence("reproducible", f"False for {h.optimizer}", True, why))
 
@@ -90,6 +97,6 @@ def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
     """Return the engines that may step, in order of preference, if options require those of this name."""
     if differentiable:
         return (DIFFERENTIABLE,)
-    if name == EXACT:
-        return (REPRODUCIBLE,)
+    if is_exact(name):
+        return (REPRODUCIBLE,) if name == EXACT_RULE else choose(None, EXACTLY)
     return insisting([row for row in ENGINES if row.name != "rule"]) if name == FUSED else choose(name, ENGINES)

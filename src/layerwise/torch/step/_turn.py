@@ -54,6 +54,7 @@ class Turn(turn.Turn):
         on_device: bool,
         engines: Sequence[Engine],
         agreement: Agreement | None = None,
+        together: bool = False,
     ) -> None:
         here = work.params_here
         self.params, self.on_device = list(work.params), on_device
@@ -70,7 +71,7 @@ class Turn(turn.Turn):
         each = zip(work.stepped, plans, self.states, wants, strict=True)
         jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
         self._stored = [_storage.dtypes(*one) for one in zip(here, self.states, strict=True) if agreement is not None]
-        super().__init__(engines, plans, jobs)
+        super().__init__(engines, plans, jobs, together=together)
         alone = self.whole and agreement is None
         self._itself = alone and all(map(_is_itself, jobs, work.stepped, self.states))
         self._looks = Looks(self._arrays(work), work.grads_here)
