@@ -44,6 +44,8 @@
 #else
 #include <immintrin.h>
 #endif
+#elif defined(__AVX2__)
+#include <immintrin.h>
 #endif
 
 #define LAYERWISE_TEXT_OF(x) #x

@@ -102,11 +102,6 @@ inline Two<uint16_t, int32_t> split_f16_drawn(float x, uint32_t drawn) {
 
 inline float drawn_signed(float code, float share) {
   const auto y0 = as_float(as_int(code));
-  const auto y1 = share * (2.0f * y0 + 1.0f) < (code - y0) * (code - y0 + 2.0f * y0);
+  const auto y1 = share * (2.0f * y0 + 1.0f) < (code - y0) * (code + y0);
   return y1 ? y0 + 1.0f : y0;
-}
-
-inline float drawn_unsigned(float code, float share) {
-  const auto y0 = as_float(as_int(code));
-  return share < code - y0 ? y0 + 1.0f : y0;
 }

@@ -18,7 +18,7 @@ from layerwise.engines.compiled import CompiledEngine
 from layerwise.rules import lamb, lars
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
-from layerwise.storage.bits import Key
+from layerwise.storage.bits import Key, turned
 from layerwise.storage.groups import EIGHT
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import Stored
@@ -122,19 +122,33 @@ def squares(count):
     return torch.from_numpy(((codes / 255) ** 2 * sizes).astype(np.float32))
 
 
-@pytest.mark.parametrize("key", [None, KEY])
-@pytest.mark.parametrize("length", [64 * 600, 5000])
-def test_groups_without_sign(length, key):
+def check_groups_without_sign(g, key, index):
     """LAMB with β₂ = 0 has g² as its second moment."""
-    g = squares(length)
-    g[640:704] *= torch.logspace(0, -12, 64)
-    g[700:900:7], g[960], g[1030] = 0, torch.inf, torch.nan
-    scale, codes = torch.zeros(-(-length // 64)), torch.zeros(length, dtype=torch.uint8)
+    scale, codes = torch.zeros(-(-len(g) // 64)), torch.zeros(len(g), dtype=torch.uint8)
     form = Format(scale, key, EIGHT)
-    expected, scales = Stored(codes, form, index_of(g.shape), 0, BITS).encode(g * g, 9)
-    storage = Storage((None, None, form, None), index_of(g.shape), 0)
-    state = lamb.State(torch.zeros(length), codes, None)
-    job = Job(lamb, lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False), torch.zeros(length), state, storage=storage)
+    expected, scales = Stored(codes, form, index, 0, BITS).encode(g * g, 9)
+    storage = Storage((None, None, form, None), index, 0)
+    state = lamb.State(torch.zeros(len(g)), codes, None)
+    job = Job(lamb, lamb.Lamb(lr=1.0, betas=(0.0, 0.0), adapt=False), torch.zeros(len(g)), state, storage=storage)
     CompiledEngine().prepare([job]).step([g], [Now(9, 1.0, 0.0)])
     assert torch.equal(codes, expected.to(torch.uint8))
     assert same(scale, scales)
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize("length", [64 * 600, 5000])
+def test_groups_without_sign(length, key):
+    g = squares(length)
+    g[640:704] *= torch.logspace(0, -12, 64)
+    g[700:900:7], g[960], g[1030] = 0, torch.inf, torch.nan
+    check_groups_without_sign(g, key, index_of(g.shape))
+
+
+def test_largest_code_beside_the_smallest_random_number():
+    """A code of 255 and an error of rounding stays 255 where the least number of a million rounds it up."""
+    at = np.arange(2**20)
+    offset = int(np.argmin(turned(KEY, 9, at, 0 * at)))
+    g = torch.zeros(64 * 200).view(-1, 64)
+    g[:, 0] = torch.linspace(0.5, 2, 200)
+    for one in g:
+        check_groups_without_sign(one, KEY, replace(index_of(one.shape), offset=offset))

@@ -110,7 +110,7 @@ def split_f16_drawn(x, drawn, KEPT: tl.constexpr):
 @triton.jit
 def drawn_signed(code, share):
     y0 = as_float(as_int(code))
-    y1 = share * (2.0 * y0 + 1.0) < (code - y0) * (code - y0 + 2.0 * y0)
+    y1 = share * (2.0 * y0 + 1.0) < (code - y0) * (code + y0)
     return tl.where(y1, y0 + 1.0, y0)
 
 @triton.jit
