@@ -15,8 +15,9 @@ namespace {
 #include "printed/adafactor.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own,
-constexpr int64_t LEAST_OF_SUM = 8;  // which are worth it for so many elements of each, or four times as many if exact
+constexpr int64_t MOST_CHUNKS = 64;     // each has column sums of its own,
+constexpr int64_t MOST_ROWS = 1 << 12;  // that digits take before they are carried
+constexpr int64_t LEAST_OF_SUM = 8;     // which are worth it for so many elements of each, or four times as many if exact
 
 const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
@@ -69,11 +70,12 @@ void total_in(const Layer& l) {
   const Sums sums(l);
   std::fill_n(f.G_total, sums.G_total.size(), 0.0), std::fill_n(f.R_total, sums.R_total.size(), 0.0);
   for_entries(l, Along(l, ROW, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
-    add(sums.R.from(i), sums.G_total.from(m), 1);
+    for (int k = 0; k < sums.R.window.digits; k++) sums.G_total[k][m] += sums.R[k][i];
+    if (i % MOST_ROWS == MOST_ROWS - 1) carry(sums.G_total, f.matrices);
     const double row = double(read<T>(f.dtype_R, f.stored_R + at));
     l.exact ? kernels().exact->add_number(row, sums.R_total.from(m)) : void(f.R_total[m] += row);
   });
-  carry(sums.R_total, f.matrices);
+  carry(sums.G_total, f.matrices), carry(sums.R_total, f.matrices);
 }
 
 // Computes R and C of this step, and stores them, or makes the factors of u, or both.
