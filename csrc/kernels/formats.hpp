@@ -112,11 +112,11 @@ inline float largest(const T* __restrict from, int64_t n) {
 template <bool SIGNED>
 inline float bent(float size) { return SIGNED ? sqrtf(size) : sqrtf(sqrtf(size)); }
 
-// The whole number that a code is rounded to, which comes in units of UNIT: of 2^-23 where its random bits can then be added
+// The whole number that a code is rounded to, which comes in units of CODE_UNIT: of 2^-23 where its random bits can then be added
 // to a whole number. Such a code may be wrong below 1, where the lowest code is taken anyway. What lies beyond `top` does so
 // by an error of rounding.
 template <bool SIGNED, class D>
-inline constexpr float UNIT = SIGNED || std::is_empty_v<D> ? 1.0f : 0x1p23f;
+inline constexpr float CODE_UNIT = SIGNED || std::is_empty_v<D> ? 1.0f : 0x1p23f;
 inline int32_t cut(int32_t code, int32_t top) { return code < top ? code : top; }
 template <bool SIGNED>
 inline int32_t rounded_code(float code, int32_t top, Nearest, int32_t) {
@@ -134,7 +134,7 @@ inline int32_t rounded_code(float code, int32_t top, const D& draws, int32_t i) 
 // rounded otherwise than elsewhere.
 template <bool SIGNED, class T, class D>
 inline void encode_group(const T* __restrict from, float inverse, int32_t top, int32_t n, int32_t* __restrict codes, const D draws) {
-  inverse *= UNIT<SIGNED, D>;
+  inverse *= CODE_UNIT<SIGNED, D>;
   for (int32_t i = 0; i < n; i++) {
     const float x = float(from[i]), root = bent<SIGNED>(fabsf(x));
     const int32_t code = rounded_code<SIGNED>(float_of(bits_of(root * inverse) & 0x7fffffff), top, draws, i);
