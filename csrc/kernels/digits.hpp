@@ -168,8 +168,9 @@ void add_each(const T* x, int64_t n, const Digits& digits, bool carries) {
   k = k > last ? last : k < lowest ? lowest : k;
   if (fine && powers.unit >= DIGIT * (k - 1)) return add_to_two(x, n, digits, k);
   alignas(64) double rest[BLOCK];
-  if (fine) for (int64_t i = 0; i < n; i++) rest[i] = x[i];
-  else widen(x, n, false, rest, digits, true);
+  if (!fine) widen(x, n, false, rest, digits, true);
+  LAYERWISE_SIMD()
+  for (int64_t i = 0; i < (fine ? n : 0); i++) rest[i] = x[i];
   for (; powers.unit < DIGIT * (k - 1); k--) {
     const Place high(digits, k);
     LAYERWISE_SIMD()
@@ -190,6 +191,7 @@ inline void make_totals(const Digits& digits, int64_t count, double* to) {
     const int64_t n = count - from < BLOCK ? count - from : BLOCK;
     double up[BLOCK], sign[BLOCK];
     const auto canonical = [&] {
+      LAYERWISE_SIMD()
       for (int64_t j = 0; j < n; j++) up[j] = 0;
       for (int i = 0; i < last; i++) {
         double* digit = digits[i] + from;
@@ -199,16 +201,22 @@ inline void make_totals(const Digits& digits, int64_t count, double* to) {
           digit[j] = x - below, up[j] = below / UNIT;
         }
       }
+      LAYERWISE_SIMD()
       for (int64_t j = 0; j < n; j++) digits[last][from + j] += up[j];
     };
     canonical();
+    LAYERWISE_SIMD()
     for (int64_t j = 0; j < n; j++) sign[j] = digits[last][from + j] < 0 ? -1 : 1;
     for (int i = 0; i <= last; i++)
+      LAYERWISE_SIMD()
       for (int64_t j = 0; j < n; j++) digits[i][from + j] *= sign[j];
     canonical();
+    LAYERWISE_SIMD()
     for (int64_t j = 0; j < n; j++) up[j] = 0;  // now the sizes
     for (int i = 0, e = DIGIT * digits.window.low; i <= last; i++, e += DIGIT)
+      LAYERWISE_SIMD()
       for (int64_t j = 0; j < n; j++) up[j] += scaled(digits[i][from + j], e);
+    LAYERWISE_SIMD()
     for (int64_t j = 0; j < n; j++) to[from + j] = sign[j] * up[j];
   }
 }
