@@ -425,7 +425,8 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
     if (chunk == 0 && l.program->layer_states) remember(l);  // which none of its chunks reads
     return;
   }
-  std::fill_n(sums, l.room(), 0.0);
+  std::fill_n(sums, SUMS, 0.0);
+  if (l.exact) std::fill_n(sums, l.room(), 0.0);
   if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
   else k.square(l, chunk, sums);
   auto& left = left_[size_t(index(l))];
@@ -440,12 +441,14 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
 template <class F>
 void Batch::for_sums(const Layer& l, Work work, F&& f) {
   if (work.kind != MEASURE) return f(0, false);
-  for (int i = 0; i < l.sums(work.round); i++) f(i, is_plain(l.program->totals[l.first(work.round) + i]));
+  const Total* totals = l.program->totals + l.first(work.round);
+  for (int i = 0, n = l.sums(work.round); i < n; i++) f(i, is_plain(totals[i]));
 }
 
 // Called by the thread that has done the last chunk of a layer.
 void Batch::add_up(Layer& l, Work work) {
-  for_sums(l, work, [&](int i, bool plain) { layerwise::add_up(l.sum(l.partial, i, plain), 1, l.chunks, l.room()); });
+  if (l.exact || l.chunks > 1)
+    for_sums(l, work, [&](int i, bool plain) { layerwise::add_up(l.sum(l.partial, i, plain), 1, l.chunks, l.room()); });
   if (work.kind == MEASURE && l.f && work.round == 0) add_up_factors(l);
 }
 
