@@ -112,10 +112,12 @@ def test_a_state_goes_to_no_other_optimizer_of_optax(ours, theirs, told):
 
 LINES = {"dims": False, "momentum": 0.9, "weight_decay": 0.1}  # rows here are columns there
 OTHERS = {"weight_decay": 0.1}
+ALIKE = {"weight_decay": 0.1, "scale": "match_rms_adamw"}  # for a matrix and its transpose
 TORCH = {
     **{name: {"lr": 0.1, **LINES} for name in ("ScaleSGD", "SinkGD")},
     "Lars": {"lr": 0.1, "weight_decay": 0.1, "trust_coefficient": 0.5},
     "Adafactor": {"lr": 0.1, "beta1": 0.9, "weight_decay": 0.01},
+    "Muon": {"lr": 0.1, **ALIKE},
 }
 JAX = {
     **{name: {"learning_rate": 0.1, **LINES} for name in ("ScaleSGD", "SinkGD")},
@@ -125,6 +127,7 @@ JAX = {
         "multiply_by_parameter_scale": None, "min_dim_size_to_factor": 0,
     },
     "NovoGrad": {"learning_rate": 0.1, "b1": 0.95, "b2": 0.98, "eps": 1e-8, "weight_decay": 0.1},
+    "Muon": {"learning_rate": 0.1, **ALIKE},
 }  # fmt: skip
 AXES = {"tall": (1, 0), "deep/cube": (0, 2, 1)}  # the same weights lie transposed in a flax layer and in a PyTorch one
 

@@ -325,7 +325,7 @@ def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):
     p.grad = torch.ones(3)
     opt = Lamb([p], lr=0.1)
 
-    def out_of_memory(*_):
+    def out_of_memory(*_, **__):
         raise MemoryError
 
     with monkeypatch.context() as patched:
