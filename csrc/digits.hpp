@@ -17,7 +17,7 @@ inline constexpr Window ORDINARY{0, 1}, NUMBERS_OF{-4, 8}, SQUARES_OF{-8, 15}, W
 
 constexpr Window window_of(bool wide, bool plain) { return wide ? WIDE : plain ? NUMBERS_OF : SQUARES_OF; }
 
-// Sums in digits: the first digit of all n sums, then the second. Functions take as many of the sums as they are told.
+// Sums in digits: the first digit of all n sums, then the second. Functions take the first sums, as many as they are given.
 struct Digits {
   double* at;
   int64_t n;

@@ -149,7 +149,7 @@ class Leaving:
 
 
 def test_only_a_step_that_another_engine_can_count_is_handed_on_to_it():
-    """Whoever counts by the first engine prepares again."""
+    """The caller counted by the first engine, so it prepares again."""
     [job], [g] = jobs_of(["here"])
     before, now = weights([job]), now_of(H, 1)
     ready = prepare((Leaving(), WORLD.engine_of_rule), [job])
