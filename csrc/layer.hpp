@@ -186,6 +186,10 @@ struct Layer {
   }
 };
 
+// Calls `call` with f, the offsets and the length of every run of a chunk: kernels/runs.hpp.
+using RunFunction = void (*)(const void* f, const int64_t* off, int64_t n);
+void each_run(const Layer& layer, int64_t chunk, int64_t longest, const void* f, RunFunction call);
+
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
