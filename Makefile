@@ -67,7 +67,7 @@ help:
 setup: $(VENV)/.parity $(VENV)/.package
 	@$(PY) -m pre_commit install
 
-demo: $(VENV)/.demo $(VENV)/.package
+demo: $(VENV)/.demo
 	@$(PY) -m demo $(DEMO_ARGS)
 
 test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
@@ -232,10 +232,18 @@ $(VENV)/.needed: $(NEEDS)
 	@touch $@.begun && $(INSTALL) -r $@.txt && { $(COMPILE); }
 	@touch $@
 
-$(VENV)/.demo: $(NEEDS)
+# Where nothing else has been installed, the extension is compiled for this machine's processor alone, beside other packages.
+ifeq ($(wildcard $(VENV)/.package),)
+$(VENV)/.demo: $(SOURCES) $(NEEDS)
 	@echo "Installing layerwise[demo] into $(VENV)"
-	@touch $@.begun && $(INSTALL) '$(PACKAGE)[demo]' && { $(COMPILE); }
-	@touch $@ $(VENV)/.package
+	@$(PY) tools/requirements.py demo >$@.txt && { $(INSTALL) -r $@.txt & } && needed=$$! && \
+	  $(INSTALL) --no-deps --force-reinstall -C cmake.define.LAYERWISE_HERE=ON -C build-dir=build/here $(PACKAGE) && wait $$needed
+	@touch $@
+else
+$(VENV)/.demo: $(VENV)/.package
+	@$(INSTALL) $$($(PY) tools/requirements.py demo)
+	@touch $@
+endif
 
 $(VENV)/.dev: $(NEEDS)
 	@echo "Installing layerwise[dev] into $(VENV); the first time takes some minutes"

@@ -169,9 +169,9 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   // State in fewer bits can be stored at once if nothing reads it again. To spare the second conversion is worth half of
   // the last cache.
   rounded &= l.program->keeps >= 0;
-  l.caches = !stops_ && !exact_ && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
+  l.caches = !stops_ && !recomputes(l) && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
              (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
-  l.late = stops_ || exact_ || (rounded && !l.caches);
+  l.late = stops_ || recomputes(l) || (rounded && !l.caches);
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.

@@ -453,6 +453,7 @@ std::vector<std::string> program_names() {
 
 NB_MODULE(_native, m) {
   m.doc() = "Compiled part of layerwise.";
+  if (available_kernels().empty()) throw nb::import_error("it was compiled for another processor alone");
   if (open_numpy() < 0 || open_signals() < 0) throw nb::python_error();
   // A thread that has been stopped at the end of the process never lets go of its batch.
   nb::set_leak_warnings(false);

@@ -71,12 +71,20 @@ struct Passes {
   void (*apply)(const Layer&, int64_t chunk);
 };
 
-// What kernels are compiled for: instructions and dtypes, by CMakeLists.txt.
-#ifdef LAYERWISE_X86
+// What kernels are compiled for: instructions and dtypes, by CMakeLists.txt, which may name one level of instructions.
+#ifndef LAYERWISE_ONLY
+#define LAYERWISE_ONLY -1
+#endif
+#define LAYERWISE_HAS(level) (LAYERWISE_ONLY == -1 || LAYERWISE_ONLY == level)
+#if !defined(LAYERWISE_X86)
+#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(baseline_exact)
+#elif LAYERWISE_ONLY == 2
+#define LAYERWISE_SETS(X) X(avx2_any) X(avx2_low) X(avx2_exact)
+#elif LAYERWISE_ONLY == 512
+#define LAYERWISE_SETS(X) X(avx2_any) X(avx2_exact) X(avx512_narrow) X(avx512_low)
+#else
 #define LAYERWISE_SETS(X)                                                                                      \
   X(baseline_any) X(baseline_low) X(baseline_exact) X(avx2_any) X(avx2_low) X(avx2_exact) X(avx512_narrow) X(avx512_low)
-#else
-#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(baseline_exact)
 #endif
 #define LAYERWISE_ITEM(x) x,
 enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
@@ -186,9 +194,13 @@ struct Layer {
   }
 };
 
-// Calls `call` with f, the offsets and the length of every run of a chunk: kernels/runs.hpp.
+// Calls `call` with f, the offsets and the length of every run of a chunk along the innermost dimension, cut to at most
+// `longest`. Kernels have it by way of kernels/runs.hpp.
 using RunFunction = void (*)(const void* f, const int64_t* off, int64_t n);
 void each_run(const Layer& layer, int64_t chunk, int64_t longest, const void* f, RunFunction call);
+
+// Kernels for float64 and for exact sums are for late layers alone: both are rare.
+inline bool recomputes(const Layer& layer) { return layer.exact || layer.wide; }
 
 // What an instruction set provides for layers of some dtypes.
 struct Functions {

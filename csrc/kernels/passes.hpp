@@ -4,7 +4,8 @@
 // round; and `apply`, the new weights and the rest of the state. Between the last round and `apply` a small layer caches
 // the terms that cost most. For a large one `apply` computes them again, because a root and a quotient cost less than four
 // bytes of memory. Where a layer is late, nothing is stored before `apply`, which then computes the kept state again:
-// others complete the sums, or the terms have to be of state that has not been rounded; or sums are exact.
+// others complete the sums, or the terms have to be of state that has not been rounded, or numbers are of float64 or sums
+// exact: these are rare, and have no other kernels.
 
 // Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
 // finite numbers.
@@ -208,10 +209,13 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
   });
 }
 
+template <class T>
+inline constexpr bool RECOMPUTES = EXACT || sizeof(T) == 8;
+
 template <class R, int ROUND, class T, class S>
 void measure_program(const Layer& layer, int64_t chunk, double* sums) {
   constexpr bool last = ROUND + 1 == R::ROUNDS;
-  if constexpr (EXACT) {
+  if constexpr (RECOMPUTES<T>) {
     return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
   } else if constexpr (!keeps_by<R, ROUND>) {
     if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, BEFORE, false, last && R::CACHES != 0, T, S>(layer, chunk, sums);
@@ -243,9 +247,9 @@ void apply_as(const Layer& layer, int64_t chunk) {
 
 template <class R, class T, class S>
 void apply_program(const Layer& layer, int64_t chunk) {
-  if constexpr (!EXACT && R::CACHES > 0)
+  if constexpr (!RECOMPUTES<T> && R::CACHES > 0)
     if (layer.caches) return apply_as<R, R::KEEPS >= 0 ? KEPT : BEFORE, true, T, S>(layer, chunk);
-  if constexpr (!EXACT && R::KEEPS >= 0)
+  if constexpr (!RECOMPUTES<T> && R::KEEPS >= 0)
     if (!layer.late) return apply_as<R, KEPT, false, T, S>(layer, chunk);
   apply_as<R, BEFORE, false, T, S>(layer, chunk);
 }
