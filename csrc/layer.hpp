@@ -194,11 +194,6 @@ struct Layer {
   }
 };
 
-// Calls `call` with f, the offsets and the length of every run of a chunk along the innermost dimension, cut to at most
-// `longest`. Kernels have it by way of kernels/runs.hpp.
-using RunFunction = void (*)(const void* f, const int64_t* off, int64_t n);
-void each_run(const Layer& layer, int64_t chunk, int64_t longest, const void* f, RunFunction call);
-
 // Kernels for float64 and for exact sums are for late layers alone: both are rare.
 inline bool recomputes(const Layer& layer) { return layer.exact || layer.wide; }
 

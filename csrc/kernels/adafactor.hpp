@@ -56,7 +56,7 @@ void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   if (f.cut_rows) memset(R.at, 0, size_t(R.size()) * sizeof(double));
   if (f.cut_cols) memset(C.at, 0, size_t(C.size()) * sizeof(double));
   const Varying kind = varying(layer);
-  for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
+  for_short_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
     const Digits r = R.from(off[ROW]), c = C.from(off[COL]);
@@ -120,7 +120,7 @@ void measure_update(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Varying kind = varying(layer);
   with_update<T>(layer, [&](const auto& u) {
-    for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
+    for_short_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
       const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
       const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
       if (kind == COLS) add_updates<false>(layer, u, g, row, col, n, sums);
@@ -156,7 +156,7 @@ void apply_factored_with(const U& u, const Layer& layer, int64_t chunk) {
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
   const Varying kind = varying(layer);
-  for_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
+  for_short_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G | momentum << S1), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();

@@ -15,6 +15,7 @@
 #include "../compiler.hpp"
 #include "../digits.hpp"
 #include "../layer.hpp"
+#include "../runs.hpp"
 
 namespace layerwise {
 

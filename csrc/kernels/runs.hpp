@@ -1,4 +1,4 @@
-// A chunk as a sequence of runs, and the arrays of a run in the dtype of the arithmetic.
+// The arrays of a run in the dtype of the arithmetic.
 
 // So many terms are added up in the dtype of the arithmetic, and such sums in float64. Widening every term would cost an
 // eighth of the loop's time where it does not wait for memory.
@@ -8,12 +8,6 @@ inline constexpr int64_t BLOCK = 512;
 template <class F>
 inline void for_blocks(int64_t count, F&& f) {
   for (int64_t from = 0; from < count; from += BLOCK) f(from, count - from < BLOCK ? count - from : BLOCK);
-}
-
-// Calls f(offsets, n) for every run of the chunk along the innermost dimension, cut to at most `longest`.
-template <class F>
-inline void for_runs(const Layer& layer, int64_t chunk, int64_t longest, const F& f) {
-  each_run(layer, chunk, longest, &f, [](const void* f, const int64_t* off, int64_t n) { (*(const F*)f)(off, n); });
 }
 
 inline Draws draws_of(const Layer& layer, const int64_t* off, Operand k) {
