@@ -16,8 +16,8 @@ from layerwise.errors import ParameterError
 from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._agreement import Agreement, agreement_about
-from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, current_pass
 from layerwise.torch.sharding._owner import stepper_of
 
 LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
@@ -44,7 +44,6 @@ class ByModule:
     """
 
     def __init__(self, optimizer: Optimizer, every: int, units: Mapping[int, Unit]) -> None:
-        check_passes()
         # Hooks of parameters refer to this: a reference to the optimizer, or to modules, would close a circle.
         self._optimizer, self._every, self._units = ref(optimizer), every, units
         self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
@@ -116,8 +115,9 @@ class ByModule:
     def _agreement_about(self, unit: Unit) -> Agreement | None:
         """Return the agreement on the turns of a module, of which every one has its own list of sums."""
         if unit not in self._agreements:
-            found = [cut for key, cut in self._cuts.items() if self._units[key] <= unit]
-            self._agreements[unit] = agreement_about(found, LEFT)
+            # With the processes that hold other parts of these very parameters: others may have none.
+            axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] <= unit])
+            self._agreements[unit] = Agreement(axes, replicas, left=LEFT) if axes else None
         return self._agreements[unit]
 
     def _await_gradients(self) -> None:
