@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.core.plan import Held, Plan
+from layerwise.core.plan import Plan
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._held import held_in_buffer
@@ -27,38 +26,28 @@ def on_host(x: Any) -> Tensor:
 
 def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
     """Return the states of the tensors in a buffer, whole and by name. All ranks call this together."""
-    ranks = [held_in_buffer(plan.rule, plan.members, flat, rank)[0] for rank in range(flat.parts)]
     found: dict[str, State] = {str(one.name): {} for one in plan.members}
-    for key, x in sorted(state.items()):  # in an order that is the same on all ranks
-        each = {name: x.clone() for name in found} if key == "step" else _whole(plan, flat, ranks, key, x)
-        for name, one in each.items():
-            found[name][key] = one
+    for name, one in zip(found, plan.members, strict=True):
+        for key, x in state.items():
+            shape = one.state_shapes.get(key, one.shape)
+            if key == "step":
+                found[name][key] = x.clone()
+            elif shape is not None:
+                found[name][key] = torch.zeros(shape, dtype=x.dtype)
+    names = list(found)
+    held = [held_in_buffer(plan.rule, plan.members, flat, rank)[0] for rank in range(flat.parts)]
+    each = [
+        [(one, key) for one in own for key in state if key != "step" and key in found[names[one.member]]]
+        for own in held
+    ]
+    said: list[Any] = [[one.view(state[key], key).detach().to(CPU, copy=True) for one, key in each[flat.rank]]]
+    for axis, _ in flat.axes:
+        said, here = [None] * flat.parts, said[0]
+        dist.all_gather_object(said, here, group=axis.group)
+    for own, parts in zip(each, said, strict=True):
+        for (held_one, key), part in zip(own, parts, strict=True):
+            held_one.of_whole(found[names[held_one.member]][key], key).copy_(part.view(held_one.size(key)))
     return found
-
-
-def _whole(plan: Plan, flat: Flat, ranks: Sequence[Sequence[Held]], key: str, x: Tensor) -> dict[str, Tensor]:
-    shapes = [one.state_shapes.get(key, one.shape) for one in plan.members]
-    found = {i: torch.zeros(shape, dtype=x.dtype) for i, shape in enumerate(shapes) if shape is not None}
-    each = [[one for one in held if one.member in found] for held in ranks]
-    sizes = [[prod(one.size(key)) for one in held] for held in each]
-    here = torch.cat([x[:0], *(one.view(x, key).reshape(-1) for one in each[flat.rank])])
-    for held, own, numbers in zip(each, sizes, _gathered(flat, here, list(map(sum, sizes))), strict=True):
-        for one, part in zip(held, torch.split(numbers, own), strict=True):
-            one.of_whole(found[one.member], key).copy_(part.view(one.size(key)))
-    return {str(plan.members[i].name): one for i, one in found.items()}
-
-
-def _gathered(flat: Flat, here: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Return the numbers of each of so many ranks, in the host's memory."""
-    if not flat.axes:
-        return [here.to(CPU, copy=True)]
-    [(axis, _)] = flat.axes
-    size = here.element_size()
-    room = torch.zeros(max(lengths) * size, dtype=torch.uint8, device=axis.device_type)
-    room[: here.numel() * size] = here.detach().contiguous().view(torch.uint8).to(room.device)
-    each = [torch.empty_like(room) for _ in lengths]
-    dist.all_gather(each, room, group=axis.group)
-    return [one[: n * size].to(CPU).view(here.dtype) for one, n in zip(each, lengths, strict=True)]
 
 
 def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import ContradictionError
-from layerwise.torch.sharding._alive import alive
 from layerwise.torch.sharding._cuts import is_dtensor
 
 NO_PASS = -1  # PyTorch's number for "no backward pass runs"
 Unit = frozenset[int]  # modules whose gradients FSDP2 reduces at once; several where they share a parameter
+T = TypeVar("T")
+
+
+def alive(cls: type[T]) -> Iterator[T]:
+    """Yield all objects of a class that this process holds. It takes some milliseconds, so ask once.
+
+    Wrappers of a model are made after its optimizer or before it, by programs that need not show them to us. They hold
+    parameters, which do not refer to them. Of DistributedDataParallel even the hooks on parameters are C++.
+    """
+    # Objects are asked by their type: `isinstance` also asks them, and proxies then do what they are proxies for.
+    return (x for x in gc.get_objects() if issubclass(type(x), cls))
 
 
 def current_pass() -> int:
@@ -29,20 +39,11 @@ def at_end_of_pass(call: Callable[[], None]) -> None:
     engine.queue_callback(call)
 
 
-def check_passes() -> None:
-    """Raise if this PyTorch does not tell when a backward pass ends, which no public function does."""
-    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if not hasattr(torch._C, "_current_graph_task_id") or not hasattr(engine, "queue_callback"):
-        raise ContradictionError(
-            f"step_in_backward with parameters of fully_shard needs to know when a backward pass ends, which PyTorch "
-            f"{torch.__version__} does not say where it is looked for. Call optimizer.step() after the backward pass."
-        )
-
-
 def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
     """Return by the identity of a parameter the modules with which it gets its gradient, if FSDP2 makes that."""
     wanted = {id(p) for p in params if is_dtensor(p)}
-    modules = list(_fsdp_modules()) if wanted else []
+    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
+    modules: list[Any] = list(alive(fsdp)) if wanted and fsdp is not None else []
     owners = _owners(modules, wanted)
     if modules and wanted - owners.keys():
         # After a forward pass without a backward one, modules have whole parameters in place of sharded ones.
@@ -53,12 +54,6 @@ def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
     reduced = _reduced(states.values())
     kept = owners if reduced is None else owners.keys() & reduced
     return {p: frozenset(id(states[module] or module) for module in owners[p]) for p in kept}
-
-
-def _fsdp_modules() -> Iterator[Any]:
-    """Yield the modules of fully_shard that are alive."""
-    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return iter(()) if fsdp is None else alive(fsdp)
 
 
 def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:

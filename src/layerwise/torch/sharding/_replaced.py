@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from layerwise.errors import ParameterError
-from layerwise.torch.sharding._alive import alive
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import is_known
+from layerwise.torch.sharding._modules import alive
 
 # Packages that put flat partitions in the groups of optimizers, and how these are described.
 DESCRIBED_BY = {
