@@ -184,25 +184,25 @@ class Agreement:
 
     def _added(
         self, header: Tensor, sums: Tensor, places: Sequence[Tensor] | None
-    ) -> Arriving[tuple[Tensor, list[Tensor]]]:
+    ) -> Arriving[tuple[Tensor, list[tuple[Tensor, Tensor]]]]:
         """Add up the first message of a step, and return the flags of all processes.
 
         With them comes for each axis whether its processes differ, and how many up to there do not wait for words.
         """
         self.listened = False
-        flags, prints = torch.split(header, [FLAGS, 2 * CHUNKS])
+        flags, prints = header[:FLAGS], header[FLAGS:]
         differences = []
         for i, axis in enumerate((*self.axes, *self.replicas)):
             where = NOWHERE if places is None or i >= len(places) else places[i]
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
             found = yield from reduced(axis, torch.cat([flags, prints, sums[where], padding]))
             # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
-            flags, x, xx, totals, _ = torch.split(found, [FLAGS, CHUNKS, CHUNKS, len(where), len(padding)])
+            flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
             differ = (len(axis.ranks) * xx != x.square()).any()
-            differences.append(torch.stack([differ.to(flags), flags[3]]))
-            flags[1] += differ
+            differences.append((differ, flags[3]))
+            flags[1].add_(differ)
             if len(where):
-                sums[where] = totals
+                sums[where] = found[HEADER : HEADER + len(where)]
         return flags, differences
 
     def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
@@ -211,9 +211,8 @@ class Agreement:
         flags_of_all, differences = yield from self._added(header, sums, places)
         skip, failed, new, unheard, parted = flags_of_all.tolist()
         problem = ELSEWHERE if failed else ""
-        for axis, difference in zip((*self.axes, *self.replicas), differences, strict=True):
-            differ, silent = difference.tolist()
-            if differ:
+        for axis, (differ, silent) in zip((*self.axes, *self.replicas), differences, strict=True):
+            if failed and differ:
                 problem = ON_DEVICE if silent else _difference(axis, {**self.words, **report.words()})
         if new and unheard:  # some do not wait for a second message
             problem = problem or ON_DEVICE

@@ -105,38 +105,28 @@ class Cut:
 
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why this would divide groups of 8 bits, or an empty string."""
-        parts: dict[int, int] = {}
-        for axis, d in self.axes:
-            parts[d] = parts.get(d, 1) * len(axis.ranks)
         scattered = any(hasattr(x, "split_factor") for x in self.placements)
-        for d, n in parts.items():
+        for d, n in enumerate(self.parts_along(len(shape))):
             rows = d == 0 and len(shape) > 1
             row = prod(shape[1:]) if len(shape) > 1 else shape[0]
             even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
-            if not rows and not even:
+            if n > 1 and not rows and not even:
                 return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
         return ""
 
-    def local_indices(self, dim: int, n: int) -> list[int]:
-        """Return the indices along a dimension that this rank holds."""
-        return self._indices(self.mesh.get_coordinate(), dim, n)
-
-    def indices(self, places: Sequence[int], dim: int, n: int) -> list[int]:
-        """Return the same of the rank at these places along the axes."""
-        at, each = list(self.mesh.get_coordinate()), iter(places)
-        for i, x in enumerate(self.placements):
-            if not x.is_replicate() and self.mesh.size(i) > 1:
-                at[i] = next(each)
-        return self._indices(at, dim, n)
-
-    def _indices(self, coordinate: Sequence[int], dim: int, n: int) -> list[int]:
+    def local_indices(self, dim: int, n: int, places: Sequence[int] | None = None) -> list[int]:
+        """Return the indices along a dimension that this rank holds, or the rank at these places along the axes."""
+        coordinate, sizes = list(self.mesh.get_coordinate()), self.mesh.shape
+        cutting = [i for i, x in enumerate(self.placements) if not x.is_replicate() and sizes[i] > 1]
+        for i, place in () if places is None else zip(cutting, places, strict=True):
+            coordinate[i] = place
         found = torch.arange(n)
         for i, x in enumerate(self.placements):
             if getattr(x, "dim", None) == dim:
                 # A strided placement has a factor besides.
                 factor = {"split_factor": x.split_factor} if hasattr(x, "split_factor") else {}
                 split = type(x)(0, **factor)
-                parts, _ = split._split_tensor(found, self.mesh.size(i), with_padding=False, contiguous=False)
+                parts, _ = split._split_tensor(found, sizes[i], with_padding=False, contiguous=False)
                 found = parts[coordinate[i]]
         return cast("list[int]", found.tolist())
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from layerwise.torch.sharding._cuts import is_dtensor
 
 NO_PASS = -1  # PyTorch's number for "no backward pass runs"
-Unit = frozenset[int]  # modules whose gradients FSDP2 reduces at once; several where they share a parameter
+NO_UNIT = 0  # beside the numbers of units, which are identities
 T = TypeVar("T")
 
 
@@ -39,59 +39,17 @@ def at_end_of_pass(call: Callable[[], None]) -> None:
     engine.queue_callback(call)
 
 
-def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
-    """Return by the identity of a parameter the modules with which it gets its gradient, if FSDP2 makes that."""
-    wanted = {id(p) for p in params if is_dtensor(p)}
-    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    modules: list[Any] = list(alive(fsdp)) if wanted and fsdp is not None else []
-    owners = _owners(modules, wanted)
-    if modules and wanted - owners.keys():
-        # After a forward pass without a backward one, modules have whole parameters in place of sharded ones.
-        for module in modules:
-            module.reshard()
-        owners = _owners(modules, wanted)
-    states = {id(module): _state(module) for module in modules}
-    reduced = _reduced(states.values())
-    kept = owners if reduced is None else owners.keys() & reduced
-    return {p: frozenset(id(states[module] or module) for module in owners[p]) for p in kept}
+def units_of(params: Iterable[Tensor]) -> dict[int, int]:
+    """Return by the identity of a parameter the number of its unit, if FSDP2 reduces its gradient.
 
-
-def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:
-    """Return by parameter the modules that have it, directly or in a submodule that is none of them."""
-    among, found = {id(module) for module in modules}, dict[int, set[int]]()
-    for module in modules:
-        for p in _own_parameters(module, among):
-            if id(p) in wanted:
-                found.setdefault(id(p), set()).add(id(module))
-    return found
-
-
-def _own_parameters(module: nn.Module, others: set[int]) -> Iterator[Tensor]:
-    yield from module.parameters(recurse=False)
-    for child in module.children():
-        if id(child) not in others:
-            yield from _own_parameters(child, others)
-
-
-def _state(module: nn.Module) -> Any:
-    """Return the state that modules of one call of fully_shard share, or None if PyTorch does not give it."""
-    from torch.distributed.fsdp import fully_shard
-
-    state_of = getattr(fully_shard, "state", None)
-    return None if state_of is None else state_of(module)
-
-
-def _reduced(states: Iterable[Any]) -> set[int] | None:
-    """Return the parameters whose gradients FSDP2 reduces, or None if it does not say.
-
-    Only then can it be known of a DTensor in a module that `ignored_params` had it.
+    A unit are the modules of one call of fully_shard, which share a state. Only that tells which of the parameters
+    in its modules were left out of it.
     """
-    found: set[int] = set()
-    for state in states:
-        groups = getattr(state, "_fsdp_param_groups", None)
-        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
-        each = [one for group in groups for one in getattr(group, "fsdp_params", ())]
-        if state is None or not all(hasattr(one, "sharded_param") for one in each):
-            return None
-        found.update(id(one.sharded_param) for one in each)
-    return found or None
+    wanted = {id(p) for p in params if is_dtensor(p)}
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    found: dict[int, int] = {}
+    for module in alive(fsdp.FSDPModule) if wanted and fsdp else ():
+        state = fsdp.fully_shard.state(module)
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:  # older states have one
+            found.update({id(one.sharded_param): id(state) for one in getattr(group, "fsdp_params", ())})
+    return {p: unit for p, unit in found.items() if p in wanted}

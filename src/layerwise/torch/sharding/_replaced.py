@@ -48,16 +48,14 @@ def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
     if wrapper is None or p.ndim != 1 or is_known(p):
         return
-    if added and p not in added:
-        raise ParameterError(
-            f"{name} was put in its group in place of the parameters that were there, as {wrapper} does with a flat "
-            f"partition that does not say whose it is. {DESCRIBED_BY[wrapper]}"
-        )
-    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):
-        raise ParameterError(
-            f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do not "
-            f"say whose they are. {DESCRIBED_BY['megatron.core']}"
-        )
+    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
+        wrapper = "megatron.core"
+    elif not added or p in added:
+        return
+    raise ParameterError(
+        f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not say "
+        f"whose it is. {DESCRIBED_BY[wrapper]}"
+    )
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from math import prod
-from operator import itemgetter
 from typing import Any, NamedTuple
-from weakref import ReferenceType, ref
+from weakref import ref
 
 import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
-from layerwise.torch.sharding._cuts import Axis, axis_of, in_group, is_dtensor
+from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor
 from layerwise.torch.sharding._flat import Flat, know
 from layerwise.torch.sharding._stretches import Spread, Stretch, gaps
 
@@ -101,39 +100,52 @@ def exchanged(
 
     `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
     """
-    mine, problem = list[list[Stretch]](), None
-    try:
-        if not isinstance(buffers, Mapping):
-            raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
-        mine = [_described(i, p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
-    except Exception as error:  # which the others are told, who wait for the description
-        problem = error
-    said: list[Any] = [mine]
-    rank, ranks = 0, [0]
     if group is ALONE:
         group = None
     elif group is None and in_group():
         group = dist.group.WORLD
-    if group is not None:
-        rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
-        said = [None] * len(ranks)
-        dist.all_gather_object(said, f"{type(problem).__name__}: {problem}" if problem else mine, group=group)
-    if problem is not None:
-        raise problem
+    rank, ranks = (0, [0]) if group is None else (dist.get_rank(group), dist.get_process_group_ranks(group))
+    said = _said(buffers, ranks, group)
     _check_alike(said, ranks)
     others = () if replicas is None else (axis_of(replicas),)
-    each = zip_longest(buffers, beside)
-    flats = {
-        p: _flat(p, [one[i] for one in said], ranks, rank, group, others, tuple(map(ref, own or buffers)))
-        for i, (p, own) in enumerate(each)
-    }
+    flats: dict[Tensor, Flat] = {}
+    for i, (p, own) in enumerate(zip_longest(buffers, beside)):
+        stretches = [one[i] for one in said]
+        names = dict.fromkeys(stretch.name for each in stretches for stretch in each)
+        spreads = tuple(_spread(name, stretches, ranks) for name in names)
+        if not spreads:
+            raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
+        cut = len(ranks) > 1 or any(len(each) > 1 for spread in spreads for each in spread.ranks)
+        if cut and group is None:
+            raise ParameterError(
+                "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
+                "torch.distributed.init_process_group first."
+            )
+        axes = ((axis_of(group), None),) if cut else ()
+        flats[p] = Flat(p.numel(), spreads, rank, len(ranks), axes, others, tuple(map(ref, own or buffers)))
     for p, flat in flats.items():
         know(p, flat)
     return flats
 
 
-def _described(number: int, p: Any, given: Iterable[Any]) -> list[Stretch]:
-    what = f"buffer {number}"
+def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
+    """Return the descriptions of all ranks: the others wait for this one's, or for the reason why it fails."""
+    mine, problem = list[list[Stretch]](), None
+    try:
+        if not isinstance(buffers, Mapping):
+            raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
+        mine = [_described(f"buffer {i}", p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
+    except Exception as error:
+        problem = error
+    said: list[Any] = [mine] * len(ranks)
+    if group is not None:
+        dist.all_gather_object(said, f"{type(problem).__name__}: {problem}" if problem else mine, group=group)
+    if problem is not None:
+        raise problem
+    return said
+
+
+def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
         raise ParameterError(f"{what} must be a tensor of one dimension, its elements in a row, but is {shown}.")
@@ -146,25 +158,22 @@ def _described(number: int, p: Any, given: Iterable[Any]) -> list[Stretch]:
         except (TypeError, ValueError):
             raise ParameterError(f"a stretch of {what} must be five things, but is {one!r}. {WAY_OUT}") from None
         at = place + found[-1].end - found[-1].start
-    _check_stretches(what, p.numel(), found)
-    return found
-
-
-def _check_stretches(what: str, length: int, found: Sequence[Stretch]) -> None:
     end = 0
-    for place, (name, shape, start, stop, _) in sorted(((one.offset or 0, one) for one in found), key=itemgetter(0)):
+    for name, shape, start, stop, offset in sorted(found, key=lambda one: one.offset or 0):
+        place = offset or 0
         if min(shape, default=0) < 0 or not 0 <= start <= stop <= prod(shape):
             raise ParameterError(
                 f"{what} has elements {start} to {stop} of {name!r}, whose shape {shape} has {prod(shape)}. {WAY_OUT}"
             )
         if start == stop:
             continue
-        if place < end or place + stop - start > length:
+        if place < end or place + stop - start > p.numel():
             raise ParameterError(
-                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its {length}. "
-                f"{WAY_OUT}"
+                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its "
+                f"{p.numel()}. {WAY_OUT}"
             )
         end = place + stop - start
+    return found
 
 
 def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
@@ -189,28 +198,6 @@ def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
             raise SynchronizationError(
                 f"ranks {first} and {rank} give {name!r} different shapes, {other} and {shape}. {SAME}."
             )
-
-
-def _flat(
-    p: Tensor,
-    said: Sequence[Sequence[Stretch]],
-    ranks: Sequence[int],
-    rank: int,
-    group: Any,
-    replicas: tuple[Axis, ...],
-    beside: tuple[ReferenceType[Tensor], ...],
-) -> Flat:
-    spreads = tuple(_spread(name, said, ranks) for name in dict.fromkeys(one.name for own in said for one in own))
-    if not spreads:
-        raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
-    cut = len(ranks) > 1 or any(len(own) > 1 for spread in spreads for own in spread.ranks)
-    if cut and group is None:
-        raise ParameterError(
-            "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
-            "torch.distributed.init_process_group first."
-        )
-    axes = ((axis_of(group), None),) if cut else ()
-    return Flat(p.numel(), spreads, rank, len(ranks), axes, replicas, beside)
 
 
 def _spread(name: str, said: Sequence[Sequence[Stretch]], ranks: Sequence[int]) -> Spread:
