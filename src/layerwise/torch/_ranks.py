@@ -13,10 +13,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._flat import CHANGES
 from layerwise.torch.sharding._model_group import ModelGroup
+from layerwise.torch.sharding._modules import check_own, check_replaced
 
 
 class Ranks:
@@ -60,12 +60,12 @@ class Ranks:
 
     def check_own(self, name: str, p: Tensor) -> None:
         """Raise if a wrapper has put a flat partition in the place of parameters."""
-        _replaced.check_own(name, p, self._added)
+        check_own(name, p, self._added)
 
     def check_model(self) -> None:
         """Raise if parameters without gradients are no longer the model's."""
         search = cuts.in_group() and not self._searched
-        self._searched = _replaced.check(self._members.all(), search) or self._searched
+        self._searched = check_replaced(self._members.all(), search) or self._searched
 
     def are_known(self, params: Sequence[Tensor]) -> bool:
         """Return True if these were in the groups when the cuts of all parameters were determined."""
