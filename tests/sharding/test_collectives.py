@@ -229,8 +229,8 @@ def _on_their_way(front: Any, size: int, fused: bool | None) -> list[tuple[str, 
             self.note("sent")
             self.work = all_reduce(*args, **kwargs)
 
-        def wait(self, *args: Any) -> None:
-            self.work.wait(*args)
+        def wait(self) -> None:
+            self.work.wait()
             self.note("arrived")
 
         def note(self, what: str) -> None:

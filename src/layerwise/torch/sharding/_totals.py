@@ -52,13 +52,8 @@ def round_of(
     this rank and on others, have them in common; a part that is the only one here has its own, and others add to all of
     them or to none.
     """
-    numbers, asked, at = numbers_of(jobs), Counter[int](), 0
-    common: dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]] = {}
-    for q in requests:
-        common.setdefault((numbers[q.job], asked[q.job]), []).append((jobs[q.job], q, slice(at, at + q.length)))
-        asked[q.job] += 1
-        at += q.length
-    into, length = np.arange(at), 0
+    common, length = _common(jobs, requests), 0
+    into = np.arange(sum(q.length for q in requests))
     places: list[list[np.ndarray]] = [[] for _ in axes]
     model, again = list[np.ndarray](), list[np.ndarray]()
     for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
@@ -82,11 +77,24 @@ def round_of(
     # Not how many numbers each has: parts are uneven.
     labels = [(*key, each[0][1].request.__name__, each[0][1].dims) for key, each in common.items()]
     layout = hashlib.sha256(f"{described} {labels}".encode()).digest()
-    alike = length == at and bool((into == np.arange(at)).all()) and not again
+    alike = np.array_equal(into, np.arange(length)) and not again
     rows = there(model).view(len(model), -1 if model else 0)
     return Round(
         list(requests), list(map(there, places)), rows, layout, None if alike else there([into]), there(again), length
     )
+
+
+def _common(
+    jobs: Sequence[Held], requests: Sequence[TensorRequest]
+) -> dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]]:
+    """Return the requests of parts by what they are requests of: a tensor's number, and how many it has before."""
+    numbers, asked, at = numbers_of(jobs), Counter[int](), 0
+    found: dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]] = {}
+    for q in requests:
+        found.setdefault((numbers[q.job], asked[q.job]), []).append((jobs[q.job], q, slice(at, at + q.length)))
+        asked[q.job] += 1
+        at += q.length
+    return found
 
 
 def _cells(held: Held, q: TensorRequest) -> np.ndarray:
