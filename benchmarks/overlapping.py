@@ -58,9 +58,9 @@ class Sum:
         self._network, self._work, self._sums = network, work, sums
         self._sent = network.now()
 
-    def wait(self, *patience: Any) -> None:
+    def wait(self) -> None:
         start, seconds = self._network.now(), self._network.seconds
-        self._work.wait(*patience)
+        self._work.wait()
         if seconds is None:
             self._network.waited += self._network.now() - start
         else:

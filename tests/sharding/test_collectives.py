@@ -85,13 +85,13 @@ def test_collectives_are_seen(ranks):
 @pytest.mark.parametrize(
     ("layout", "number", "options"),
     [
-        *((layout, lambda n, across: across, {}) for layout in ("fsdp on 2", "part of the model", "hybrid")),
+        *((layout, lambda n, across: across, {}) for layout in ("fsdp on 2", "part of the model")),
         ("fsdp on 3", lambda n, across: across, BY_RULE),
-        ("hybrid in part", lambda n, across: across + 1, {}),  # over replicas that are no group with the others
+        *((layout, lambda n, across: across + 1, {}) for layout in ("hybrid", "hybrid in part")),  # over replicas
         ("two-dimensional", lambda n, across: 2 * n, {}),
         ("one flat buffer", lambda n, across: n, {}),
     ],
-    ids=["fsdp", "in part", "hybrid", "by the rule", "hybrid in part", "two-dimensional", "flat"],
+    ids=["fsdp", "in part", "by the rule", "hybrid", "hybrid in part", "two-dimensional", "flat"],
 )
 def test_one_all_reduce_for_each_round_and_each_dimension_that_cuts(
     ranks, front, layout: str, number: Callable[[int, int], int], options
@@ -229,8 +229,8 @@ def _on_their_way(front: Any, size: int, fused: bool | None) -> list[tuple[str, 
             self.note("sent")
             self.work = all_reduce(*args, **kwargs)
 
-        def wait(self, *args: Any) -> None:
-            self.work.wait(*args)
+        def wait(self) -> None:
+            self.work.wait()
             self.note("arrived")
 
         def note(self, what: str) -> None:

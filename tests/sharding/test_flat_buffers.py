@@ -53,7 +53,6 @@ MISTAKES: dict[str, tuple[Any, str]] = {  # the first stretch of rank 1, in plac
     "an overlap": ([("a", SHAPE, 8, 24)], "ranks 0 and 1 both hold its elements 8 to 10"),
     "a gap": ([("a", SHAPE, 12, 24)], "no rank holds its elements 10 to 12"),
     "another shape": ([("a", (6, 4), 10, 24)], "different shapes"),
-    "another order": ([("b", (3,), 0, 0), ("a", SHAPE, 10, 24)], "in other orders"),
     "beyond the tensor": ([("a", SHAPE, 10, 25)], "has 24"),
     "beyond the buffer": ([("a", SHAPE, 10, 24, 9)], "lie on others, or beyond its 20"),
     "no shape": ([("a", 3)], "must be five things"),

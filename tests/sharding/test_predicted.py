@@ -74,8 +74,8 @@ class Alike:
     def __init__(self, work: Any, sums: torch.Tensor, n: int) -> None:
         self.work, self.sums, self.n = work, sums, n
 
-    def wait(self, *patience: Any) -> None:
-        self.work.wait(*patience)
+    def wait(self) -> None:
+        self.work.wait()
         self.sums.mul_(self.n)
 
 

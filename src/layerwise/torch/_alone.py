@@ -15,7 +15,7 @@ from layerwise.torch._members import Members
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._alive import alive
+from layerwise.torch.sharding._modules import alive
 from layerwise.torch.step._due import Work
 
 Member = tuple[int, Tensor]  # the number of a group, and a parameter of it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 from weakref import ReferenceType, ref
@@ -13,10 +13,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding import _replaced
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._flat import CHANGES, Flat
+from layerwise.torch.sharding._flat import CHANGES
 from layerwise.torch.sharding._model_group import ModelGroup
+from layerwise.torch.sharding._modules import check_own, check_replaced
 
 
 class Ranks:
@@ -60,12 +60,12 @@ class Ranks:
 
     def check_own(self, name: str, p: Tensor) -> None:
         """Raise if a wrapper has put a flat partition in the place of parameters."""
-        _replaced.check_own(name, p, self._added)
+        check_own(name, p, self._added)
 
     def check_model(self) -> None:
         """Raise if parameters without gradients are no longer the model's."""
         search = cuts.in_group() and not self._searched
-        self._searched = _replaced.check(self._members.all(), search) or self._searched
+        self._searched = check_replaced(self._members.all(), search) or self._searched
 
     def are_known(self, params: Sequence[Tensor]) -> bool:
         """Return True if these were in the groups when the cuts of all parameters were determined."""
@@ -91,8 +91,11 @@ class Ranks:
             self._changed()
         if self.described is not None:
             return
-        found = self._cuts()
-        axes, replicas, joint = cuts.axes_of(found)
+        members = self._members.all()
+        found = [cuts.cut_of(name, p) for p, name in members]
+        self._known = {id(p): ref(p) for p, _ in members}
+        self._check_left(found)
+        axes, replicas = cuts.axes_of(found)
         self.wrapped = any(cut is not None for cut in found)
         shared = bool(axes) or self.model_group is not None
         if shared and self._differentiable:
@@ -102,22 +105,15 @@ class Ranks:
         group = None if self.model_group is None else self.model_group.group
         # Kept if it can be: its list of sums need not be sent for.
         if (self.agreed.axes, self.agreed.replicas, self.agreed.model_group) != (axes, replicas, group):
-            self.agreed = Agreement(axes, replicas, joint, group)
+            self.agreed = Agreement(axes, replicas, group)
             self._changed()
         self.now, self.described = self.agreed if shared else None, self._flats
 
-    def _cuts(self) -> list[cuts.Cut | Flat | None]:
-        """Return the cut of each parameter, or raise if one has left its state behind."""
-        members = self._members.all()
-        found = [cuts.cut_of(name, p) for p, name in members]
-        self._check_left(members, found, self._members.optimizer.state)
-        self._known = {id(p): ref(p) for p, _ in members}
-        return found
-
-    def _check_left(self, members: Sequence[tuple[Tensor, str]], found: Sequence[Any], kept: Collection[Any]) -> None:
-        own = {id(p) for p, _ in members}
-        left = {p.shape for p in kept if id(p) not in own and not cuts.is_dtensor(p)}
-        each = zip(members, found, strict=True) if left else ()
+    def _check_left(self, found: Sequence[Any]) -> None:
+        """Raise if one of the parameters, of which these are the cuts, has left its state behind."""
+        kept = self._members.optimizer.state
+        left = {p.shape for p in kept if id(p) not in self._known and not cuts.is_dtensor(p)}
+        each = zip(self._members.all(), found, strict=True) if left else ()
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):
             raise ParameterError(

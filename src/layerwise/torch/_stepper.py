@@ -23,7 +23,7 @@ from layerwise.torch._ranks import Ranks
 from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
-from layerwise.torch.sharding._flat import CHANGES, stretched
+from layerwise.torch.sharding._flat import stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _tensors
@@ -129,11 +129,6 @@ class Stepper:
                 )
             )
 
-    def agreement(self) -> Agreement | None:
-        """Return the agreement with the processes that hold other parts of the parameters, or None."""
-        ranks = self.ranks
-        return ranks.now if ranks.described == CHANGES[0] else ranks.agreement()
-
     def step(self) -> None:
         """Step every parameter that has a gradient."""
         groups = self.optimizer.param_groups
@@ -143,7 +138,7 @@ class Stepper:
         if idle != self._idle or not work.params:
             self._idle = idle
             self.ranks.check_model()
-        self.step_due(work, self.agreement())
+        self.step_due(work, self.ranks.agreement())
 
     def _work(self, groups: Sequence[Group], settings: Settings, asked: Sequence[Sequence[Tensor]]) -> Work:
         """Return what is due of these parameters of all groups."""

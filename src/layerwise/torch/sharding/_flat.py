@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import islice
+from traceback import walk_stack
 from typing import Any
 from weakref import ReferenceType
 
@@ -34,16 +35,13 @@ class Flat:
         """What is here."""
         return [stretch for one in self.spreads for stretch in one.ranks[self.rank]]
 
-    @property
-    def processes(self) -> int:
-        return prod(len(axis.ranks) for axis in (*(axis for axis, _ in self.axes), *self.replicas))
-
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits."""
         return "stretches of a flat buffer begin and end within groups"
 
     def described(self) -> tuple[Any, ...]:
-        return tuple(spread.described() for spread in self.spreads)
+        each = [(one.name, one.shape, [[stretch[2:4] for stretch in own] for own in one.ranks]) for one in self.spreads]
+        return tuple(each)
 
 
 ASKERS = "torch.distributed.fsdp", "torch.distributed.checkpoint"
@@ -107,11 +105,7 @@ def check_asker(parameters: Iterable[Tensor]) -> None:
     """
     if not any(map(flat_of, parameters)):
         return
-    frame: Any = sys._getframe(1)
-    for _ in range(MOST_FRAMES):
-        frame = frame.f_back
-        if frame is None:
-            return
+    for frame, _ in islice(walk_stack(sys._getframe(1).f_back), MOST_FRAMES):
         asker = str(frame.f_globals.get("__name__"))
         if asker.startswith(ASKERS):
             raise StateError(

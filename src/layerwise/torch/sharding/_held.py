@@ -13,15 +13,19 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from layerwise.core.plan import Held, Place, Places, Plan, Region
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
-from layerwise.torch.sharding._cuts import Cut
+from layerwise.torch.sharding._cuts import Cut, is_dtensor
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._stretches import Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
+CPU = torch.device("cpu")
+State = dict[str, Any]
 
 
 def held_of_cut(layout: Layout, kept: Mapping[str, Kept | None], cut: Cut | None) -> tuple[Held, ...]:
@@ -55,9 +59,9 @@ def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places) -> list[
     for (_, d), dim in zip(cut.axes, own, strict=True):
         if part is not None and part.one is not None and d == part.axis:
             _, start, end, length = part.one
-            each[dim] = [i - start for i in cut.indices(places, d, length) if start <= i < end]
+            each[dim] = [i - start for i in cut.local_indices(d, length, places) if start <= i < end]
         else:
-            each[dim] = cut.indices(places, d, piece.shape[dim])
+            each[dim] = cut.local_indices(d, piece.shape[dim], places)
     runs = [range(some[0], some[0] + len(some)) if some else range(0) for some in each]
     if all(list(some) == list(run) for some, run in zip(each, runs, strict=True)):
         return [tuple(slice(run.start, run.stop) for run in runs)]
@@ -97,3 +101,50 @@ def _places(rule: Any, piece: Piece, size: Shape, lengths: dict[str, int]) -> di
             places[key] = Place((), slice(lengths[key], lengths[key] + prod(shape)), shape)
             lengths[key] += prod(shape)
     return places
+
+
+# ---- states of whole tensors, gathered from the boxes that ranks hold, and cut into those
+
+
+def on_host(x: Any) -> Tensor:
+    """Return a whole tensor in the host's memory; of a DTensor all ranks call this together."""
+    whole: Tensor = x.full_tensor() if is_dtensor(x) else x
+    return whole.detach().to(CPU, copy=True)
+
+
+def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
+    """Return the states of the tensors in a buffer, whole and by name. All ranks call this together."""
+    found: dict[str, State] = {str(one.name): {} for one in plan.members}
+    for name, one in zip(found, plan.members, strict=True):
+        for key, x in state.items():
+            shape = one.state_shapes.get(key, one.shape)
+            if key == "step":
+                found[name][key] = x.clone()
+            elif shape is not None:
+                found[name][key] = torch.zeros(shape, dtype=x.dtype)
+    names = list(found)
+    held = [held_in_buffer(plan.rule, plan.members, flat, rank)[0] for rank in range(flat.parts)]
+    each = [
+        [(one, key) for one in own for key in state if key != "step" and key in found[names[one.member]]]
+        for own in held
+    ]
+    said: list[Any] = [[one.view(state[key], key).detach().to(CPU, copy=True) for one, key in each[flat.rank]]]
+    for axis, _ in flat.axes:
+        said, here = [None] * flat.parts, said[0]
+        dist.all_gather_object(said, here, group=axis.group)
+    for own, parts in zip(each, said, strict=True):
+        for (held_one, key), part in zip(own, parts, strict=True):
+            held_one.of_whole(found[names[held_one.member]][key], key).copy_(part.view(held_one.size(key)))
+    return found
+
+
+def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:
+    """Return a buffer's part of a state, given that of whole tensors by name."""
+    dtypes = {x.dtype for x in whole.values()}
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
+    values = torch.zeros(plan.state_shapes.get(key) or tuple(p.shape), dtype=dtype, device=p.device)
+    for one in plan.held:
+        name = str(plan.members[one.member].name)
+        if name in whole:
+            one.view(values, key).copy_(one.of_whole(whole[name], key))
+    return values

@@ -1,20 +1,39 @@
-"""Modules of FSDP2, whose parameters get their gradients together, and the backward pass that computes them."""
+"""What wrappers make of a model: units of FSDP2, whose gradients come together, and parameters in place of others."""
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from layerwise.errors import ContradictionError
-from layerwise.torch.sharding._alive import alive
+from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
+from layerwise.torch.sharding._flat import is_known
 
 NO_PASS = -1  # PyTorch's number for "no backward pass runs"
-Unit = frozenset[int]  # modules whose gradients FSDP2 reduces at once; several where they share a parameter
+NO_UNIT = 0  # beside the numbers of units, which are identities
+# Packages that put flat partitions in the groups of optimizers, and how these are described.
+DESCRIBED_BY = {
+    "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
+    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and take its groups.",
+}
+MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
+T = TypeVar("T")
+
+
+def alive(cls: type[T]) -> Iterator[T]:
+    """Yield all objects of a class that this process holds. It takes some milliseconds, so ask once.
+
+    Wrappers of a model are made after its optimizer or before it, by programs that need not show them to us. They hold
+    parameters, which do not refer to them. Of DistributedDataParallel even the hooks on parameters are C++.
+    """
+    # Objects are asked by their type: `isinstance` also asks them, and proxies then do what they are proxies for.
+    return (x for x in gc.get_objects() if issubclass(type(x), cls))
 
 
 def current_pass() -> int:
@@ -29,74 +48,78 @@ def at_end_of_pass(call: Callable[[], None]) -> None:
     engine.queue_callback(call)
 
 
-def check_passes() -> None:
-    """Raise if this PyTorch does not tell when a backward pass ends, which no public function does."""
-    engine = getattr(torch.autograd.Variable, "_execution_engine", None)
-    if not hasattr(torch._C, "_current_graph_task_id") or not hasattr(engine, "queue_callback"):
-        raise ContradictionError(
-            f"step_in_backward with parameters of fully_shard needs to know when a backward pass ends, which PyTorch "
-            f"{torch.__version__} does not say where it is looked for. Call optimizer.step() after the backward pass."
-        )
+def units_of(params: Iterable[Tensor]) -> dict[int, int]:
+    """Return by the identity of a parameter the number of its unit, if FSDP2 reduces its gradient.
 
-
-def units_of(params: Iterable[Tensor]) -> dict[int, Unit]:
-    """Return by the identity of a parameter the modules with which it gets its gradient, if FSDP2 makes that."""
-    wanted = {id(p) for p in params if is_dtensor(p)}
-    modules = list(_fsdp_modules()) if wanted else []
-    owners = _owners(modules, wanted)
-    if modules and wanted - owners.keys():
-        # After a forward pass without a backward one, modules have whole parameters in place of sharded ones.
-        for module in modules:
-            module.reshard()
-        owners = _owners(modules, wanted)
-    states = {id(module): _state(module) for module in modules}
-    reduced = _reduced(states.values())
-    kept = owners if reduced is None else owners.keys() & reduced
-    return {p: frozenset(id(states[module] or module) for module in owners[p]) for p in kept}
-
-
-def _fsdp_modules() -> Iterator[Any]:
-    """Yield the modules of fully_shard that are alive."""
-    fsdp = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
-    return iter(()) if fsdp is None else alive(fsdp)
-
-
-def _owners(modules: Sequence[Any], wanted: set[int]) -> dict[int, set[int]]:
-    """Return by parameter the modules that have it, directly or in a submodule that is none of them."""
-    among, found = {id(module) for module in modules}, dict[int, set[int]]()
-    for module in modules:
-        for p in _own_parameters(module, among):
-            if id(p) in wanted:
-                found.setdefault(id(p), set()).add(id(module))
-    return found
-
-
-def _own_parameters(module: nn.Module, others: set[int]) -> Iterator[Tensor]:
-    yield from module.parameters(recurse=False)
-    for child in module.children():
-        if id(child) not in others:
-            yield from _own_parameters(child, others)
-
-
-def _state(module: nn.Module) -> Any:
-    """Return the state that modules of one call of fully_shard share, or None if PyTorch does not give it."""
-    from torch.distributed.fsdp import fully_shard
-
-    state_of = getattr(fully_shard, "state", None)
-    return None if state_of is None else state_of(module)
-
-
-def _reduced(states: Iterable[Any]) -> set[int] | None:
-    """Return the parameters whose gradients FSDP2 reduces, or None if it does not say.
-
-    Only then can it be known of a DTensor in a module that `ignored_params` had it.
+    A unit are the modules of one call of fully_shard, which share a state. Only that tells which of the parameters
+    in its modules were left out of it.
     """
-    found: set[int] = set()
-    for state in states:
-        groups = getattr(state, "_fsdp_param_groups", None)
-        groups = [getattr(state, "_fsdp_param_group", None)] if groups is None else groups
-        each = [one for group in groups for one in getattr(group, "fsdp_params", ())]
-        if state is None or not all(hasattr(one, "sharded_param") for one in each):
-            return None
-        found.update(id(one.sharded_param) for one in each)
-    return found or None
+    wanted = {id(p) for p in params if is_dtensor(p)}
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    found: dict[int, int] = {}
+    for module in alive(fsdp.FSDPModule) if wanted and fsdp else ():
+        state = fsdp.fully_shard.state(module)
+        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:  # older states have one
+            found.update({id(one.sharded_param): id(state) for one in getattr(group, "fsdp_params", ())})
+    return {p: unit for p, unit in found.items() if p in wanted}
+
+
+# ---- parameters that a wrapper has replaced since the optimizer was made
+
+
+def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
+    """Raise if one of these has no gradient because the model has a part in its place; return True if that was searched
+    for.
+
+    fully_shard marks the parameters that it replaces. For other wrappers, and older releases of PyTorch, the live
+    modules are searched by name, if asked for `thoroughly`: that takes some milliseconds.
+    """
+    waiting = [(p, name) for p, name in members if p.grad is None and p.requires_grad and not is_known(p)]
+    lost = next((name for p, name in waiting if hasattr(p, MARK)), None)
+    search = thoroughly and lost is None and bool(waiting) and "torch.distributed.tensor" in sys.modules
+    if search:
+        lost = _lost([(p, name) for p, name in waiting if not is_dtensor(p)])
+    if lost is not None:
+        raise ParameterError(
+            f"{lost} is no longer a parameter of its model, which was sharded after the optimizer was made and has a "
+            "part in its place; steps would not reach the model. Make the optimizer after fully_shard or "
+            "parallelize_module."
+        )
+    return search
+
+
+def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
+    """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
+    wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
+    if wrapper is None or p.ndim != 1 or is_known(p):
+        return
+    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
+        wrapper = "megatron.core"
+    elif not added or p in added:
+        return
+    raise ParameterError(
+        f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not say "
+        f"whose it is. {DESCRIBED_BY[wrapper]}"
+    )
+
+
+def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
+    """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape.
+
+    That part has a gradient, and no optimizer that would step it: else it is another model's.
+    """
+    dicts = [x.__dict__.get("_parameters", {}) for x in alive(nn.Module)]
+    held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
+    groups = [group for x in alive(Optimizer) for group in x.__dict__.get("param_groups", ())]
+    stepped = {id(p) for group in groups for p in group.get("params", ())}
+    left = [(name, p) for name, p in held if p.is_leaf and p.grad is not None and id(p) not in stepped]
+    known, cut = {id(p) for _, p in held}, {each for name, p in left for each in _parts(name, p)}
+    keys = ((name, id(p), (name.rpartition(".")[2], p.shape)) for p, name in waiting)
+    return next((name for name, number, key in keys if number not in known and key in cut), None)
+
+
+def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
+    """Return the names and shapes of the whole tensors of which this has parts; FSDP1 puts several in one."""
+    if hasattr(p, "_is_flat_param"):
+        return [(info.param_name, shape) for info, shape in zip(p._param_infos, p._shapes, strict=True)]
+    return [(name, p.shape)] if is_dtensor(p) else []

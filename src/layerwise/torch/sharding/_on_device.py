@@ -75,14 +75,6 @@ class Verdicts:
         self._disagreed.zero_()
 
 
-def to_leave(device: torch.device, skip: Tensor | bool | None) -> Tensor:
-    """Return the place where the device learns that the step is skipped; until then, what is known here."""
-    found = torch.zeros((), dtype=torch.bool, device=device)
-    if skip is not None:
-        found.logical_or_(skip.to(device) if isinstance(skip, Tensor) else torch.ones_like(found))
-    return found
-
-
 def captures(device: torch.device) -> bool:
     """Return True if a CUDA graph records the device's work."""
     return device.type == "cuda" and torch.cuda.is_current_stream_capturing()

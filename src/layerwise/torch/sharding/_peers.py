@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from layerwise.drive import TensorRequest, ToBring
 from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
-from layerwise.torch.sharding._totals import Round, Totals, numbers_of
+from layerwise.torch.sharding._totals import Round, numbers_of, round_of
 from layerwise.torch.sharding._whole import Route, brought, routes_of
 
 
@@ -27,10 +26,6 @@ class Skips(NamedTuple):
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
-    def words(self) -> dict[str, Any]:
-        """Return the part that must be the same on all processes, in words."""
-        return {"skip_nonfinite": self.nonfinite, "found_inf of a GradScaler": "there" if self.scaler else "missing"}
-
 
 class Peers:
     """Adds up the sums of jobs that are stepped together."""
@@ -39,19 +34,16 @@ class Peers:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._routes: dict[tuple[int, ...], list[Route]] = {}  # by the jobs with parts of the tensors
-        self._brings = False  # in this step
         self._stepper = ""
         self._alone = False  # whether the last step was taken, with its first message alone
-        self._agreeing: Callable[[], None] | None = None  # waits for the first message, while that is on its way
+        self._first: Arriving[None]  # waits for the first message
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Begin a step, with this process's knowledge of it."""
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
-        fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
-        self._number, self._brings, self._agreeing = 0, False, None
-        self._report = Report(fingerprint, skips.now, lambda: {**words(), **skips.words()}, self._alone)
-        self._alone = False
+        self._fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
+        self._number, self._brings, self._skips, self._words = 0, False, skips, words
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
@@ -60,9 +52,6 @@ class Peers:
             stepper = f"{stepper}, {[len({numbers[job] for job in bucket}) for bucket in buckets]} at a time"
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
-            self._report = self._report._replace(alone=False)
-        words = self._report.words
-        self._report = self._report._replace(words=lambda: {**words(), "what steps it": stepper})
 
     def taken(self) -> None:
         """Note that the step has come to its end."""
@@ -78,63 +67,60 @@ class Peers:
         Nothing else is sent before the first message has arrived: processes that disagree would send messages of other
         lengths, or none.
         """
-        self._agree()
-        sums = torch.as_tensor(sums)
-        if self._number == len(self._rounds) or self._rounds[self._number].requests != requests:
-            self._rounds[self._number :] = [self._round(requests, sums.device)]
-            self._report = self._report._replace(alone=False)
-        now, first = self._rounds[self._number], self._number == 0
-        sums = now.added(sums)
+        sums, number = torch.as_tensor(sums), self._number
+        if number:
+            arrived(self._first)
         self._number += 1
-        arriving = self._first(now, sums) if first else self._completed(now, sums)
+        known = number < len(self._rounds) and self._rounds[number].requests == requests
+        if not known:
+            described = f"{self._described} {self._stepper}"
+            self._rounds[number:] = [round_of(self._jobs, requests, self._agreement.axes, sums.device, described)]
+        now = self._rounds[number]
+        sums = now.added(sums)
+        if number:
+            arriving = self._completed(now, sums)
+        else:
+            arriving = self._first = self._agreement.reach(
+                now.layout, self._report(now, known), sums, now.places, now.model
+            )
         next(arriving, None)
-        wait = partial(arrived, arriving)
-        if first:
-            self._agreeing = wait
 
         def totals() -> Any:
-            self._agree() if first else wait()
+            arrived(arriving)
             return now.answered(sums)
 
         return totals
 
+    def _report(self, now: Round, known: bool) -> Report:
+        """Return this process's report on the step whose first sums go to this round."""
+        skips, words, stepper = self._skips, self._words, self._stepper
+        alone, self._alone = self._alone and known, False
+        said = {
+            "skip_nonfinite": skips.nonfinite,
+            "found_inf of a GradScaler": "there" if skips.scaler else "missing",
+            "what steps it": stepper,
+        }
+        print_ = hashlib.sha256(now.layout + self._fingerprint).digest()
+        return Report(print_, skips.now, lambda: {**words(), **said}, alone)
+
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
         """Return this process's parts of what the works make of whole tensors."""
-        self._agree()
-        if not self._brings:
-            self._brings = True
-            self._report = self._report._replace(alone=False)
-        found: list[Tensor] = [one.part for one in wholes]
+        arrived(self._first)
+        self._brings = True
+        numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
         for dtype in sorted({one.part.dtype for one in wholes}, key=str):
-            places = [i for i, one in enumerate(wholes) if one.part.dtype == dtype]
-            for i, made in zip(places, self._brought([wholes[i] for i in places]), strict=True):
-                found[i] = made
-        return found
-
-    def _brought(self, wholes: Sequence[ToBring]) -> Iterator[Tensor]:
-        """Yield the same of tensors of one dtype, of which this process may have several parts."""
-        numbers = numbers_of(self._jobs)
-        tensors = [list(some) for _, some in groupby(wholes, lambda one: numbers[one.job])]
-        firsts = tuple(some[0].job for some in tensors)
-        if firsts not in self._routes:
-            self._routes[firsts] = routes_of([self._jobs[job] for job in firsts], self._agreement.axes)
-        parts = [torch.cat([one.part.reshape(-1) for one in some]) for some in tensors]
-        works = [some[0].work for some in tensors]
-        made = brought(self._agreement.axes, self._routes[firsts], parts, works)
-        for some, own in zip(tensors, made, strict=True):
-            for one, x in zip(some, torch.split(own, [one.part.numel() for one in some]), strict=True):
-                yield x.view(one.part.shape)
-
-    def _agree(self) -> None:
-        """Wait for the first message, if it is on its way."""
-        if self._agreeing is not None:
-            wait, self._agreeing = self._agreeing, None
-            wait()
-
-    def _first(self, now: Round, sums: Tensor) -> Arriving[None]:
-        print_ = hashlib.sha256(now.layout + self._report.fingerprint).digest()
-        report = self._report._replace(fingerprint=print_)
-        return self._agreement.reach(now.layout, report, sums, now.places, now.model)
+            alike = (one for one in wholes if one.part.dtype == dtype)
+            tensors = [list(some) for _, some in groupby(alike, lambda one: numbers[one.job])]
+            firsts = tuple(some[0].job for some in tensors)
+            if firsts not in self._routes:
+                self._routes[firsts] = routes_of([self._jobs[job] for job in firsts], self._agreement.axes)
+            parts = [torch.cat([one.part.reshape(-1) for one in some]) for some in tensors]
+            works = [some[0].work for some in tensors]
+            done = brought(self._agreement.axes, self._routes[firsts], parts, works)
+            for some, own in zip(tensors, done, strict=True):
+                for one, x in zip(some, torch.split(own, [one.part.numel() for one in some]), strict=True):
+                    made[one.job] = x.view(one.part.shape)
+        return [made[one.job] for one in wholes]
 
     def _completed(self, now: Round, sums: Tensor) -> Arriving[None]:
         for axis, places in zip(self._agreement.axes, now.places, strict=True):
@@ -142,7 +128,3 @@ class Peers:
                 sums[places] = yield from reduced(axis, sums[places])
         if len(now.model):
             sums[now.model] = sum_of_rows(torch, sums[now.model])
-
-    def _round(self, requests: Sequence[TensorRequest], device: torch.device) -> Round:
-        totals = Totals(self._jobs, requests, self._agreement.axes)
-        return totals.on(device, f"{self._described} {self._stepper}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import zip_longest
 from math import prod
-from operator import itemgetter
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -14,12 +12,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
-from layerwise.torch.sharding._cuts import Axis, axis_of, in_group, is_dtensor
+from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor
 from layerwise.torch.sharding._flat import Flat, know
 from layerwise.torch.sharding._stretches import Spread, Stretch, gaps
 
-Described = list[list[Stretch]]  # those of each buffer of a rank, with all of their offsets
-Grouped = list[tuple[dict[str, Any], list[tuple[str, Tensor]]]]  # what groups have, and their buffers
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
 SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
@@ -62,11 +58,11 @@ class Segments:
             (flat.spreads[0].name if len(flat.spreads) == 1 else f"buffer {i}", p)
             for i, (p, flat) in enumerate(flats.items())
         ]
-        self._groups: Grouped = [({}, named)]
+        self._groups: list[dict[str, Any]] = [{"params": named}]
 
     def named_parameters(self) -> list[tuple[str, Tensor]]:
         """Return the buffers with names: the tensor's for a buffer of one tensor, otherwise a number."""
-        return [each for _, own in self._groups for each in own]
+        return [each for group in self._groups for each in group["params"]]
 
     def parameters(self) -> list[Tensor]:
         """Return the buffers."""
@@ -74,7 +70,7 @@ class Segments:
 
     def param_groups(self) -> list[dict[str, Any]]:
         """Return the buffers with names in the groups that they came in, or in one."""
-        return [{**kept, "params": list(own)} for kept, own in self._groups]
+        return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
 def segments_of(shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
@@ -87,8 +83,10 @@ def segments_of(shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},
         buffers = {one.p: one.stretches or () for one in ours}
         exchanged(buffers, group, ours[0].replicas, [one.beside for one in ours])
     made = Segments.__new__(Segments)
-    members = [[(one.name, one.p) for one in shards if one.of_group == number] for number in range(len(groups))]
-    made._groups = list(zip(groups, members, strict=True))
+    made._groups = [
+        {**kept, "params": [(one.name, one.p) for one in shards if one.of_group == number]}
+        for number, kept in enumerate(groups)
+    ]
     return made
 
 
@@ -102,36 +100,52 @@ def exchanged(
 
     `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
     """
-    described, problem = _tried(buffers)
-    made = _compared(described, problem, buffers, _group(group), None if replicas is None else axis_of(replicas))
-    each = zip_longest(buffers, made, beside)
-    flats = {p: replace(flat, beside=tuple(map(ref, own or buffers))) for p, flat, own in each}
+    if group is ALONE:
+        group = None
+    elif group is None and in_group():
+        group = dist.group.WORLD
+    rank, ranks = (0, [0]) if group is None else (dist.get_rank(group), dist.get_process_group_ranks(group))
+    said = _said(buffers, ranks, group)
+    _check_alike(said, ranks)
+    others = () if replicas is None else (axis_of(replicas),)
+    flats: dict[Tensor, Flat] = {}
+    for i, (p, own) in enumerate(zip_longest(buffers, beside)):
+        stretches = [one[i] for one in said]
+        names = dict.fromkeys(stretch.name for each in stretches for stretch in each)
+        spreads = tuple(_spread(name, stretches, ranks) for name in names)
+        if not spreads:
+            raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
+        cut = len(ranks) > 1 or any(len(each) > 1 for spread in spreads for each in spread.ranks)
+        if cut and group is None:
+            raise ParameterError(
+                "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
+                "torch.distributed.init_process_group first."
+            )
+        axes = ((axis_of(group), None),) if cut else ()
+        flats[p] = Flat(p.numel(), spreads, rank, len(ranks), axes, others, tuple(map(ref, own or buffers)))
     for p, flat in flats.items():
         know(p, flat)
     return flats
 
 
-def _group(group: Any) -> Any:
-    if group is ALONE:
-        return None
-    return dist.group.WORLD if group is None and in_group() else group
-
-
-# ---- what this rank says
-
-
-def _tried(buffers: Any) -> tuple[Described, Exception | None]:
-    """Return this rank's description, or the reason why it fails: the others wait for either."""
+def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
+    """Return the descriptions of all ranks: the others wait for this one's, or for the reason why it fails."""
+    mine, problem = list[list[Stretch]](), None
     try:
         if not isinstance(buffers, Mapping):
             raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
-        return [_described(i, p, stretches) for i, (p, stretches) in enumerate(buffers.items())], None
-    except Exception as problem:
-        return [], problem
+        mine = [_described(f"buffer {i}", p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
+    except Exception as error:
+        problem = error
+    said: list[Any] = [mine] * len(ranks)
+    if group is not None:
+        dist.all_gather_object(said, f"{type(problem).__name__}: {problem}" if problem else mine, group=group)
+    if problem is not None:
+        raise problem
+    return said
 
 
-def _described(number: int, p: Any, given: Iterable[Any]) -> list[Stretch]:
-    what = f"buffer {number}"
+def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
         raise ParameterError(f"{what} must be a tensor of one dimension, its elements in a row, but is {shown}.")
@@ -144,58 +158,37 @@ def _described(number: int, p: Any, given: Iterable[Any]) -> list[Stretch]:
         except (TypeError, ValueError):
             raise ParameterError(f"a stretch of {what} must be five things, but is {one!r}. {WAY_OUT}") from None
         at = place + found[-1].end - found[-1].start
-    _check_stretches(what, p.numel(), found)
-    return found
-
-
-def _check_stretches(what: str, length: int, found: Sequence[Stretch]) -> None:
     end = 0
-    for place, (name, shape, start, stop, _) in sorted(((one.offset or 0, one) for one in found), key=itemgetter(0)):
+    for name, shape, start, stop, offset in sorted(found, key=lambda one: one.offset or 0):
+        place = offset or 0
         if min(shape, default=0) < 0 or not 0 <= start <= stop <= prod(shape):
             raise ParameterError(
                 f"{what} has elements {start} to {stop} of {name!r}, whose shape {shape} has {prod(shape)}. {WAY_OUT}"
             )
         if start == stop:
             continue
-        if place < end or place + stop - start > length:
+        if place < end or place + stop - start > p.numel():
             raise ParameterError(
-                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its {length}. "
-                f"{WAY_OUT}"
+                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its "
+                f"{p.numel()}. {WAY_OUT}"
             )
         end = place + stop - start
+    return found
 
 
-# ---- what all say
-
-
-def _compared(
-    mine: Described, problem: Exception | None, buffers: Iterable[Tensor], group: Any, replicas: Axis | None
-) -> list[Flat]:
-    """Return the contents of each buffer, once all ranks have described theirs and they fit; else raise on all."""
-    said: list[Any] = [None if problem else mine]
-    ranks: Sequence[int] = (0,)
-    rank = 0
-    if group is not None:
-        rank, ranks = dist.get_rank(group), dist.get_process_group_ranks(group)
-        said = [None] * len(ranks)
-        dist.all_gather_object(said, f"{type(problem).__name__}: {problem}" if problem else mine, group=group)
-    if problem is not None:
-        raise problem
+def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
+    """Raise unless all ranks describe as many buffers, and have each tensor in the same one with the same shape."""
     for number, one in zip(ranks, said, strict=True):
         if isinstance(one, str):
             raise SynchronizationError(f"rank {number} cannot describe its flat buffers ({one}). None were taken.")
     if len({len(one) for one in said}) > 1:
         each = ", ".join(f"{len(one)} on rank {number}" for number, one in zip(ranks, said, strict=True))
         raise SynchronizationError(f"ranks describe different numbers of flat buffers: {each}. {SAME}.")
-    _check_alike(said, ranks)
-    return [_flat(p, [one[i] for one in said], ranks, rank, group, replicas) for i, p in enumerate(buffers)]
-
-
-def _check_alike(said: Sequence[Described], ranks: Sequence[int]) -> None:
-    """Raise unless all ranks have each tensor in the same buffer, and give it the same shape."""
     known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
-    each = [(rank, i, own) for rank, one in zip(ranks, said, strict=True) for i, own in enumerate(one)]
-    for rank, i, (name, shape, *_) in ((rank, i, stretch) for rank, i, own in each for stretch in own):
+    all_of_them = [
+        (rank, i, one) for rank, own in zip(ranks, said, strict=True) for i, some in enumerate(own) for one in some
+    ]
+    for rank, i, (name, shape, *_) in all_of_them:
         first, j, other = known.setdefault(name, (rank, i, shape))
         if i != j:
             raise SynchronizationError(
@@ -207,38 +200,10 @@ def _check_alike(said: Sequence[Described], ranks: Sequence[int]) -> None:
             )
 
 
-def _flat(p: Tensor, said: list[Any], ranks: Sequence[int], rank: int, group: Any, replicas: Axis | None) -> Flat:
-    spreads = tuple(_spread(name, said, ranks) for name in _ordered(said, ranks))
-    if not spreads:
-        raise ParameterError(f"a flat buffer of {p.numel()} elements holds no tensor on any rank. Leave it out.")
-    cut = len(ranks) > 1 or any(len(own) > 1 for spread in spreads for own in spread.ranks)
-    if cut and group is None:
-        raise ParameterError(
-            "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
-            "torch.distributed.init_process_group first."
-        )
-    axes = ((axis_of(group), None),) if cut else ()
-    return Flat(p.numel(), spreads, rank, len(ranks), axes, () if replicas is None else (replicas,))
-
-
-def _spread(name: str, said: Described, ranks: Sequence[int]) -> Spread:
+def _spread(name: str, said: Sequence[Sequence[Stretch]], ranks: Sequence[int]) -> Spread:
     shape = next(one.shape for own in said for one in own if one.name == name)
     each = tuple(tuple(one for one in own if one.name == name and one.start < one.end) for own in said)
     held = [(one.start, one.end, rank) for rank, own in zip(ranks, each, strict=True) for one in own]
     if wrong := gaps(prod(shape), held):
         raise SynchronizationError(f"the stretches of {name!r} do not fit together: {wrong}. {SAME}.")
     return Spread(name, shape, each)
-
-
-def _ordered(said: Sequence[Any], ranks: Sequence[int]) -> list[str]:
-    """Return the tensors' names in an order that agrees with that of each rank."""
-    orders = [list(dict.fromkeys(name for name, *_ in one)) for one in said]
-    left, found = [order[:] for order in orders], []
-    while any(left):
-        later = {name for order in left for name in order[1:]}
-        first = next((order[0] for order in left if order and order[0] not in later), None)
-        if first is None:
-            raise SynchronizationError(f"ranks {list(ranks)} list the tensors of a buffer in other orders. {SAME}.")
-        found.append(first)
-        left = [order[1:] if order and order[0] == first else order for order in left]
-    return found

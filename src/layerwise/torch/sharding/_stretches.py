@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from layerwise.core.plan import Box, Place
 from layerwise.layout import Piece
@@ -38,9 +38,6 @@ class Spread:
     name: str
     shape: Shape
     ranks: tuple[tuple[Stretch, ...], ...]  # what each of the group holds, if anything
-
-    def described(self) -> tuple[Any, ...]:
-        return self.name, self.shape, [[(one.start, one.end) for one in each] for each in self.ranks]
 
 
 def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[tuple[Box, Place]]:

@@ -12,118 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Box, Held
+from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest
-from layerwise.layout import Piece
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._stretches import Spread, boxes_of, seen
-
-Asked = tuple[Held, TensorRequest, int]  # a request of a part, and where its partial sums begin
-
-
-class Cells:
-    """The numbers that a request's total has: one for each entry along the dimensions that it does not run over."""
-
-    def __init__(self, piece: Piece, q: TensorRequest) -> None:
-        self._piece, self._dims, self._once = piece, {*q.dims, *q.once}, q.once  # along `once` numbers repeat
-        shape = tuple(1 if d in self._dims else n for d, n in enumerate(seen(piece)))
-        self._all = np.arange(prod(shape)).reshape(shape)
-
-    def of(self, box: Box) -> np.ndarray:
-        """Return the numbers of the cells to which a box adds, in its own order."""
-        size = tuple(1 if d in self._dims else n for d, n in enumerate(box.size))
-        found: np.ndarray = box.of(self._all, size).ravel()
-        return found
-
-    def counts(self, box: Box) -> bool:
-        """Return True if a box is the one, among those with the same numbers, that adds them."""
-        return all(box.origin[d] == 0 for d in self._once)
-
-    def shared(self, spread: Spread) -> np.ndarray:
-        """Return the cells to which several ranks add, and a single one: all ranks then know the number."""
-        if self._all.size == 1:
-            return np.zeros(1, np.int64)
-        ranks = np.zeros(self._all.size, np.int32)
-        for stretches in spread.ranks:
-            touched = [self.of(box) for one in stretches for box, _ in boxes_of(self._piece, one)]
-            if touched:
-                ranks[np.unique(np.concatenate(touched))] += 1
-        return np.flatnonzero(ranks > 1)
-
-
-class Totals:
-    """The numbers of one round, of which this rank has partial sums.
-
-    A piece has one for each entry along the dimensions that are not summed. Its boxes, on this rank and on others, have
-    them in common; a part that is the only one here has its own, and others add to all of them or to none.
-    """
-
-    def __init__(self, jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis]) -> None:
-        self.requests = list(requests)
-        self._axes, self._length = axes, 0
-        self._places: list[list[np.ndarray]] = [[] for _ in axes]
-        self._model: list[np.ndarray] = []
-        self._labels: list[Hashable] = []
-        self._into = np.arange(sum(q.length for q in requests))
-        self._again: list[np.ndarray] = []  # partial sums that another box adds
-        numbers, asked, at = numbers_of(jobs), Counter[int](), 0
-        common: dict[Hashable, list[Asked]] = {}
-        for q in requests:
-            key = numbers[q.job], asked[q.job]
-            asked[q.job] += 1
-            if key not in common:
-                self._labels.append((*key, q.request.__name__, q.dims))  # not how many: parts are uneven
-            common.setdefault(key, []).append((jobs[q.job], q, at))
-            at += q.length
-        for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
-            self._add(each)
-
-    def _add(self, each: Sequence[Asked]) -> None:
-        held, q, _ = each[0]
-        others, touched = self._cells(each)
-        known = np.unique(np.concatenate([others, *touched]))
-        own = self._numbered(q, len(known) * q.digits).reshape(q.digits, len(known))
-        for (_, request, at), some in zip(each, touched, strict=True):
-            self._into[at : at + request.length] = own[:, np.searchsorted(known, some)].ravel()
-        for axis, places in zip(self._axes, self._places, strict=True):
-            if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
-                places.append(own[:, np.searchsorted(known, others)].ravel())
-
-    def _cells(self, each: Sequence[Asked]) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the cells of a piece's total to which others may add, and those to which each part here does."""
-        held, q, _ = each[0]
-        boxes = [one.box for one, _, _ in each if one.box is not None]
-        if not boxes:
-            all_of_them = np.arange(q.length // q.digits)
-            return all_of_them, [all_of_them]
-        cells = Cells(held.piece, q)
-        for box, (_, request, at) in zip(boxes, each, strict=True):
-            if not cells.counts(box):
-                self._again.append(np.arange(at, at + request.length))
-        return cells.shared(held.spread), list(map(cells.of, boxes))
-
-    def _numbered(self, q: TensorRequest, length: int) -> np.ndarray:
-        """Return so many new numbers."""
-        own = np.arange(self._length, self._length + length)
-        self._length += length
-        if q.request is ModelSum:
-            self._model.append(own)
-        return own
-
-    def on(self, device: torch.device, described: str) -> Round:
-        """Return the destinations of sums, on their device, with a hash that must be the same on all ranks."""
-
-        def there(numbers: Sequence[np.ndarray]) -> Tensor:
-            return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *numbers])).to(device)
-
-        alike = self._length == len(self._into) and bool((self._into == np.arange(self._length)).all())
-        into = None if alike and not self._again else there([self._into])
-        places = [there(one) for one in self._places]
-        tensors = len(self._model)
-        model = there(self._model).view(tensors, -1 if tensors else 0)
-        layout = hashlib.sha256(f"{described} {self._labels}".encode()).digest()
-        return Round(self.requests, places, model, layout, into, there(self._again), self._length)
+from layerwise.torch.sharding._stretches import seen
 
 
 @dataclass(frozen=True)
@@ -133,7 +26,7 @@ class Round:
     requests: list[TensorRequest]
     places: list[Tensor]  # which numbers are added up over each axis
     model: Tensor  # which make the model's sum: a row for each tensor
-    layout: bytes
+    layout: bytes  # a hash of them that must be the same on all ranks
     into: Tensor | None  # the number that each partial sum is added to; None: each has its own, in their order
     again: Tensor  # partial sums that another box adds
     length: int
@@ -148,6 +41,77 @@ class Round:
     def answered(self, totals: Tensor) -> Tensor:
         """Return the total that belongs to each partial sum."""
         return totals if self.into is None else totals[self.into]
+
+
+def round_of(
+    jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis], device: torch.device, described: str
+) -> Round:
+    """Return the round of these requests.
+
+    A request of a piece has one total for each entry along the dimensions that are not summed. Boxes of the piece, on
+    this rank and on others, have them in common; a part that is the only one here has its own, and others add to all of
+    them or to none.
+    """
+    common, length = _common(jobs, requests), 0
+    into = np.arange(sum(q.length for q in requests))
+    places: list[list[np.ndarray]] = [[] for _ in axes]
+    model, again = list[np.ndarray](), list[np.ndarray]()
+    for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
+        held, q, _ = each[0]
+        cells = _cells(held, q)
+        own = length + np.arange(q.digits * cells.size).reshape(q.digits, cells.size)
+        length += own.size
+        for part, _, run in each:
+            into[run] = own[:, _touched(part, q, cells)].ravel()
+            if part.box is not None and any(part.box.origin[d] for d in q.once):  # the first box with them adds them
+                again.append(np.arange(run.start, run.stop))
+        for axis, numbers_there in zip(axes, places, strict=True):
+            if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
+                numbers_there.append(own.ravel())
+        if q.request is ModelSum:
+            model.append(own.ravel())
+
+    def there(each: Sequence[np.ndarray]) -> Tensor:
+        return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *each])).to(device)
+
+    # Not how many numbers each has: parts are uneven.
+    labels = [(*key, each[0][1].request.__name__, each[0][1].dims) for key, each in common.items()]
+    layout = hashlib.sha256(f"{described} {labels}".encode()).digest()
+    alike = np.array_equal(into, np.arange(length)) and not again
+    rows = there(model).view(len(model), -1 if model else 0)
+    return Round(
+        list(requests), list(map(there, places)), rows, layout, None if alike else there([into]), there(again), length
+    )
+
+
+def _common(
+    jobs: Sequence[Held], requests: Sequence[TensorRequest]
+) -> dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]]:
+    """Return the requests of parts by what they are requests of: a tensor's number, and how many it has before."""
+    numbers, asked, at = numbers_of(jobs), Counter[int](), 0
+    found: dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]] = {}
+    for q in requests:
+        found.setdefault((numbers[q.job], asked[q.job]), []).append((jobs[q.job], q, slice(at, at + q.length)))
+        asked[q.job] += 1
+        at += q.length
+    return found
+
+
+def _cells(held: Held, q: TensorRequest) -> np.ndarray:
+    """Return the places of a request's totals, one for each entry along the dimensions that it does not run over."""
+    if held.box is None:
+        return np.arange(q.length // q.digits)
+    shape = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(seen(held.piece)))
+    return np.arange(prod(shape)).reshape(shape)
+
+
+def _touched(held: Held, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
+    """Return the places of those to which a part adds, in its own order."""
+    if held.box is None:
+        return cells
+    size = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(held.box.size))
+    found: np.ndarray = held.box.of(cells, size).ravel()
+    return found
 
 
 def numbers_of(jobs: Sequence[Held]) -> list[int]:

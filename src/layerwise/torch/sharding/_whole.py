@@ -49,11 +49,9 @@ class Route:
         """Return what the work makes of the whole tensor, in the order in which its parts have come."""
         regions = [one for at in _places(self.axes) for one in regions_of(self.held, self.axes, at)]
         whole = gathered.new_empty(seen(self.held.piece))
-        shapes = [whole[one].shape for one in regions]
-        for region, shape, part in zip(
-            regions, shapes, torch.split(gathered, [x.numel() for x in shapes]), strict=True
-        ):
-            whole[region] = part.view(shape)
+        parts = torch.split(gathered, [whole[one].numel() for one in regions])
+        for region, part in zip(regions, parts, strict=True):
+            whole[region] = part.view(whole[region].shape)
         done = work(whole.view(self.held.piece.shape)).reshape(whole.shape)
         return torch.cat([done[region].reshape(-1) for region in regions])
 
@@ -85,76 +83,34 @@ def brought(
     """Return this rank's parts of what the works make of whole tensors, given its parts of those, of one dtype."""
     have = list(parts)
     for axis in axes:
-        have = _gathered(axis, routes, have)
+        have = _moved(axis, routes, have)
     for i, route in enumerate(routes):
         if route.own == route.owner:
             have[i] = route.made(have[i], works[i])
     for axis in reversed(axes):
-        have = _returned(axis, routes, have)
+        have = _moved(axis, routes, have, back=True)
     return have
 
 
-def _gathered(axis: Axis, routes: Sequence[Route], have: list[Tensor]) -> list[Tensor]:
-    """Return what has come to this rank along an axis."""
-    exchange, takers = _Exchange(axis), []
-    for i, route, k in _along(axis, routes):
-        exchange.send(route.owner[k], have[i])
-        if route.has_some(k + 1):
-            takers.append((i, [exchange.expect(*one) for one in enumerate(route.counts(k))]))
-    received, found = exchange.received(have), list(have)
-    for i, each in takers:
-        found[i] = torch.cat([received[one] for one in each])
-    return found
-
-
-def _returned(axis: Axis, routes: Sequence[Route], have: list[Tensor]) -> list[Tensor]:
-    """Return what has come back to this rank along an axis."""
-    exchange, takers = _Exchange(axis), []
-    for i, route, k in _along(axis, routes):
-        counts = route.counts(k)
-        takers.append((i, exchange.expect(route.owner[k], counts[route.own[k]])))
-        if route.has_some(k + 1):
-            for place, chunk in enumerate(torch.split(have[i], counts)):
-                exchange.send(place, chunk)
-    received, found = exchange.received(have), list(have)
-    for i, one in takers:
-        found[i] = received[one]
-    return found
-
-
-def _along(axis: Axis, routes: Sequence[Route]) -> Iterator[tuple[int, Route, int]]:
-    """Yield the tensors of which this rank has something when they travel along an axis, the k-th of theirs."""
+def _moved(axis: Axis, routes: Sequence[Route], have: Sequence[Tensor], back: bool = False) -> list[Tensor]:
+    """Return what this rank has of tensors after they have travelled along an axis to their owners' places, or back."""
+    near, far = list[tuple[int, int, int]](), list[tuple[int, int, int]]()  # other rank, tensor, elements
     for i, route in enumerate(routes):
         if axis in route.axes and route.has_some(k := route.axes.index(axis)):
-            yield i, route, k
-
-
-class _Exchange:
-    """What a rank sends to the others of an axis and expects of them, in an order that all know."""
-
-    def __init__(self, axis: Axis) -> None:
-        self._axis = axis
-        self._sent: list[list[Tensor]] = [[] for _ in axis.ranks]
-        self._expected: list[list[int]] = [[] for _ in axis.ranks]
-
-    def send(self, place: int, x: Tensor) -> None:
-        self._sent[place].append(x)
-
-    def expect(self, place: int, count: int) -> tuple[int, int]:
-        """Expect so many elements, and return the key under which they will be received."""
-        self._expected[place].append(count)
-        return place, len(self._expected[place]) - 1
-
-    def received(self, like: Sequence[Tensor]) -> dict[tuple[int, int], Tensor]:
-        """Send everything, and return what was expected."""
-        sent = [torch.cat([like[0].new_empty(0), *some]) for some in self._sent]
-        coming = [sum(some) for some in self._expected]
-        there = torch.cat(sent).to(self._axis.device_type)
-        here = there.new_empty(sum(coming))
-        dist.all_to_all_single(here, there, coming, [x.numel() for x in sent], group=self._axis.group)
-        parts = torch.split(here.to(like[0].device), [n for some in self._expected for n in some])
-        keys = [(place, i) for place, some in enumerate(self._expected) for i in range(len(some))]
-        return dict(zip(keys, parts, strict=True))
+            counts = route.counts(k)
+            near.append((route.owner[k], i, counts[route.own[k]]))
+            if route.has_some(k + 1):
+                far += [(place, i, n) for place, n in enumerate(counts)]
+    sent, coming = map(sorted, (far, near) if back else (near, far))  # in an order that all know
+    chunks = {i: iter(torch.split(have[i], [n for _, j, n in sent if j == i])) for _, i, _ in sent}
+    there = torch.cat([have[0][:0], *(next(chunks[i]) for _, i, _ in sent)]).to(axis.device_type)
+    here = there.new_empty(sum(n for *_, n in coming))
+    taken, given = ([sum(n for at, _, n in each if at == i) for i in range(len(axis.ranks))] for each in (coming, sent))
+    dist.all_to_all_single(here, there, taken, given, group=axis.group)
+    found: dict[int, list[Tensor]] = defaultdict(list)
+    for (_, i, _), part in zip(coming, torch.split(here.to(have[0].device), [n for *_, n in coming]), strict=True):
+        found[i].append(part)
+    return [torch.cat(found[i]) if i in found else x for i, x in enumerate(have)]
 
 
 def _places(axes: Sequence[Axis]) -> Iterator[Places]:

@@ -21,8 +21,7 @@ from layerwise.storage.index import Index, part_of
 from layerwise.torch.sharding._cuts import Cut, check_alike, cut_of, is_dtensor, local, placed
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._gathering import on_host, whole_state
-from layerwise.torch.sharding._held import held_in_buffer, held_of_cut
+from layerwise.torch.sharding._held import held_in_buffer, held_of_cut, on_host, whole_state
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]

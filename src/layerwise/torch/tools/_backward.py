@@ -15,7 +15,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._modules import Unit, units_of
+from layerwise.torch.sharding._modules import units_of
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.tools._by_module import ByModule, there
 
@@ -23,7 +23,7 @@ from layerwise.torch.tools._by_module import ByModule, there
 class InBackward:
     """The hooks that step an optimizer's parameters; `remove()` removes them."""
 
-    def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, Unit]) -> None:
+    def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, int]) -> None:
         # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
         # which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone = ref(optimizer), every, alone
@@ -116,7 +116,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     return InBackward(optimizer, every, alone, units)
 
 
-def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, Unit]) -> None:
+def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, int]) -> None:
     """Raise unless fully_shard tells for some parameters when their gradients are complete."""
     if not units:
         raise ContradictionError(

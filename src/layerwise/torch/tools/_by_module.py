@@ -16,8 +16,8 @@ from layerwise.errors import ParameterError
 from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._agreement import Agreement, agreement_about
-from layerwise.torch.sharding._modules import NO_PASS, Unit, at_end_of_pass, check_passes, current_pass
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass
 from layerwise.torch.sharding._owner import stepper_of
 
 LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
@@ -43,13 +43,12 @@ class ByModule:
     find out if they disagree.
     """
 
-    def __init__(self, optimizer: Optimizer, every: int, units: Mapping[int, Unit]) -> None:
-        check_passes()
+    def __init__(self, optimizer: Optimizer, every: int, units: Mapping[int, int]) -> None:
         # Hooks of parameters refer to this: a reference to the optimizer, or to modules, would close a circle.
         self._optimizer, self._every, self._units = ref(optimizer), every, units
         self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
         self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
-        self._agreements: dict[Unit, Agreement | None] = {}
+        self._agreements: dict[int, Agreement | None] = {}  # by unit
         # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
         self.reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
         self._begin(NO_PASS)
@@ -58,7 +57,7 @@ class ByModule:
         """Begin a backward pass. Leftovers of a failed pass stay as they are."""
         self._pass = number
         self._ends: bool = False  # whether its end will be noticed
-        self._unit: Unit = Unit()  # of the parameters that wait
+        self._unit = NO_UNIT  # of the parameters that wait
         self._waiting: dict[int, tuple[int, ReferenceType[Tensor]]] = {}
         self._stream: Any = None
 
@@ -72,7 +71,7 @@ class ByModule:
                 at_end_of_pass(self._end)
                 self._ends = True
             unit = self._units[id(p)]
-            if self._unit and self._unit != unit:
+            if self._unit not in (NO_UNIT, unit):
                 self._turn()
             self._unit = unit
             self._note(number, p)
@@ -93,7 +92,7 @@ class ByModule:
     def _end(self) -> None:
         """Give the last module of the pass its turn."""
         self._ends = False
-        if self._unit:
+        if self._unit != NO_UNIT:
             self._turn()
 
     def _turn(self) -> None:
@@ -101,7 +100,7 @@ class ByModule:
         ripe = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
         due = [(number, p) for number, waiting in ripe if (p := waiting()) is not None]
         agreement = self._agreement_about(self._unit)
-        self._waiting, self._unit = {}, Unit()
+        self._waiting, self._unit = {}, NO_UNIT
         with signals_wait:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
@@ -113,11 +112,12 @@ class ByModule:
             for _, p in due:
                 del self._passes[id(p)]
 
-    def _agreement_about(self, unit: Unit) -> Agreement | None:
+    def _agreement_about(self, unit: int) -> Agreement | None:
         """Return the agreement on the turns of a module, of which every one has its own list of sums."""
         if unit not in self._agreements:
-            found = [cut for key, cut in self._cuts.items() if self._units[key] <= unit]
-            self._agreements[unit] = agreement_about(found, LEFT)
+            # With the processes that hold other parts of these very parameters: others may have none.
+            axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] == unit])
+            self._agreements[unit] = Agreement(axes, replicas, left=LEFT) if axes else None
         return self._agreements[unit]
 
     def _await_gradients(self) -> None:

@@ -14,7 +14,7 @@ from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
-from layerwise.torch.sharding._gathering import local_state, on_host
+from layerwise.torch.sharding._held import local_state, on_host
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._bytes import saved
 from layerwise.torch.step._plan import Plan

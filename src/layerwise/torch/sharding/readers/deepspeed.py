@@ -30,14 +30,17 @@ def from_deepspeed(engine: Any) -> Segments:
         engine: The engine. It was made with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
     """
     zero = getattr(engine, "optimizer", None) if hasattr(engine, "module") else engine
-    kind = next((each for each in (STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3) if _has(zero, *each)), None)
+    kinds = STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3
+    kind = next((each for each in kinds if all(hasattr(zero, attribute) for attribute in each)), None)
     inner = getattr(zero, "optimizer", None)
     if kind is None or inner is None:
         raise HyperparameterError(
             sentence("engine", "an engine of DeepSpeed with ZeRO", type(engine).__name__, WAY_OUT)
         )
     flats, lists = (getattr(zero, attribute) for attribute in kind)
-    names = _names(engine, zero)
+    module = getattr(engine, "module", None)
+    known = {} if module is None else {p: name for name, p in module.named_parameters()}
+    names = {**(getattr(zero, "param_names", None) or {}), **known}
     found = list((_by_parts if kind is STAGE_3 else _by_fragments)(zero, flats, lists, names))
     _check_stepped_together(inner, len(found))
     segments = segments_of(found, [{} for _ in inner.param_groups])
@@ -47,29 +50,18 @@ def from_deepspeed(engine: Any) -> Segments:
     return segments
 
 
-def _has(x: Any, *attributes: str) -> bool:
-    return all(hasattr(x, attribute) for attribute in attributes)
-
-
-def _names(engine: Any, zero: Any) -> Mapping[Tensor, str]:
-    """Return the name of each parameter of the model."""
-    module = getattr(engine, "module", None)
-    known = {p: name for name, p in module.named_parameters()} if module is not None else {}
-    return {**dict(getattr(zero, "param_names", None) or {}), **known}
-
-
 def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
     """Yield partitions of one flat buffer for each group; its fragment maps give the part of each parameter in it."""
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
-        stretches = [_fragment(names[p], tuple(p.shape), p._hp_mapping) for p in params]
+        stretches = []
+        for p in params:
+            name, shape = names[p], tuple(p.shape)
+            if p._hp_mapping is None:
+                stretches.append(Stretch(name, shape, 0, 0, 0))
+            else:
+                own, there = p._hp_mapping.lp_fragment_address, p._hp_mapping.hp_fragment_address
+                stretches.append(Stretch(name, shape, own.start, own.start + own.numel, there.start))
         yield Shard(f"partition {i}", buffer, stretches, zero.real_dp_process_group[i], of_group=i)
-
-
-def _fragment(name: str, shape: tuple[int, ...], mapping: Any) -> Stretch:
-    if mapping is None:
-        return Stretch(name, shape, 0, 0, 0)
-    own, there = mapping.lp_fragment_address, mapping.hp_fragment_address
-    return Stretch(name, shape, own.start, own.start + own.numel, there.start)
 
 
 def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:

@@ -30,20 +30,17 @@ def from_fsdp1(model: nn.Module) -> Segments:
 
     if not isinstance(model, nn.Module):
         raise HyperparameterError(sentence("model", "a torch.nn.Module", model, "Pass what FSDP returned."))
-    handles = [(name, m, m._handle) for name, m in _modules(model, FullyShardedDataParallel) if m._handle is not None]
+    wrapped = [(name, m) for name, m in model.named_modules() if isinstance(m, FullyShardedDataParallel)]
+    handles: list[tuple[str, Any, Any]] = [(name, m, m._handle) for name, m in wrapped if m._handle is not None]
     if not handles:
         raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass what that returned.")
-    shards = [one for name, module, handle in handles for one in _shards(name, module, handle)]
+    # With the names that what they wrap has without them.
+    prefixes = [without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip(".") for name, *_ in handles]
+    each = zip(prefixes, handles, strict=True)
+    shards = [one for prefix, (_, module, handle) in each for one in _shards(prefix, module, handle)]
     own = {id(one.p) for one in shards}
     others = [Shard(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own]
     return segments_of([*shards, *others])
-
-
-def _modules(model: nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the FSDP modules of a model, with the names that what they wrap has without them."""
-    for name, module in model.named_modules():
-        if isinstance(module, kind):
-            yield without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip("."), module
 
 
 def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:

@@ -39,7 +39,10 @@ def from_megatron(optimizer: Any) -> Segments:
     params = [p for buffer in distributed.buffers for p in buffer.param_index_map]
     _check_whole(distributed, [(names[p], p) for p in params])
     shards = _with_empty_ones(distributed, params, names)
-    segments = segments_of(shards, [_kept(group, inner.defaults) for group in inner.param_groups])
+    # Megatron's own multipliers and marks stay beside an optimizer's options.
+    options = {*inner.defaults, "params"}
+    kept = [{key: x for key, x in group.items() if key not in options} for group in inner.param_groups]
+    segments = segments_of(shards, kept)
     groups: list[list[Tensor]] = [[] for _ in inner.param_groups]
     for p, one in zip(params, shards, strict=True):
         distributed.model_param_group_index_map[p] = one.of_group, len(groups[one.of_group])
@@ -70,30 +73,18 @@ def _names(distributed: Any) -> dict[Tensor, str]:
     }
 
 
-def _replicas(distributed: Any) -> Any:
-    """Return the group of ranks with the same shards, where there are several instances of the optimizer."""
-    group = getattr(distributed.model_chunks[0], "inter_dist_opt_group", None)
-    return group if group is not None and dist.get_world_size(group) > 1 else None
-
-
 def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None:
     """Raise where parameters are slices of tensors, whose norms the shards of this group do not make up."""
+    state = sys.modules.get("megatron.core.parallel_state")
+    asked = ("get_tensor_model_parallel_world_size", "get_expert_tensor_parallel_world_size")
+    sizes = [getattr(state, each)() for each in asked if hasattr(state, each)]
+    own = getattr(distributed, "tp_group", None)
     cut = [name for name, p in params if getattr(p, "tensor_model_parallel", False)]
-    if cut and _tensor_parallel(distributed) > 1:
+    if cut and max([*sizes, 1 if own is None else own.size()]) > 1:
         raise ParameterError(
             f"{cut[0]} is tensor parallel: its shards here are of a slice, and a step needs the norms "
             "of the whole tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
         )
-
-
-def _tensor_parallel(distributed: Any) -> int:
-    """Return over how many ranks tensors are cut."""
-    own = getattr(distributed, "tp_group", None)
-    state = sys.modules.get("megatron.core.parallel_state")
-    asked = ("get_tensor_model_parallel_world_size", "get_expert_tensor_parallel_world_size")
-    sizes: list[int] = [getattr(state, each)() for each in asked if hasattr(state, each)]
-    sizes.append(1 if own is None else own.size())
-    return max(sizes)
 
 
 def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, int]]]:
@@ -111,7 +102,10 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, 
 
 def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]) -> list[Shard]:
     """Return a shard of every parameter, in the same order on all ranks."""
-    here, group, replicas = dict(_shards(distributed)), distributed.data_parallel_group, _replicas(distributed)
+    here, group = dict(_shards(distributed)), distributed.data_parallel_group
+    # Ranks with the same shards, where there are several instances of the optimizer.
+    replicas = getattr(distributed.model_chunks[0], "inter_dist_opt_group", None)
+    replicas = replicas if replicas is not None and dist.get_world_size(replicas) > 1 else None
     said: list[Any] = [None] * dist.get_world_size(group)
     mine = {names[p]: (number, getattr(shard, "dtype", None)) for p, (shard, number, _, _) in here.items()}
     dist.all_gather_object(said, mine, group=group)
@@ -129,8 +123,3 @@ def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[
         stretch = Stretch(names[p], tuple(p.shape), start, end, 0)
         found.append(Shard(names[p], shard, [stretch], group, replicas, number))
     return found
-
-
-def _kept(group: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a group has besides an optimizer's options: Megatron's own multipliers and marks."""
-    return {key: x for key, x in group.items() if key != "params" and key not in options}
