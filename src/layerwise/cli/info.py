@@ -9,7 +9,7 @@ import importlib
 import json as text
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import fill
@@ -42,7 +42,7 @@ def show(devices: bool = False, json: bool = False, report: bool = False) -> Non
     if json:
         print(text.dumps(found, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(markdown(found) if report else lines(found)))
+        print("\n".join(markdown(lines(found)) if report else lines(found)))
 
 
 def facts(devices: bool = False) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         return found
     if found["engines"]["gpu"]["available"]:
         found["engines"]["gpu"]["verdicts"] = proven()
-    return found | {"devices": {"torch": _torch_devices(), "jax": _jax_devices()}}
+    return found | {"devices": {"torch": _said(_torch_devices), "jax": _said(_jax_devices)}}
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -168,19 +168,24 @@ def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
     return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
 
 
-def _torch_devices() -> list[str] | str:
-    """Return torch's devices besides the processor. Errors become text: users run this when something is wrong."""
+def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
+    """Return the answer, or the error as text: users ask for devices when something is wrong."""
     try:
-        torch = importlib.import_module("torch")
-        cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-        hip = torch.version.hip
-        kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
-        found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
-        return found + _others(torch) or "no device but the processor"
+        return ask()
     except ModuleNotFoundError:
         return NOT_INSTALLED
     except Exception as problem:
         return f"cannot say ({type(problem).__name__}: {problem})"
+
+
+def _torch_devices() -> list[str] | str:
+    """Return torch's devices besides the processor."""
+    torch = importlib.import_module("torch")
+    cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    hip = torch.version.hip
+    kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
+    found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
+    return found + _others(torch) or "no device but the processor"
 
 
 def _others(torch: Any) -> list[str]:
@@ -194,14 +199,8 @@ def _memory(torch: Any, index: int) -> str:
     return f"{torch.cuda.get_device_properties(index).total_memory / 2**30:.0f} GiB"
 
 
-def _jax_devices() -> list[str] | str:
-    try:
-        jax = importlib.import_module("jax")
-        return [f"{one.platform} {one.id} {one.device_kind}" for one in jax.devices()]
-    except ModuleNotFoundError:
-        return NOT_INSTALLED
-    except Exception as problem:
-        return f"cannot say ({type(problem).__name__}: {problem})"
+def _jax_devices() -> list[str]:
+    return [f"{one.platform} {one.id} {one.device_kind}" for one in importlib.import_module("jax").devices()]
 
 
 def processor() -> str:

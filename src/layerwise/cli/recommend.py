@@ -1,4 +1,4 @@
-"""Settings for a batch size: a table of them, and code to paste."""
+"""Settings for a batch size, and code to paste."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from math import inf
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from layerwise.checks import integer, number
 from layerwise.cli.exits import Mistake
-from layerwise.cli.rows import Row, show_rows
 from layerwise.cli.usage import in_flags, one_of, read
 from layerwise.errors import LayerwiseError
-from layerwise.recipes import CURVES, Line, Recommendation, recommend
+from layerwise.recipes import CURVES, Recommendation, recommend
 from layerwise.recipes.numbers import percent
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
 COUNT, NUMBER = integer(1), number(-inf)
-COLUMNS: dict[str, dict[str, Any]] = {
-    "setting": {"no_wrap": True},
-    "value": {"no_wrap": True},
-    "where it is from, and how far away": {},
-}
-WIDE = 60  # columns; on fewer there is no room for a table
 
 
 def _optimizers() -> Iterator[str]:
@@ -72,26 +63,7 @@ def command(
         found = recommend(**options)
     except LayerwiseError as problem:
         raise Mistake(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
-    if as_text:
-        print(as_json(found))
-    else:
-        show_recommendation(Console(), found)
-
-
-def show_recommendation(console: Console, found: Recommendation) -> None:
-    """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each setting."""
-    if not console.is_terminal:
-        print(found, *code(found), sep="\n")
-        return
-    title, *_ = found.explain()
-    console.print(Text(title, style="bold"))
-    show_rows(console, WIDE, COLUMNS, map(_row, found.lines))
-    for note in found.notes:
-        console.print(Text(f"note: {note}"))
-    for source in found.sources:
-        console.print(Text(source, style="dim"))
-    for line in code(found):
-        console.print(Text(line), soft_wrap=True)  # whole, to be pasted
+    print(as_json(found) if as_text else "\n".join([str(found), *code(found)]))
 
 
 def code(found: Recommendation) -> Iterator[str]:
@@ -135,10 +107,3 @@ def _rounded(value: Any) -> Any:
 def as_json(found: Recommendation) -> str:
     more = {"warmup_steps": found.warmup_steps, "extrapolated": found.extrapolated, "kwargs": found.kwargs()}
     return json.dumps(asdict(found) | more | {"code": "\n".join(code(found)).strip()}, indent=2)
-
-
-def _row(line: Line) -> Row:
-    setting = f"  {line.setting}" if line.alternative else line.setting
-    origin = Text.assemble(line.why, (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan"))
-    cells = Text(setting), Text(line.value, style="" if line.alternative else "bold"), origin
-    return cells, "dim" if line.alternative else ""

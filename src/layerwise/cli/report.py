@@ -1,4 +1,4 @@
-"""The report of `layerwise info --report`: what a bug report needs, in Markdown, without paths of anybody's."""
+"""What `layerwise info --report` adds and leaves out, for a bug report: the environment, and folders of anybody's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 VARIABLES = (
     "LAYERWISE_ISA", "LAYERWISE_NUM_THREADS", "LAYERWISE_GPU_PROOF", "LAYERWISE_TRACEBACK",
@@ -25,49 +24,18 @@ PATH = re.compile(
     re.IGNORECASE,
 )
 HOMES = re.compile(r"[\\/](?:home|users)[\\/]+\Z", re.IGNORECASE)  # where names are those of people
-UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # some of it would end the row
+UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # some of it would end the line
 
 
-def markdown(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report, from the facts with devices."""
-    yield "| | |"
-    yield "|---|---|"
-    for name, value in _rows(found):
-        yield f"| {name} | {without_paths(UNPRINTABLE.sub(' ', value)).replace('|', '/')} |"
-
-
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "layerwise", str(found["layerwise"])
-    yield "Python", _python()
-    yield "platform", f"{platform.platform()}, {platform.machine()}"
-    yield "processor", f"{found['processor']['name']}; {found['processor']['available']} for this process"
-    yield from _engines(found["engines"])
-    for name, number in found["packages"].items():
-        yield name, number or "not installed"
-    for name, listed in found.get("devices", {}).items():
-        yield f"devices of {name}", listed if isinstance(listed, str) else "; ".join(listed)
-    yield "environment", ", ".join(f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ) or "none"
-
-
-def _engines(engines: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    compiled, gpu = engines["compiled"], engines["gpu"]
-    yield "engines in use", ", ".join(name for name, one in engines.items() if one["available"])
-    if compiled["available"]:
-        sets = ", ".join(compiled["instruction_sets"])
-        yield (
-            "compiled",
-            f"by {compiled['compiler']}; {compiled['instructions']} of {sets}; {compiled['threads']} threads",
-        )
-    else:
-        yield "compiled", f"not available: {compiled['why']}"
-    if not gpu["available"]:
-        yield "gpu", f"not available: {gpu['why']}"
-
-
-def _python() -> str:
-    gil = getattr(sys, "_is_gil_enabled", lambda: True)()
-    threads = "" if gil else ", without the global interpreter lock"
-    return f"{platform.python_implementation()} {platform.python_version()}, {platform.python_compiler()}{threads}"
+def markdown(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines of a report around these facts."""
+    set_here = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the global interpreter lock"
+    build = f"{platform.python_implementation()}, {platform.python_compiler()}{gil}, {platform.platform()}"
+    rows = (*lines, f"platform    {build}", f"environment {', '.join(set_here) or 'none'}")
+    yield "```text"
+    yield from (without_paths(UNPRINTABLE.sub(" ", row)) for row in rows)
+    yield "```"
 
 
 def without_paths(text: str) -> str:
