@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from layerwise.cli.bench.peers import DECAY, LR, Peer, Running
-from layerwise.cli.bench.tensors import Stepping
+from layerwise.cli.bench.tensors import stepping
 from layerwise.cli.bench.timing import Step
 from layerwise.drive import Run, local
 from layerwise.registry import ENTRIES
@@ -82,7 +82,7 @@ class CompiledStep(CompiledPeer):
         optimizer.step()  # makes the state
         step = torch.compile(optimizer.step, backend=self.options["backend"])
         settle(step)
-        return Stepping(self.label, work, step, optimizer.state)
+        return stepping(self.label, work, step, optimizer.state)
 
 
 def settle(step: Step) -> None:
@@ -115,7 +115,7 @@ class CompiledRule(CompiledPeer):
             with torch.no_grad():
                 function(*flat)
 
-        return Stepping(self.label, work, step, whole.states)
+        return stepping(self.label, work, step, whole.states)
 
 
 class WholeStep:

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.program import COMMAND, PLAIN, here, on_a_terminal, run
+from cli.program import COMMAND, PLAIN, here, run
 
 import layerwise
 from layerwise import cli
@@ -43,13 +43,6 @@ def test_help_fits_a_screen(command, capsys):
     lines = here(capsys, command, "--help", COLUMNS="80").out.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize("command", [(), ("bench",), ("info",), ("presets",), ("recommend",)])
-def test_help_fits_a_narrow_screen_and_breaks_no_word(command, capsys):
-    wide, narrow = (here(capsys, *command, "--help", COLUMNS=columns).out for columns in ("80", "40"))
-    assert max(map(len, narrow.splitlines())) <= 40
-    assert sorted(narrow.split()) == sorted(wide.split())
 
 
 MODEL = """
@@ -103,22 +96,23 @@ MISTAKES = {
         ("--csv new/", "cannot write new/: it is the name of a folder"),
         ("--json .", "cannot write .: it is a folder"),
         ("digits --model mymodel:make_model", "give shapes or --model, not both"),
-        ("--front jax --threads 1", "--threads does not reach JAX"),
         ("--front numpy --dtype bfloat16", "--dtype must be float32, float64, float16"),
-        ("--front jax --dtype float64", "--dtype float64 does not reach JAX"),
         ("--csv x --json ../{folder}/x", "--csv and --json are the same file, x"),
         ("--front numpy --device cuda", "--device must be cpu"),
         ("--device cpux", "--device 'cpux' is unavailable: "),
         ("--device meta", "--device must be cpu or cuda, but is 'meta'"),
         ("bert-base --memory 0.5", "bert-base does not fit the memory: it takes 0.8 GiB before"),
         ("--model mymodel", "--model 'mymodel' has no callable in it"),
-        ("--model nonesuch:f", "cannot import nonesuch: ModuleNotFoundError: No module named 'nonesuch'."),
-        ("--model broken:f", "cannot import broken: ModuleNotFoundError: No module named 'nonesuch'."),
-        ("--model mymodel:mak_model", "mymodel has no mak_model. Did you mean make_model?"),
-        ("--model mymodel:raises", "raises() failed: ValueError: no such file. LAYERWISE_TRACEBACK=1"),
-        ("--model mymodel:exits", "exits() failed: SystemExit: usage: mymodel. "),
+        ("--model nonesuch:f", "--model nonesuch:f: ModuleNotFoundError: No module named 'nonesuch'. Pass package.mod"),
+        ("--model broken:f", "--model broken:f: ModuleNotFoundError: No module named 'nonesuch'. Pass"),
+        (
+            "--model mymodel:mak_model",
+            "AttributeError: module 'mymodel' has no attribute 'mak_model'. Pass package.module:callable",
+        ),
+        ("--model mymodel:raises", "ValueError: no such file. Pass package.module:callable"),
+        ("--model mymodel:exits", "SystemExit: usage: mymodel. "),
         ("--model mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
-        ("--model mymodel:value", "value is no callable but of type int."),
+        ("--model mymodel:value", "TypeError: 'int' object is not callable. "),
         ("--model mymodel:empty", "the model has no parameter that requires grad"),
         ("--model mymodel:on_meta", "has parameters on the meta device"),
     ],
@@ -227,11 +221,6 @@ class TestTheWorldAround:
         expected = usual.encode("ascii", "replace").decode()
         assert run("recommend", "lars", "8192", PYTHONIOENCODING="ascii").stdout == expected
 
-    def test_no_color_is_heard_on_a_terminal(self):
-        seen, code = on_a_terminal("recommend", "lamb", "32768", NO_COLOR="1", COLUMNS="200")
-        assert code == 0
-        assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
-
     def test_an_output_that_is_no_file_or_missing_is_let_be(self, monkeypatch):
         out = io.StringIO()
         monkeypatch.setattr(sys, "argv", ["layerwise", "--version"])
@@ -264,7 +253,7 @@ for command, package in json.loads(sys.argv[1]):
 def test_without_its_packages_a_command_says_what_to_install():
     """One program tries them all, because it takes long to start."""
     extras = {"bench": "cli,torch", "recommend": "cli", "presets": "cli"}
-    tried = [("bench", "typer"), ("bench", "torch"), ("recommend", "rich"), ("presets", "typer")]
+    tried = [("bench", "typer"), ("bench", "torch"), ("recommend", "typer"), ("presets", "typer")]
     done = subprocess.run(
         [sys.executable, "-c", MISSING, json.dumps(tried)], capture_output=True, text=True, env=PLAIN, check=True
     )
@@ -305,7 +294,7 @@ layerwise.cli.main()
 
 @pytest.mark.parametrize(
     ("command", "module"), [("info", "numpy"), ("info", "importlib.metadata"), ("presets", "layerwise.registry"),
-                            ("presets", "typer"), ("bench", "rich")]
+                            ("presets", "typer"), ("bench", "layerwise.cli.files")]
 )  # fmt: skip
 def test_what_happens_while_a_command_is_imported_is_no_traceback(command, module):
     program = [sys.executable, "-c", WHILE_IMPORTING, command, module]

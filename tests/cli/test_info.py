@@ -66,7 +66,7 @@ def test_devices_never_fail(monkeypatch):
     assert found["devices"]["jax"] == "cannot say (RuntimeError: no backend)"
     assert "            jax: cannot say (RuntimeError: no backend)" in list(info.lines(found))
     monkeypatch.setattr(info, "_others", Jax.devices)  # of one argument
-    assert info._torch_devices().startswith("cannot say (TypeError: ")
+    assert info._said(info._torch_devices).startswith("cannot say (TypeError: ")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert info.facts(devices=True)["devices"]["torch"] == "not installed"
 
@@ -110,28 +110,29 @@ def test_the_reference_takes_what_is_left(monkeypatch, compiled):
     assert last.split(",")[0].split() == ["reference", "everything", *(["else"] if compiled else [])]
 
 
-def test_a_report_is_a_table_of_what_matters_without_anything_private(monkeypatch, capsys):
-    monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU | 80 GiB"])
-    monkeypatch.setattr(info, "_jax_devices", lambda: "cannot say (OSError: /home/ada/jax/x.so: no)")
+def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypatch, capsys):
+    monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU, 80 GiB"])
+
+    def failing():
+        raise OSError("/home/ada/jax/x.so: no")
+
+    monkeypatch.setattr(info, "_jax_devices", failing)
     monkeypatch.setattr(info, "proven", dict)
     for name, value in {
         "LAYERWISE_NUM_THREADS": "1",
         "XLA_FLAGS": "--xla_dump_to=/home/ada/dump",
         "SECRET_TOKEN": "hidden",
-        "CUDA_VISIBLE_DEVICES": "0\n| forged | row |\r\x1b[31m\u2028x",
+        "CUDA_VISIBLE_DEVICES": "0\n``` forged\r\x1b[31m\u2028x",
     }.items():
         monkeypatch.setenv(name, value)
-    rows = list(report.markdown(info.facts(devices=True)))
     info.show(report=True)
-    assert capsys.readouterr().out == "\n".join([*rows, ""])
-    assert rows[:2] == ["| | |", "|---|---|"]
-    assert all(row.startswith("| ") and row.endswith(" |") and row.count("|") == 3 for row in rows[2:])
-    found = dict(row.strip("| ").split(" | ") for row in rows[2:])
-    assert found["layerwise"] == layerwise.__version__
-    assert {"Python", "platform", "processor", "engines in use", "compiled", *info.PACKAGES} < found.keys()
-    assert found["devices of jax"] == "cannot say (OSError: …/x.so: no)"
-    assert "LAYERWISE_NUM_THREADS=1" in found["environment"]
-    assert "XLA_FLAGS=--xla_dump_to=…/dump" in found["environment"]
+    first, *rows, last = capsys.readouterr().out.splitlines()
+    assert (first, last) == ("```text", "```")
+    assert rows[0] == next(info.lines(info.facts()))
+    assert "            torch: CUDA 12.8: 0 Some GPU, 80 GiB" in rows
+    assert "            jax: cannot say (OSError: …/x.so: no)" in rows
+    assert rows[-1].startswith("environment LAYERWISE_NUM_THREADS=1, ")
+    assert "XLA_FLAGS=--xla_dump_to=…/dump" in rows[-1]
     assert all(row.isprintable() for row in rows)
     assert not any(word in row for row in rows for word in ("ada", "hidden"))
 

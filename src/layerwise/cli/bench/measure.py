@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from layerwise.cli.bench.groups import Cost, grouped, together
-from layerwise.cli.bench.peers import Peer, Running, Work
+from layerwise.cli.bench.memory import GIB
+from layerwise.cli.bench.peers import Peer, Running
 from layerwise.cli.bench.shapes import Shapes, parameters, shrunk, single
 from layerwise.cli.bench.timing import Timing, Turns
 
 WARMUP = 2
 NOTHING = Timing(())
-
-
-class Screen:
-    """A display of the work in progress, which shows nothing."""
-
-    def begin(self, what: str, steps: int) -> None: ...
-
-    def advance(self, what: str, steps: int) -> None: ...
 
 
 @dataclass
@@ -53,7 +46,7 @@ class Table:
     apart: bool = False  # whether they did not all fit the memory side by side
 
     @classmethod
-    def of(cls, optimizer: str, name: str, work: Work, threads: int, base: str) -> Table:
+    def of(cls, optimizer: str, name: str, work: Any, threads: int, base: str) -> Table:
         return cls(optimizer, name, work.shapes, work.dtype, work.device, threads, base)
 
     @property
@@ -61,33 +54,56 @@ class Table:
         return parameters(self.shapes)
 
 
+class Cost(NamedTuple):
+    """Bytes that an optimizer keeps, and that its step takes on top."""
+
+    state: float
+    peak: float
+
+
+def together(*costs: Cost) -> float:
+    """Return the memory of several: they step one after the other, but keep their state all the time."""
+    return sum(cost.state for cost in costs) + max((cost.peak for cost in costs), default=0)
+
+
+def grouped(costs: Mapping[str, Cost], base: str, room: float) -> list[list[str]]:
+    """Return all that fit the memory, as one group; if not side by side, each with the base, or alone."""
+
+    def fits(*labels: str) -> bool:
+        return together(*(costs[label] for label in labels)) <= room
+
+    single = [label for label in costs if fits(label)]
+    if fits(*single):
+        return [single]
+    rest = [label for label in single if label != base]
+    paired = [label for label in rest if base in single and fits(base, label)]
+    alone = [label for label in rest if label not in paired] + ([base] if base in single and not paired else [])
+    return [*([base, label] for label in paired), *([label] for label in alone)]
+
+
 class Measurement:
     """Fills a table: what is missing or fails is left out with its reason, what does not fit the memory too.
 
-    No more turns are taken when it is `enough`.
+    No more turns are taken when it is `enough`. `say` shows what is being done.
     """
 
     def __init__(
         self,
         table: Table,
         peers: Sequence[Peer],
-        work: Work,
+        work: Any,
         room: float,
-        screen: Screen | None = None,
         enough: Callable[[], bool] = bool,
+        say: Callable[[str], None] = lambda what: None,
     ) -> None:
-        self.table, self._work, self._room, self._screen, self._enough = table, work, room, screen or Screen(), enough
+        self.table, self._work, self._room, self._enough, self._say = table, work, room, enough, say
         reasons = {peer.label: peer.why_not(work, table.threads) for peer in peers}
         table.left_out |= {label: why for label, why in reasons.items() if why is not None}
         self._peers = {peer.label: peer for peer in peers if reasons[peer.label] is None}
 
     def run(self, rounds: int) -> None:
-        self._screen.begin(f"{self.table.optimizer} on {self.table.name}", len(self._peers))
-        costs = self._costs()
-        groups = list(grouped(costs, self.table.base, self._room))
+        groups = grouped(self._costs(), self.table.base, self._room)
         self.table.apart = len(groups) > 1
-        self._left_out(costs, groups)
-        self._screen.begin("", (rounds + WARMUP) * sum(map(len, groups)))
         for group in groups:
             self._measure(group, rounds)
             gc.collect()  # what a group kept goes before the next one comes
@@ -100,10 +116,15 @@ class Measurement:
         times = self.table.parameters / parameters(small.shapes)
         found = {}
         for label in self._peers:
-            self._screen.advance(f"trying {label}", 1)
+            self._say(f"trying {label}")
             with self._without(label):
                 running = self._peers[label].try_out(small)
-                found[label] = Cost(times * (running.state_bytes + running.copied), times * running.peak())
+                cost = Cost(times * (running.state_bytes() + running.copied), times * running.peak())
+                found[label] = cost
+                if together(cost) > self._room:
+                    need, room = together(cost) / GIB, self._room / GIB
+                    why = f"needs about {need:.1f} GiB beside weights and gradients, {room:.1f} may be taken"
+                    self.table.left_out[label] = why
         return found
 
     @contextmanager
@@ -115,15 +136,7 @@ class Measurement:
             self.table.left_out[label] = in_short(problem)
             self.table.rows.pop(label, None)
 
-    def _left_out(self, costs: dict[str, Cost], groups: list[list[str]]) -> None:
-        there = {label for group in groups for label in group}
-        for label in costs.keys() - there:
-            need, room = together([costs[label]]) / 2**30, self._room / 2**30
-            self.table.left_out[label] = (
-                f"needs about {need:.1f} GiB beside weights and gradients, {room:.1f} may be taken"
-            )
-
-    def _started(self, labels: Sequence[str], work: Work) -> list[Running]:
+    def _started(self, labels: Sequence[str], work: Any) -> list[Running]:
         running = []
         for label in labels:
             if label in self.table.left_out:  # it failed in an earlier group
@@ -136,11 +149,11 @@ class Measurement:
         running = self._started(labels, self._work)
         for one in running:
             row = self.table.rows.setdefault(one.label, Row(one.label, self._peers[one.label].package))
-            row.state = one.state_bytes / self.table.parameters
+            row.state = one.state_bytes() / self.table.parameters
         turns = Turns({one.label: one.step for one in running}, self._work.clock, without=self._without)
         try:
-            for label in turns.take(rounds, WARMUP):
-                self._screen.advance(label, 1)
+            for i, label in enumerate(turns.take(rounds, WARMUP), 1):
+                self._say(f"{label}: step {i} of {(rounds + WARMUP) * len(running)}")
                 if self._enough():
                     break
         finally:  # Ctrl-C leaves what was measured so far
@@ -164,8 +177,9 @@ class Measurement:
         """Time the same step on as many tensors of one element each: what is left is the work of the calls."""
         running = self._started(list(self.table.rows), self._work.like(single(self._work.shapes)))
         turns = Turns({one.label: one.step for one in running}, without=self._without)
+        self._say("host time")
         for _ in turns.take(rounds, WARMUP):
-            self._screen.advance("host time", 0)
+            pass
         for label, timing in turns.timings().items():
             self.table.rows[label].host = timing
 

@@ -10,55 +10,27 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.timing import Clock, Step
+from layerwise.cli.bench.timing import Step
 from layerwise.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"
 
 
-class Running(Protocol):
+@dataclass
+class Running:
     """An implementation at work on tensors; it has made its first step, and so its state."""
 
     label: str
-    copied: int  # bytes that it has for itself beside its state
-
-    @property
-    def step(self) -> Step: ...
-
-    @property
-    def state_bytes(self) -> int: ...
-
-    def peak(self) -> int: ...
-
-
-class Work(Protocol):
-    """Tensors with gradients, which all that are compared share: what a step takes does not depend on the numbers."""
-
-    shapes: Shapes
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def on_cuda(self) -> bool: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def like(self, shapes: Shapes) -> Work: ...
+    step: Step
+    state_bytes: Callable[[], int]
+    peak: Callable[[], int]  # bytes that a step takes on top
+    copied: int = 0  # bytes that it has for itself beside its state
 
 
 @dataclass(frozen=True)
@@ -78,7 +50,7 @@ class Peer:
     def installed(self) -> bool:
         return importlib.util.find_spec(self.package) is not None
 
-    def why_not(self, work: Work, threads: int) -> str | None:
+    def why_not(self, work: Any, threads: int) -> str | None:
         """Return the reason to leave it out untried, or None."""
         if self.gpu and not work.on_cuda:
             return "needs a GPU"
@@ -88,10 +60,10 @@ class Peer:
         return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
 
     def start(self, work: Any) -> Running:
-        from layerwise.cli.bench.tensors import Stepping
+        from layerwise.cli.bench.tensors import stepping
 
         optimizer = self.make(work.params)
-        return Stepping(self.label, work, optimizer.step, optimizer.state)
+        return stepping(self.label, work, optimizer.step, optimizer.state)
 
     def try_out(self, work: Any) -> Running:
         """Return the same at work on tensors that are much smaller, to find what it will take."""
