@@ -15,7 +15,7 @@ from layerwise.cli.exits import Mistake
 from layerwise.cli.usage import in_flags, one_of, read
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Recommendation, recommend
-from layerwise.recipes.numbers import percent
+from layerwise.recipes.advice import percent
 from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
 
 COUNT, NUMBER = integer(1), number(-inf)

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from layerwise import schedules
-from layerwise.recipes.advice import Line, Recommendation
-from layerwise.recipes.numbers import number, percent
+from layerwise.recipes.advice import Line, Recommendation, number, percent
 from layerwise.recipes.points import CURVES, Curve, Point
-from layerwise.recipes.question import EXPONENTS, Question
+from layerwise.recipes.question import Question
 from layerwise.rules.lamb import Lamb
 
 LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
@@ -61,11 +60,11 @@ def recommend(
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
     near, series = (Point(q.batch, 0.0, None), None) if q.reference else (q.anchor, q.series)
     share, warmup = _warmup(q, steps)
-    lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q), *_cost(q))
+    lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q))
     return Recommendation(
         q.optimizer,
         q.batch,
-        q.scaled(q.rule),
+        q.lr,
         share,
         near.betas,
         near.momentum,
@@ -119,18 +118,13 @@ def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks:
 
 
 def _rates(q: Question) -> Iterator[Line]:
-    """Yield the learning rate, what the other rule would make of it, and what published runs had."""
+    """Yield the learning rate, and what published runs had."""
     whose = q.series.name if not q.reference else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
     far, series = (_from_yours(q), "") if q.reference else (_far(q.batch, q.series), whose)
-    start = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}"
-    if q.batch == q.anchor.batch:
-        yield Line("learning rate", number(q.anchor.lr), start, far.distance, series, far.extrapolated)
-    else:
-        for rule in sorted(EXPONENTS, key=lambda rule: rule != q.rule):
-            name, other = ("learning rate", False) if rule == q.rule else (f"{rule} rule", True)
-            beyond = far.extrapolated or rule == "linear"  # which no published series follows
-            why = f"{start}, by the {rule} rule"
-            yield Line(name, number(q.scaled(rule)), why, far.distance, series, beyond, alternative=other)
+    scaled = q.batch != q.anchor.batch
+    why = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}" + f", by the {q.rule} rule" * scaled
+    beyond = far.extrapolated or (scaled and q.rule == "linear")  # which no published series follows
+    yield Line("learning rate", number(q.lr), why, far.distance, series, beyond)
     for curve in q.curves:
         yield from _published(q, curve)
 
@@ -204,20 +198,6 @@ def _shown(value: Any) -> str:
     if value is None:
         return ""
     return "/".join(map(_shown, value)) if isinstance(value, tuple) else number(value, 6)
-
-
-def _cost(q: Question) -> Iterator[Line]:
-    """Yield the published cost of a larger batch: the target took more training."""
-    if q.curve is None or not q.curve.unit:
-        return
-    before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
-    near = q.curve.nearest(q.batch)
-    if near is not before and near.cost and before.cost:
-        why = (
-            f"{q.curve.name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
-        )
-        value = f"× {near.cost / before.cost:.2f}"
-        yield _line(q.curve, q.batch, "training needed", value, why, alternative=True)
 
 
 def _notes(q: Question, series: Curve | None, kept: Point, steps: int | None) -> Iterator[str]:

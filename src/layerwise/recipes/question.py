@@ -74,13 +74,9 @@ class Question(Checked):
         yield alone and self.reference_warmup is not None, "reference_warmup", ALONE, both
         yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
         decay = self.reference_decay is not None
-        yield alone and decay, "reference_decay", ALONE, "Pass the run's reference_batch and reference_lr too."
-        yield (
-            decay and not steps_as_adam,
-            "reference_decay",
-            f"None for {whose}",
-            "Ask for Lamb, which steps as Adam does.",
-        )
+        yield alone and decay, "reference_decay", ALONE, both
+        as_adam = "Ask for Lamb, which steps as Adam does."
+        yield decay and not steps_as_adam, "reference_decay", f"None for {whose}", as_adam
         yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
         if named is not None:
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That one is of {named.optimizer}."
@@ -129,6 +125,7 @@ class Question(Checked):
         """The point to scale: the asker's own, or the nearest published."""
         return self.reference or self.series.nearest(self.batch)
 
-    def scaled(self, rule: str) -> float:
-        """Return the anchor's learning rate, scaled to the batch."""
-        return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[rule])
+    @property
+    def lr(self) -> float:
+        """The anchor's learning rate, scaled to the batch."""
+        return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[self.rule])
