@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -76,18 +76,12 @@ class _Interface:
 
 def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
     """Return two arrays that share memory, or None."""
-    held = sorted(((lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape), key=lambda x: x[0])
-    for one, other in _near(held):
-        if one[2].shares(other[2]):
-            return one[1], other[1]
+    open_: list[tuple[int, Name, Lying]] = []  # those that end behind the start of the next
+    held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
+    for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
+        open_ = [other for other in open_ if other[0] > start]
+        for _, other, there in open_:
+            if there.shares(lying):
+                return other, name
+        open_.append((end, name, lying))
     return None
-
-
-def _near(held: list[tuple[tuple[int, int], Name, Lying]]) -> Iterator[tuple[tuple[tuple[int, int], Name, Lying], ...]]:
-    """Yield the pairs of arrays whose spans overlap, in order."""
-    open_: list[tuple[tuple[int, int], Name, Lying]] = []
-    for one in held:
-        start = one[0][0]
-        open_ = [other for other in open_ if other[0][1] > start]
-        yield from ((other, one) for other in open_)
-        open_.append(one)
