@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import check_keywords, check_presets, nearest, of_preset
+from layerwise.keywords import check_keywords, nearest
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import ENTRIES
 
@@ -358,7 +358,7 @@ _PRESETS = {name: Preset(name, rule, *own) for rule, rows in _TABLE.items() for 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the optimizer of a preset: `Lamb(params, **preset("apex.FusedLAMB"))`.
 
-    `Lamb.like("apex.FusedLAMB", params)` is the same, and takes options beside it. Other optimizers refuse them.
+    `Lamb.like("apex.FusedLAMB", params)` is the same for that optimizer alone, and takes options beside it.
 
     Args:
         name: The name of the preset.
@@ -369,11 +369,12 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """
     one = find(name)
     settings = ENTRIES[one.optimizer].hyper
-    check_keywords(f"preset({name!r})", overrides.keys() - _options(one), _options(one))
+    known = options_in_order(settings)
+    check_keywords(f"preset({name!r})", overrides.keys() - known, known)
     for option, value in overrides.items():
         if not (option in INSTEAD and is_by_name(value)):
             settings.check(option, value)
-    return {**of_preset(one.options, one.name, one.optimizer), **overrides}
+    return {**one.options, **overrides}
 
 
 L = TypeVar("L", bound="Like")
@@ -399,7 +400,6 @@ class Like:
                 f"the preset {name!r} is one of {one.optimizer}, and this is {cls.__name__}. Use "
                 f"{one.optimizer}.like({name!r}, …)."
             )
-        check_presets(one.optimizer, options)
         unnamed, given = by_name(cls, args, options)
         return cls(*unnamed, **cls._like(name, given))
 
@@ -418,11 +418,6 @@ def by_name(
     placed = dict(zip(names, args, strict=False))
     unnamed = len(args) > len(names) or placed.keys() & options.keys()
     return (args, options) if unnamed else ((), {**placed, **options})
-
-
-def _options(one: Preset) -> list[str]:
-    """Return the options of the formula that the preset's optimizer has."""
-    return options_in_order(ENTRIES[one.optimizer].hyper)
 
 
 def find(name: str) -> Preset:
