@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, Jitted
+from arrays import JAX_PEERS, NUMPY_PEERS, Jitted
 from layerwise.cli.bench.peers import PEERS, Peer
 from layerwise.cli.bench.shapes import SETS, parameters
 from layerwise.cli.bench.tensors import of_shapes

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 import torch
 from cli.program import here, on_a_terminal, run
+from scripts import load as script
 
 import layerwise
 from layerwise.cli.bench import memory, report, shapes, tensors, timing
-from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS
 from layerwise.cli.bench.measure import Cost, Measurement, Table, grouped
 from layerwise.cli.bench.peers import PEERS, Peer, Running, load
 from layerwise.cli.bench.tensors import of_shapes
-from layerwise.threads import available_processors
 
+arrays = script("arrays")
 QUICK = ("--rounds", "3", "--threads", "1")
 MODEL = """
 import torch
@@ -78,22 +78,6 @@ def test_files_have_the_figures_of_the_table(tmp_path, bench):
         assert row["host_ms"] > 0
         assert row["state_bytes_per_parameter"] == pytest.approx(4, abs=0.01)
         assert (row["ratio"] == row["ratio_q1"] == row["ratio_q3"] == 1) == ("SGD" in row["implementation"])
-
-
-@pytest.mark.parametrize(
-    ("front", "ours"),
-    [
-        ("numpy", "layerwise.numpy.Adafactor"),
-        pytest.param("jax", "layerwise.jax.adafactor", marks=pytest.mark.slow),
-    ],
-)
-def test_other_apis_are_measured_alike(front, ours, bench):
-    threads = ("--threads", str(available_processors()))
-    out = bench("digits", "--rounds", "3", *threads, "--front", front, "--optimizer", "adafactor").out
-    (row,) = [line for line in out.splitlines() if line.startswith(f"{ours} ")]
-    assert f"ratio: to {ours} in the same round" in out
-    assert re.search(r"^optax.adafactor.* [\d.,–]+ *$", out, re.MULTILINE)
-    assert re.fullmatch(rf"{ours}( +[\d.,–]+){{7}}\s*", row)
 
 
 def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
@@ -283,33 +267,6 @@ class TestPeers:
         bench("digits", "--rounds", "3", "--threads", more, "--no-peers", "--optimizer", "lars")
         assert str(torch.get_num_threads()) == str(layerwise.get_num_threads()) == more
 
-    def test_numpy_steps_the_very_memory_of_the_tensors(self):
-        work = of_shapes({"a": (2, 2)})
-        before = work.params[0].detach().clone()
-        NUMPY_PEERS["Lamb"][0].start(work)
-        assert not torch.equal(work.params[0], before)
-
-    @pytest.mark.parametrize(
-        ("dtype", "more", "why"),
-        [("float32", 0, None), ("float32", 1, "JAX takes the "), ("float64", 0, "JAX makes float64")],
-    )
-    def test_jax_does_the_same_or_is_left_out(self, dtype, more, why):
-        pytest.importorskip("optax")
-        (peer,) = (peer for peer in NUMPY_PEERS["Lamb"] if peer.package == "optax")
-        found = peer.why_not(of_shapes({"a": (2, 2)}, getattr(torch, dtype)), available_processors() + more)
-        assert found is None if why is None else found.startswith(why)
-
-    @pytest.mark.parametrize("name", PEERS)
-    def test_all_of_jax_decay(self, name, monkeypatch):
-        pytest.importorskip("optax")
-        given = []
-        for peer in JAX_PEERS[name]:
-            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
-            noted = lambda lr, make=make, **more: given.append(more) or make(lr, **more)  # noqa: E731
-            monkeypatch.setattr(module, make.__name__, noted)
-            peer.start(of_shapes({"a": (2, 2)}))
-        assert [list(more.values()) for more in given] == [[0.01]] * len(JAX_PEERS[name])
-
 
 class TestShapesAndMemory:
     @pytest.mark.parametrize(
@@ -354,3 +311,27 @@ class TestShapesAndMemory:
             torch.empty(3000)
 
         assert memory.peak_on_cpu(step) == 12000
+
+
+class TestOtherApis:
+    """What `benchmarks/fronts.py` times beside."""
+
+    def test_numpy_steps_the_very_memory_of_the_tensors(self):
+        work = of_shapes({"a": (2, 2)})
+        before = work.params[0].detach().clone()
+        running = arrays.NUMPY_PEERS["Lamb"][0].start(work)
+        assert not torch.equal(work.params[0], before)
+        assert 32 <= running.state_bytes() <= 32 + 8
+
+    @pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
+    def test_all_of_jax_decay(self, name, monkeypatch):
+        pytest.importorskip("optax")
+        given = []
+        for peer in arrays.JAX_PEERS[name]:
+            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
+            noted = lambda lr, make=make, **more: given.append(more) or make(lr, **more)  # noqa: E731
+            monkeypatch.setattr(module, make.__name__, noted)
+            running = peer.start(of_shapes({"a": (2, 2)}))
+            running.step()
+            assert running.state_bytes() > 0
+        assert [list(more.values()) for more in given] == [[0.01]] * len(arrays.JAX_PEERS[name])

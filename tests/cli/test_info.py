@@ -12,7 +12,7 @@ from cli.program import PLAIN, here
 
 import layerwise
 from layerwise import cli
-from layerwise.cli import info, report
+from layerwise.cli import info
 
 
 def test_it_imports_no_framework_and_needs_none():
@@ -111,14 +111,15 @@ def test_the_reference_takes_what_is_left(monkeypatch, compiled):
 
 
 def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypatch, capsys):
-    monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU, 80 GiB"])
-
     def failing():
         raise OSError("/home/ada/jax/x.so: no")
 
+    monkeypatch.setattr(info, "_torch_devices", lambda: ["CUDA 12.8: 0 Some GPU, 80 GiB"])
     monkeypatch.setattr(info, "_jax_devices", failing)
     monkeypatch.setattr(info, "proven", dict)
     for name, value in {
+        "HOME": "/home/ada",
+        "USERPROFILE": "/home/ada",
         "LAYERWISE_NUM_THREADS": "1",
         "XLA_FLAGS": "--xla_dump_to=/home/ada/dump",
         "SECRET_TOKEN": "hidden",
@@ -130,44 +131,11 @@ def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypa
     assert (first, last) == ("```text", "```")
     assert rows[0] == next(info.lines(info.facts()))
     assert "            torch: CUDA 12.8: 0 Some GPU, 80 GiB" in rows
-    assert "            jax: cannot say (OSError: …/x.so: no)" in rows
+    assert "            jax: cannot say (OSError: ~/jax/x.so: no)" in rows
     assert rows[-1].startswith("environment LAYERWISE_NUM_THREADS=1, ")
-    assert "XLA_FLAGS=--xla_dump_to=…/dump" in rows[-1]
+    assert "XLA_FLAGS=--xla_dump_to=~/dump" in rows[-1]
     assert all(row.isprintable() for row in rows)
-    assert not any(word in row for row in rows for word in ("ada", "hidden"))
-
-
-@pytest.mark.parametrize(
-    ("given", "left"),
-    {
-        "/home/ada/lib/x.so: bad": "…/x.so: bad",
-        r"C:\Users\Ada Lovelace\x.pyd is bad": "…/x.pyd is bad",
-        "(/root/a.py)": "(…/a.py)",
-        "~/x/y.py": "…/y.py",
-        "at /home/ada: no": "at ~: no",
-        r"C:\Users\Ada": "~",
-        "/Users/ada/x.py": "…/x.py",
-        "CUDA 12.8: 0 A/B, 1/2": "CUDA 12.8: 0 A/B, 1/2",
-        "Linux-6.1-x86_64": "Linux-6.1-x86_64",
-        "\x1b[31m/home/ada/x": "\x1b[31m…/x",
-        "-L/home/ada/lib": "-L…/lib",
-        "-I/srv/ada/include": "-I…/include",
-        "lib64/home/ada": "lib64~",
-        "../home/ada/x.so": "..…/x.so",
-        "//home//ada//x.so": "…/x.so",
-        "/mnt/home/ada": "~",
-        r"x\\Users\\Ada\\x.dll": "x…/x.dll",
-        "file:///home/ada/x.py": "file:…/x.py",
-        "--dump=/srv/Ada Lovelace --x": "--dump=~ --x",
-        "/srv/Ada Lovelace/x.so": "…/x.so",
-        "/srv/Ada Lovelace2": "…/Ada Lovelace2",
-    }.items(),
-)
-def test_paths_lose_their_folders_and_the_own_home_its_name(monkeypatch, given, left):
-    if "srv/Ada" in given:
-        monkeypatch.setenv("HOME", "/srv/Ada Lovelace")
-        monkeypatch.setenv("USERPROFILE", "/srv/Ada Lovelace")
-    assert report.without_paths(given) == left
+    assert not any(word in row for row in rows for word in ("/ada", "hidden"))
 
 
 def test_one_is_not_many_and_a_variable_has_its_value(monkeypatch):

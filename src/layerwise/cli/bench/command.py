@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from shutil import get_terminal_size
@@ -28,11 +28,9 @@ from layerwise.threads import MOST, wanted_threads
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 THREADS = Check(f"an integer from 1 to {MOST}", any_of(*range(1, MOST + 1)).convert)
 DEFAULT = "resnet50"
-VERSIONS = {
-    "torch": ("torch", "pytorch_optimizer", "timm", "transformers", "apex", "deepspeed", "bitsandbytes"),
-    "numpy": ("jax", "optax", "torch", "transformers"),
-    "jax": ("jax", "optax"),
-}
+VERSIONS = (
+    "layerwise", "numpy", "torch", "pytorch_optimizer", "timm", "transformers", "apex", "deepspeed", "bitsandbytes"
+)  # fmt: skip
 
 Sets = Annotated[
     list[str] | None,
@@ -48,7 +46,6 @@ def command(
     shapes: Sets = None,
     model: Annotated[str | None, typer.Option(help="Your model: package.module:callable.")] = None,
     optimizer: Optimizers = None,
-    front: Annotated[str, typer.Option(help="torch, numpy or jax.", **one_of("front", lambda: VERSIONS))] = "torch",
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
     against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
@@ -71,17 +68,16 @@ def command(
     if model is not None and shapes:
         raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
     _check_files(csv, json)
-    catalogue = _catalogue(front, dtype, device)
     from layerwise.cli.bench import tensors
 
     layerwise.set_num_threads(threads or wanted_threads())
     tensors.torch.set_num_threads(wanted_threads())
     most = inf if memory is None else memory * GIB
-    where, tables = report.origin(("layerwise", "numpy", *VERSIONS[front])), list[Table]()
+    where, tables = report.origin(VERSIONS), list[Table]()
     try:
         for name, work in tensors.works(shapes or [DEFAULT], model, dtype, tensors.device_of(device), most):
             for one in optimizer or PEERS:
-                base, compared = _compared(catalogue[one], peers, against)
+                base, compared = _compared(PEERS[one], peers, against)
                 tables.append(Table.of(one, name, work, wanted_threads(), base))
                 room = min(tensors.SPARE * tensors.free(work.device), most - work.bytes)
                 try:
@@ -112,21 +108,8 @@ def _check_files(*paths: Path | None) -> None:
         raise Mistake(f"--csv and --json are the same file, {given[0]}: give each its own.")
 
 
-def _catalogue(front: str, dtype: str | None, device: str) -> Mapping[str, Sequence[Peer]]:
-    """Return the implementations that are compared by each optimizer. Of all, the first is ours, the last does less."""
-    if front == "torch":
-        return PEERS
-    from layerwise.cli.bench.arrays import DTYPES, JAX_PEERS, NUMPY_PEERS
-
-    if dtype is not None and dtype not in DTYPES:
-        raise Mistake(f"--dtype must be {', '.join(DTYPES)} for NumPy's and JAX's arrays, but is {dtype}.")
-    if device != "cpu":
-        raise Mistake(f"--device must be cpu for NumPy's and JAX's arrays, but is {device}.")
-    return {"numpy": NUMPY_PEERS, "jax": JAX_PEERS}[front]
-
-
 def _compared(every: Sequence[Peer], peers: bool, against: str) -> tuple[str, list[Peer]]:
-    """Return the base of the comparison, and what is compared."""
+    """Return the base of the comparison and the implementations. Of all, the first is ours, and the last does less."""
     base = every[0 if against == "ours" else -1].label
     return base, [peer for peer in every if peers or peer.package == OURS or peer.label == base]
 

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-import types
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,26 +69,7 @@ class Peer:
 
 def load(target: str) -> Any:
     module, _, name = target.partition(":")
-    with _part_of_timm(module):
-        return getattr(importlib.import_module(module), name)
-
-
-@contextmanager
-def _part_of_timm(module: str) -> Any:
-    """Import a part of timm without the rest, which needs torchvision and seconds, and leave no trace of having so."""
-    found = importlib.util.find_spec("timm") if module.startswith("timm.") and "timm" not in sys.modules else None
-    if found is None or not found.submodule_search_locations:
-        yield
-        return
-    [home] = found.submodule_search_locations
-    for package, folder in {"timm": home, "timm.optim": f"{home}/optim"}.items():
-        sys.modules[package] = types.ModuleType(package)
-        sys.modules[package].__path__ = [folder]
-    try:
-        yield
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
-            del sys.modules[name]
+    return getattr(importlib.import_module(module), name)
 
 
 def _both(label: str, target: str, **options: Any) -> tuple[Peer, Peer]:

@@ -9,9 +9,7 @@ from typing import Any
 from layerwise.cli.bench.memory import bytes_in
 from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, Running, load
 from layerwise.cli.bench.timing import Step
-from layerwise.threads import available_processors
 
-DTYPES = ("float32", "float64", "float16")
 OF_TORCH = ("torch.optim.Adafactor, foreach", "transformers.Adafactor")
 
 
@@ -41,17 +39,6 @@ def _peak(step: Step) -> int:
 
 class JaxPeer(Peer):
     """A transformation, jitted with its parameters and state donated, so that they are updated in place as ours are."""
-
-    def why_not(self, work: Any, threads: int) -> str | None:
-        if (why := super().why_not(work, threads)) is not None:
-            return why
-        if threads != (there := available_processors()):
-            return f"JAX takes the {there} processors that it may run on, whatever --threads says: taskset gives fewer"
-        import jax
-
-        if work.dtype == "float64" and not jax.config.jax_enable_x64:
-            return "JAX makes float64 float32 unless JAX_ENABLE_X64=1 is set"
-        return None
 
     def start(self, work: Any) -> Running:
         decay = "weight_decay_rate" if self.target.endswith(":adafactor") else "weight_decay"
