@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from shutil import get_terminal_size
@@ -13,20 +12,18 @@ from typing import Annotated
 import typer
 
 import layerwise
-from layerwise.checks import Check, integer, number
-from layerwise.checks import one_of as any_of
+from layerwise.checks import integer, number
 from layerwise.cli.bench import report
 from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.memory import GIB
-from layerwise.cli.bench.peers import OURS, PEERS, Peer
+from layerwise.cli.bench.peers import OURS, PEERS
 from layerwise.cli.bench.shapes import SETS, parameters
 from layerwise.cli.exits import Mistake
 from layerwise.cli.files import as_file, check_writable, write_text
 from layerwise.cli.usage import one_of, read
-from layerwise.threads import MOST, wanted_threads
+from layerwise.threads import wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-THREADS = Check(f"an integer from 1 to {MOST}", any_of(*range(1, MOST + 1)).convert)
 DEFAULT = "resnet50"
 VERSIONS = (
     "layerwise", "numpy", "torch", "pytorch_optimizer", "timm", "transformers", "apex", "deepspeed", "bitsandbytes"
@@ -39,7 +36,6 @@ Sets = Annotated[
 Optimizers = Annotated[
     list[str] | None, typer.Option(help="Such as lamb; may be repeated.", **one_of("optimizer", lambda: PEERS))
 ]
-Side = Annotated[str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))]
 
 
 def command(
@@ -47,15 +43,11 @@ def command(
     model: Annotated[str | None, typer.Option(help="Your model: package.module:callable.")] = None,
     optimizer: Optimizers = None,
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
-    against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(**read(int, THREADS), help="Of ours and of PyTorch.")] = None,
+    threads: Annotated[int | None, typer.Option(**read(int, integer(1)), help="Of ours and of PyTorch.")] = None,
     rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Steps of each that count.")] = 11,
     memory: Annotated[float | None, typer.Option(**read(float, number(0)), help="Take no more, in GiB.")] = None,
-    csv: Annotated[
-        Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write a line for each to this file.")
-    ] = None,
     json: Annotated[
         Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write everything to this file.")
     ] = None,
@@ -67,7 +59,8 @@ def command(
         return
     if model is not None and shapes:
         raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
-    _check_files(csv, json)
+    if json is not None:
+        check_writable(json)
     from layerwise.cli.bench import tensors
 
     layerwise.set_num_threads(threads or wanted_threads())
@@ -77,8 +70,8 @@ def command(
     try:
         for name, work in tensors.works(shapes or [DEFAULT], model, dtype, tensors.device_of(device), most):
             for one in optimizer or PEERS:
-                base, compared = _compared(PEERS[one], peers, against)
-                tables.append(Table.of(one, name, work, wanted_threads(), base))
+                compared = [peer for peer in PEERS[one] if peers or peer.package == OURS]
+                tables.append(Table.of(one, name, work, wanted_threads(), compared[0].label))
                 room = min(tensors.SPARE * tensors.free(work.device), most - work.bytes)
                 try:
                     Measurement(tables[-1], compared, work, room, say=_say).run(rounds)
@@ -94,24 +87,9 @@ def command(
     finally:
         if any(table.rows for table in tables):
             print(*report.legend(tables, where), sep="\n")
-    for path, text in ((csv, report.as_csv), (json, report.as_json)):
-        if path is not None:
-            write_text(path, text(tables, where))
-            print(f"Figures and versions are in {path}.")
-
-
-def _check_files(*paths: Path | None) -> None:
-    given = [path for path in paths if path is not None]
-    for path in given:
-        check_writable(path)
-    if len({path.resolve() for path in given}) < len(given):
-        raise Mistake(f"--csv and --json are the same file, {given[0]}: give each its own.")
-
-
-def _compared(every: Sequence[Peer], peers: bool, against: str) -> tuple[str, list[Peer]]:
-    """Return the base of the comparison and the implementations. Of all, the first is ours, and the last does less."""
-    base = every[0 if against == "ours" else -1].label
-    return base, [peer for peer in every if peers or peer.package == OURS or peer.label == base]
+    if json is not None:
+        write_text(json, report.as_json(tables, where))
+        print(f"Figures and versions are in {json}.")
 
 
 def _say(what: str) -> None:

@@ -5,8 +5,6 @@ It needs no package, because measurements on a GPU may have no other than PyTorc
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import platform
@@ -127,8 +125,8 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
 
 
-def as_rows(tables: Sequence[Table]) -> list[dict[str, object]]:
-    return [_common(table) | _figures(row) for table in tables for row in table.rows.values()]
+def as_rows(table: Table) -> list[dict[str, object]]:
+    return [_common(table) | _figures(row) for row in table.rows.values()]
 
 
 def _common(table: Table) -> dict[str, object]:
@@ -153,16 +151,6 @@ def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | Non
     figures = (timing.median, *timing.quartiles) if timing.rounds else ()
     shown = [round(scale * x, 5) for x in figures] or [None] * 3
     return dict(zip((name, f"{name}_q1", f"{name}_q3"), shown, strict=True))
-
-
-def as_csv(tables: Sequence[Table], where: Mapping[str, str]) -> str:
-    """Return one line for each implementation, with its origin, so that files can be put together."""
-    rows = [row | dict(where) for row in as_rows(tables)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:

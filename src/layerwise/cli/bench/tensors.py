@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 
 from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, peak_on_cuda
-from layerwise.cli.bench.model import model_of
 from layerwise.cli.bench.peers import Running
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
-from layerwise.cli.exits import Mistake
+from layerwise.cli.exits import TRACEBACK, Mistake
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
 SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
+SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 # How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
 CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
@@ -97,6 +101,32 @@ def works(
 
 def of_shapes(shapes: Shapes, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> Tensors:
     return Tensors(shapes, [new_parameter(shape, dtype, device) for shape in shapes.values()])
+
+
+def model_of(path: str) -> torch.nn.Module:
+    """Return the model that the callable returns. An error in the user's code is one line."""
+    module, _, name = path.partition(":")
+    if not (module and name):
+        raise Mistake(f"--model {path!r} has no callable in it. {SHAPE}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        made = attrgetter(name)(importlib.import_module(module))
+        model = made if isinstance(made, torch.nn.Module) else made()
+    except (Exception, SystemExit) as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        text = " ".join(str(problem).split())
+        raise Mistake(f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where.") from None
+    if not isinstance(model, torch.nn.Module):
+        kind = type(model).__name__
+        raise Mistake(f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}.")
+    params = [p for p in model.parameters() if p.requires_grad]
+    if not any(p.numel() for p in params):
+        raise Mistake(f"--model {path}: the model has no parameter that requires grad, so there is nothing to step.")
+    if any(p.is_meta for p in params):
+        raise Mistake(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
+    return model
 
 
 def _check_room(name: str, need: float, device: torch.device, most: float) -> None:
