@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+
+from layerwise.errors import nearest
 
 
 def missing(module: str, hint: Callable[[str], str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
@@ -29,10 +30,9 @@ def missing(module: str, hint: Callable[[str], str], doors: Mapping[str, str] | 
 
 def nearly(module: str, names: Collection[str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has names nearly like the one asked for, such as Lamb for LAMB."""
-    by_lower = {name.lower(): name for name in names}
 
     def hint(name: str) -> str:
-        close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
-        return f"Is {by_lower[close[0]]} meant" if close else ""
+        close = nearest(name, names, cutoff=0.8)
+        return f"Is {close[0]} meant" if close else ""
 
     return missing(module, hint, doors)

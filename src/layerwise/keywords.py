@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import UnknownOptionError
+from layerwise.errors import UnknownOptionError, nearest
 from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -100,19 +99,13 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
         raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
 
 
-def nearest(name: object, known: Collection[str], cutoff: float = 0.6) -> list[str]:
-    """Return up to three names that are nearly this one, in capital letters or not."""
-    by_lower = {one.lower(): one for one in known}
-    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=cutoff)]
-
-
 def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return a sentence with the likely meaning of a keyword."""
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
     called, remark = MEANT.get(name, ((), ""))
     said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
-    close = next(([one] for one in said if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
+    close = next(([one] for one in said if one in known), []) or nearest(name, known, cutoff=cutoff)
     if not close:
         return f"It takes {', '.join(known)}."
     aside = f" ({said[close[0]]})" if said.get(close[0]) else ""

@@ -13,9 +13,9 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from layerwise.errors import PresetError
+from layerwise.errors import PresetError, nearest
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import check_keywords, nearest
+from layerwise.keywords import check_keywords
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import ENTRIES
 

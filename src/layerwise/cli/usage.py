@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import typer
 
 from layerwise.checks import Check, Refused
+from layerwise.errors import nearest
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -57,9 +57,9 @@ def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
     found = {name.lower(): name for name in names}
     if value.lower() in found:
         return found[value.lower()]
-    of_package = [one for one in found if one.startswith(f"{value.lower()}.")]
-    near = of_package or get_close_matches(value.lower(), found, 1)
-    shown = [found[one] for one in near] or list(names)
+    of_package = [found[one] for one in found if one.startswith(f"{value.lower()}.")]
+    near = of_package or nearest(value, names, 1)
+    shown = near or list(names)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     words = ", ".join(shown[:SHOWN]) + more
     hint = f"Did you mean {words}?" if near else f"There are {words}."
