@@ -68,13 +68,13 @@ class Turns:
         for round_ in range(-warmup, rounds):
             for name in list(self._steps):
                 self._together()
-                seconds = None
+                timed: list[tuple[float, float]] = []
                 with self._without(name):
-                    seconds = self._clock(self._steps[name])
-                if seconds is None:
+                    timed.append(self._clock(self._steps[name]))
+                if not timed:
                     del self._steps[name], self._seconds[name]
                 elif round_ >= 0:
-                    self._seconds[name].append(seconds)
+                    self._seconds[name] += timed
                 yield name
 
     def timings(self) -> dict[str, Timing]:
