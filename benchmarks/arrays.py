@@ -29,7 +29,7 @@ class NumpyPeer(Peer):
             kept = optimizer.state_dict().items()
             return sum(x.nbytes for name, x in kept if "/" in name and not name.endswith(("/step", "/shape")))
 
-        return Running(self.label, step, state, partial(_peak, step), copied=state())  # while it is looked at
+        return Running(self.label, step, state, partial(_peak, step))
 
 
 def _peak(step: Step) -> int:
@@ -61,7 +61,7 @@ class Jitted(Running):
         self._transform, self._held = transform, (params, transform.init(params))
         self._grads = jax.tree.map(jax.numpy.asarray, grads)
         self._compiled = self.compile()
-        super().__init__(label, self._step, self._state, self._temporary, bytes_in(params))
+        super().__init__(label, self._step, self._state, self._temporary)
         self._step()
 
     def compile(self) -> Any:

@@ -56,10 +56,7 @@ def as_traced(graph: Any, inputs: Sequence[Tensor]) -> Callable[..., object]:
 
 
 class CompiledPeer(Peer):
-    """Tried out as it is where it is not compiled: to compile it for small tensors first would take as long again."""
-
-    def try_out(self, work: Any) -> Running:
-        return super().start(work)
+    """A step that is compiled first, in so many seconds at most."""
 
     def start(self, work: Any) -> Running:
         seconds: Callable[[], float] = self.options["seconds"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from importlib import import_module
-from math import prod
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from scripts import load as script
 
 import layerwise
 from layerwise.cli.bench import memory, report, shapes, tensors, timing
-from layerwise.cli.bench.measure import Cost, Measurement, Table, grouped
+from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.peers import PEERS, Peer, Running, load
 from layerwise.cli.bench.tensors import of_shapes
 
@@ -106,7 +105,7 @@ def test_ctrl_c_shows_what_there_is(tmp_path):
 
 
 class Made(Peer):
-    """A peer with this state in bytes, that raises an error at its start, or of full size at a step or at its peak."""
+    """A peer that raises an error at its start, or of full size at a step or at its peak."""
 
     installed = True
 
@@ -117,13 +116,13 @@ class Made(Peer):
 
 
 class Stepped(Running):
-    def __init__(self, label, work, state=0, at=None, error=None):
-        self._times, self._steps = shapes.parameters(work.shapes) / 256, 0
+    def __init__(self, label, work, at=None, error=None):
+        self._whole, self._steps = shapes.parameters(work.shapes) == 256, 0
         self._at, self._error = at, error
-        super().__init__(label, self._step, lambda: int(state * self._times), self._peak)
+        super().__init__(label, self._step, lambda: 0, self._peak)
 
     def _reaches(self, where):
-        if self._times == 1 and self._at == where:
+        if self._whole and self._at == where:
             raise self._error
 
     def _step(self):
@@ -132,7 +131,7 @@ class Stepped(Running):
 
     def _peak(self):
         self._reaches("peak")
-        return int(100 * self._times)
+        return 100
 
 
 def measured(*peers, rounds=3, room=1e9, enough=bool):
@@ -179,19 +178,6 @@ class TestMeasurement:
             measure()
         assert rounds_of(table) == {"ours": (3, 3), "theirs": (2, 2)}
 
-    def test_one_may_be_tried_out_as_another(self):
-        class Slow(Made):
-            def try_out(self, work):
-                return Made("fast", "").start(work)
-
-            def start(self, work):
-                started.append(work.shapes)
-                return super().start(work)
-
-        started: list = []
-        measured(Slow("slow", ""))[1]()
-        assert started[0] == {"a": (16, 16)}  # and not what is much smaller
-
     def test_a_caller_may_add_columns(self):
         table, measure = measured(Made("ours", ""))
         measure()
@@ -200,27 +186,29 @@ class TestMeasurement:
         assert heading.rstrip().endswith("rounds that count")
         assert row.rstrip().endswith(" 3")
 
-    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self):
-        sizes = {"ours": 500, "a": 300, "b": 9e9, "c": 300}
-        table, measure = measured(*(Made(name, "", {"state": state}) for name, state in sizes.items()), room=1000)
-        measure()
-        assert table.apart
-        assert rounds_of(table) == {"ours": (6, 6), "a": (3, 3), "c": (3, 3)}
-        assert table.left_out.keys() == {"b"}
-        assert "may be taken" in table.left_out["b"]
-
     @pytest.mark.parametrize(
-        ("room", "expected"),
+        ("room", "rounds", "left_out"),
         [
-            (100, [["ours", "a", "b", "c"]]),
-            (50, [["ours", "a"], ["ours", "b"], ["ours", "c"]]),
-            (45, [["ours", "a"], ["b"], ["ours", "c"]]),
-            (25, [["a"], ["c"], ["ours"]]),
+            (4, {"ours": 3, "a": 3, "b": 3}, set()),
+            (3, {"ours": 6, "a": 3, "b": 3}, set()),  # each with ours
+            (2, {"ours": 3}, {"a", "b"}),
+            (1, {}, {"ours", "a", "b"}),
         ],
     )
-    def test_groups_fit_the_memory_with_the_largest_peak(self, room, expected):
-        costs = {"ours": Cost(20, 5), "a": Cost(20, 5), "b": Cost(20, 10), "c": Cost(10, 15)}
-        assert sorted(grouped(costs, "ours", room)) == sorted(expected)
+    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self, room, rounds, left_out):
+        """The room is for so many states of 8 bytes for each of 256 parameters, one of them for a step."""
+        table, measure = measured(Made("ours", ""), Made("a", ""), Made("b", ""), room=room * 256 * 8)
+        measure()
+        assert table.apart == (room == 3)
+        assert rounds_of(table) == {label: (n, n) for label, n in rounds.items()}
+        assert table.left_out.keys() == left_out
+        assert all("may be taken" in why for why in table.left_out.values())
+
+    def test_without_its_base_each_is_timed_alone(self):
+        Gone = type("Gone", (Made,), {"installed": False})
+        table, measure = measured(Gone("ours", "gone"), Made("a", ""), Made("b", ""), room=2 * 256 * 8)
+        measure()
+        assert rounds_of(table) == {"a": (3, 0), "b": (3, 0)}
 
     def test_steps_take_turns_and_ratios_are_of_the_same_round(self):
         order = []
@@ -274,13 +262,6 @@ class TestShapesAndMemory:
         found = shapes.gpt_1b()
         assert 1.0e9 < shapes.parameters(found) < 1.1e9
         assert found["head"] == found["wte"]
-
-    @pytest.mark.parametrize("name", shapes.SETS)
-    def test_shrunk_shapes_keep_their_proportions(self, name):
-        found = shapes.SETS[name]()
-        for shape, small in zip(found.values(), shapes.shrunk(found).values(), strict=True):
-            assert len(small) == len(shape)
-            assert prod(shape) / 256 < prod(small) <= max(1, prod(shape) // 64)
 
     def test_available_memory_is_the_least_of_the_machines_and_the_control_groups(self, tmp_path):
         meminfo = tmp_path / "meminfo"

@@ -107,10 +107,9 @@ class Question(Checked):
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
-    def series(self) -> Curve:
-        """The same, for a question without a reference, which needs a series."""
-        assert self.curve is not None  # noqa: S101  _check_reference has seen to it
-        return self.curve
+    def followed(self) -> Curve | None:
+        """The series whose run is the answer, if the asker has none."""
+        return None if self.reference else self.curve
 
     @property
     def reference(self) -> Point | None:
@@ -123,7 +122,10 @@ class Question(Checked):
     @property
     def anchor(self) -> Point:
         """The point to scale: the asker's own, or the nearest published."""
-        return self.reference or self.series.nearest(self.batch)
+        if self.reference is not None:
+            return self.reference
+        assert self.curve is not None  # noqa: S101  `contradictions` has seen to it
+        return self.curve.nearest(self.batch)
 
     @property
     def lr(self) -> float:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from layerwise.cli.bench.memory import GIB
 from layerwise.cli.bench.peers import Peer, Running
-from layerwise.cli.bench.shapes import Shapes, parameters, shrunk, single
+from layerwise.cli.bench.shapes import Shapes, parameters, single
 from layerwise.cli.bench.timing import Timing, Turns
 
 WARMUP = 2
+MOMENTS = 8  # bytes a parameter of Adam's state in float32: few optimizers keep more
 NOTHING = Timing(())
 
 
@@ -54,33 +55,6 @@ class Table:
         return parameters(self.shapes)
 
 
-class Cost(NamedTuple):
-    """Bytes that an optimizer keeps, and that its step takes on top."""
-
-    state: float
-    peak: float
-
-
-def together(*costs: Cost) -> float:
-    """Return the memory of several: they step one after the other, but keep their state all the time."""
-    return sum(cost.state for cost in costs) + max((cost.peak for cost in costs), default=0)
-
-
-def grouped(costs: Mapping[str, Cost], base: str, room: float) -> list[list[str]]:
-    """Return all that fit the memory, as one group; if not side by side, each with the base, or alone."""
-
-    def fits(*labels: str) -> bool:
-        return together(*(costs[label] for label in labels)) <= room
-
-    single = [label for label in costs if fits(label)]
-    if fits(*single):
-        return [single]
-    rest = [label for label in single if label != base]
-    paired = [label for label in rest if base in single and fits(base, label)]
-    alone = [label for label in rest if label not in paired] + ([base] if base in single and not paired else [])
-    return [*([base, label] for label in paired), *([label] for label in alone)]
-
-
 class Measurement:
     """Fills a table: what is missing or fails is left out with its reason, what does not fit the memory too.
 
@@ -102,7 +76,7 @@ class Measurement:
         self._peers = {peer.label: peer for peer in peers if reasons[peer.label] is None}
 
     def run(self, rounds: int) -> None:
-        groups = grouped(self._costs(), self.table.base, self._room)
+        groups = self._groups()
         self.table.apart = len(groups) > 1
         for group in groups:
             self._measure(group, rounds)
@@ -110,22 +84,20 @@ class Measurement:
         if not self._work.on_cuda:
             self._measure_host(rounds)
 
-    def _costs(self) -> dict[str, Cost]:
-        """Estimate each implementation's memory from a step of much smaller tensors. This also finds failing ones."""
-        small = self._work.like(shrunk(self._work.shapes))
-        times = self.table.parameters / parameters(small.shapes)
-        found = {}
-        for label in self._peers:
-            self._say(f"trying {label}")
-            with self._without(label):
-                running = self._peers[label].try_out(small)
-                cost = Cost(times * (running.state_bytes() + running.copied), times * running.peak())
-                found[label] = cost
-                if together(cost) > self._room:
-                    need, room = together(cost) / GIB, self._room / GIB
-                    why = f"needs about {need:.1f} GiB beside weights and gradients, {room:.1f} may be taken"
-                    self.table.left_out[label] = why
-        return found
+    def _groups(self) -> list[list[str]]:
+        """Return all that are timed in turns: all, or each with the base if the memory might not hold more."""
+        each = max(self._work.bytes, MOMENTS * self.table.parameters)
+        fit = int(self._room // each) - 1  # beside a step, for which as much is left
+        if len(self._peers) <= fit:
+            return [list(self._peers)]
+        base = [label for label in self._peers if label == self.table.base]
+        rest = [label for label in self._peers if label not in base]
+        if fit > len(base):
+            return [[*base, label] for label in rest]
+        why = f"may need {(len(base) + 2) * each / GIB:.1f} GiB beside weights and gradients, with the base"
+        left_out = rest if fit >= 1 else self._peers
+        self.table.left_out |= dict.fromkeys(left_out, f"{why}, and {self._room / GIB:.1f} may be taken")
+        return [base] if base and fit >= 1 else []
 
     @contextmanager
     def _without(self, label: str) -> Iterator[None]:

@@ -27,7 +27,6 @@ class Running:
     step: Step
     state_bytes: Callable[[], int]
     peak: Callable[[], int]  # bytes that a step takes on top
-    copied: int = 0  # bytes that it has for itself beside its state
 
 
 @dataclass(frozen=True)
@@ -61,10 +60,6 @@ class Peer:
 
         optimizer = self.make(work.params)
         return stepping(self.label, work, optimizer.step, optimizer.state)
-
-    def try_out(self, work: Any) -> Running:
-        """Return the same at work on tensors that are much smaller, to find what it will take."""
-        return self.start(work)
 
 
 def load(target: str) -> Any:
