@@ -108,9 +108,9 @@ MISTAKES = {
         ),
         ("--model mymodel:raises", "ValueError: no such file. Pass package.module:callable"),
         ("--model mymodel:exits", "SystemExit: usage: mymodel. "),
-        ("--model mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
+        ("--model mymodel:number", "must return a torch.nn.Module, but returned one of type int."),
         ("--model mymodel:value", "TypeError: 'int' object is not callable. "),
-        ("--model mymodel:empty", "the model has no parameter that requires grad"),
+        ("--model mymodel:empty", "no parameter of the model requires grad"),
         ("--model mymodel:on_meta", "has parameters on the meta device"),
     ],
 }

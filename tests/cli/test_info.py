@@ -8,11 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from cli.program import PLAIN, here
+from cli.program import PLAIN
 
 import layerwise
 from layerwise import cli
-from layerwise.cli import info
+from layerwise.cli import app, info
 
 
 def test_it_imports_no_framework_and_needs_none():
@@ -30,14 +30,13 @@ def test_it_imports_no_framework_and_needs_none():
 
 def test_json_says_what_the_lines_say(capsys):
     """With the command line's packages and without them."""
-    for shown in (
-        lambda *words: here(capsys, *words).out,
-        lambda *words: cli._guarded(words) or capsys.readouterr().out,
-    ):
-        written = json.loads(shown("info", "--json"))
+    for run in (cli._guarded, app.run):
+        assert run(["info", "--json"]) == 0
+        written = json.loads(capsys.readouterr().out)
         assert written == info.facts()
         assert written["packages"].keys() == set(info.PACKAGES)
-        said = shown("info").splitlines()
+        assert run(["info"]) == 0
+        said = capsys.readouterr().out.splitlines()
         assert said == list(info.lines(written))
         assert max(map(len, said)) <= 120
 

@@ -13,7 +13,6 @@ from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
 from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, in_one_line
-from layerwise.errors import LayerwiseError
 
 app = typer.Typer(
     name="layerwise",
@@ -25,14 +24,11 @@ app = typer.Typer(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Return the exit code of the program. Mistakes are one line on the standard error."""
+    """Return the exit code of the program. A usage error is one line on the standard error."""
     try:
         return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
     except UsageError as problem:
         typer.echo(in_one_line(problem), err=True)
-        return WRONG
-    except LayerwiseError as problem:
-        typer.echo(f"layerwise: {problem}", err=True)
         return WRONG
     except typer.Abort:  # what some versions make of Ctrl-C
         return INTERRUPTED

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from layerwise.checks import integer, number
-from layerwise.cli.exits import Mistake
 from layerwise.cli.usage import in_flags, one_of, read
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import CURVES, Recommendation, recommend
@@ -62,7 +61,7 @@ def command(
     try:
         found = recommend(**options)
     except LayerwiseError as problem:
-        raise Mistake(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
+        raise LayerwiseError(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
     print(as_json(found) if as_text else "\n".join([str(found), *code(found)]))
 
 

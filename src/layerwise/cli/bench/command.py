@@ -18,9 +18,9 @@ from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.memory import GIB
 from layerwise.cli.bench.peers import OURS, PEERS
 from layerwise.cli.bench.shapes import SETS, parameters
-from layerwise.cli.exits import Mistake
 from layerwise.cli.files import as_file, check_writable, write_text
 from layerwise.cli.usage import one_of, read
+from layerwise.errors import LayerwiseError
 from layerwise.threads import wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -58,13 +58,15 @@ def command(
         print_list()
         return
     if model is not None and shapes:
-        raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
+        raise LayerwiseError(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
     if json is not None:
         check_writable(json)
+    import torch
+
     from layerwise.cli.bench import tensors
 
     layerwise.set_num_threads(threads or wanted_threads())
-    tensors.torch.set_num_threads(wanted_threads())
+    torch.set_num_threads(wanted_threads())
     most = inf if memory is None else memory * GIB
     where, tables = report.origin(VERSIONS), list[Table]()
     try:

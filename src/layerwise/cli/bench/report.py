@@ -148,9 +148,10 @@ def _figures(row: Row) -> dict[str, object]:
 
 
 def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | None]:
-    figures = (timing.median, *timing.quartiles) if timing.rounds else ()
-    shown = [round(scale * x, 5) for x in figures] or [None] * 3
-    return dict(zip((name, f"{name}_q1", f"{name}_q3"), shown, strict=True))
+    names = (name, f"{name}_q1", f"{name}_q3")
+    if not timing.rounds:
+        return dict.fromkeys(names)
+    return {key: round(scale * x, 5) for key, x in zip(names, (timing.median, *timing.quartiles), strict=True)}
 
 
 def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:

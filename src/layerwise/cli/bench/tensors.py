@@ -17,7 +17,8 @@ from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, pe
 from layerwise.cli.bench.peers import Running
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Step, wall
-from layerwise.cli.exits import TRACEBACK, Mistake
+from layerwise.cli.exits import TRACEBACK
+from layerwise.errors import LayerwiseError
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
 SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
@@ -107,7 +108,7 @@ def model_of(path: str) -> torch.nn.Module:
     """Return the model that the callable returns. An error in the user's code is one line."""
     module, _, name = path.partition(":")
     if not (module and name):
-        raise Mistake(f"--model {path!r} has no callable in it. {SHAPE}")
+        raise LayerwiseError(f"--model {path!r} has no callable in it. {SHAPE}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -117,21 +118,25 @@ def model_of(path: str) -> torch.nn.Module:
         if os.environ.get(TRACEBACK):
             raise
         text = " ".join(str(problem).split())
-        raise Mistake(f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where.") from None
+        raise LayerwiseError(
+            f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
+        ) from None
     if not isinstance(model, torch.nn.Module):
         kind = type(model).__name__
-        raise Mistake(f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}.")
+        raise LayerwiseError(
+            f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}."
+        )
     params = [p for p in model.parameters() if p.requires_grad]
     if not any(p.numel() for p in params):
-        raise Mistake(f"--model {path}: the model has no parameter that requires grad, so there is nothing to step.")
+        raise LayerwiseError(f"--model {path}: no parameter of the model requires grad, so there is nothing to step.")
     if any(p.is_meta for p in params):
-        raise Mistake(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
+        raise LayerwiseError(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
     return model
 
 
 def _check_room(name: str, need: float, device: torch.device, most: float) -> None:
     if need > (room := min(SPARE * free(device), most)):
-        raise Mistake(
+        raise LayerwiseError(
             f"{name} does not fit the memory: it takes {need / GIB:.1f} GiB before the first step, and "
             f"{room / GIB:.1f} GiB may be taken. Take less, or --dtype bfloat16."
         )
@@ -143,9 +148,11 @@ def device_of(name: str) -> torch.device:
         torch.empty(1, device=device)
     except Exception as problem:
         reason = str(problem).strip().partition("\n")[0]
-        raise Mistake(f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them.") from None
+        raise LayerwiseError(
+            f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
+        ) from None
     if device.type not in ("cpu", "cuda"):
-        raise Mistake(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
+        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
     return device
 
 
