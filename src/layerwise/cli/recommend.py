@@ -11,57 +11,38 @@ from typing import Annotated, Any
 import typer
 
 from layerwise.checks import integer, number
-from layerwise.cli.usage import in_flags, one_of, read
-from layerwise.errors import LayerwiseError
+from layerwise.cli.usage import one_of, read
 from layerwise.recipes import CURVES, Recommendation, recommend
 from layerwise.recipes.advice import percent
-from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
+from layerwise.recipes.question import EXPONENTS
+from layerwise.registry import ENTRIES
 
-COUNT, NUMBER = integer(1), number(-inf)
-
-
-def _optimizers() -> Iterator[str]:
-    return (entry.name for entry in OPTIMIZERS.values())
+COUNT, SERIES = read(int, integer(1)), [curve.name for curve in CURVES]
 
 
-def _series() -> Iterator[str]:
-    return (curve.name for curve in CURVES)
+def figure(means: str) -> Any:
+    return typer.Option(**read(float, number(-inf)), help=means)  # `recommend` checks its range
 
 
 def command(
-    optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", _optimizers))],
-    batch: Annotated[int, typer.Argument(**read(int, COUNT), help="Samples a step, over all devices.")],
-    reference_batch: Annotated[
-        int | None, typer.Option(**read(int, COUNT), help="A batch that you have tuned, with …")
-    ] = None,
-    reference_lr: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="… the optimizer's learning rate found good there.")
-    ] = None,
-    reference_warmup: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="Its warm-up, as a share of the run.")
-    ] = None,
+    optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))],
+    batch: Annotated[int, typer.Argument(**COUNT, help="Samples a step, over all devices.")],
+    reference_batch: Annotated[int | None, typer.Option(**COUNT, help="A batch that you have tuned, with …")] = None,
+    reference_lr: Annotated[float | None, figure("… the optimizer's learning rate found good there.")] = None,
+    reference_warmup: Annotated[float | None, figure("Its warm-up, as a share of the run.")] = None,
     reference_decay: Annotated[
-        float | None,
-        typer.Option(
-            **read(float, NUMBER), help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms."
-        ),
+        float | None, figure("The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
     ] = None,
-    total_samples: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="Samples of the whole run, to count steps.")
-    ] = None,
+    total_samples: Annotated[float | None, figure("Samples of the whole run, to count steps.")] = None,
     like: Annotated[
         str | None,
-        typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", _series)),
+        typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", lambda: SERIES)),
     ] = None,
     rule: Annotated[str, typer.Option(help="sqrt or linear.", **one_of("rule", lambda: EXPONENTS))] = "sqrt",
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learning rate, warm-up, betas and decay for a batch size, each with its source, and code to paste."""
-    options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
-    try:
-        found = recommend(**options)
-    except LayerwiseError as problem:
-        raise LayerwiseError(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
+    found = recommend(**{name: value for name, value in locals().items() if name != "as_text"})  # named alike there
     print(as_json(found) if as_text else "\n".join([str(found), *code(found)]))
 
 

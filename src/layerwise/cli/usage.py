@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,17 +25,6 @@ def in_one_line(problem: Any) -> str:
         message = " ".join(problem.format_message().split())
     ending = "" if message.endswith((".", "?")) else "."
     return f"{name}: {message[0].lower()}{message[1:]}{ending} See '{name} --help'."
-
-
-def in_flags(message: str, names: Iterable[str]) -> str:
-    """Return a message of the library in the words of the command line: flags for these arguments, and no None."""
-    for name in sorted(names, key=len, reverse=True):
-        flag = f"--{name.replace('_', '-')}"
-        message = message.replace(f"`{name}`", flag)
-        if "_" in name:
-            message = re.sub(rf"\b{name}\b", flag, message)
-    message = re.sub(r"must be None\b", "must be left out", message)
-    return re.sub(r"(, | or )None\b", "", message).replace("but is None", "but is missing")
 
 
 def read(kind: type, check: Check) -> dict[str, Any]:
