@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
+from types import SimpleNamespace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -42,9 +44,7 @@ class Lying(NamedTuple):
     def _has_twins(self, each: list[tuple[int, int]]) -> bool:
         if any(stride < self.itemsize for stride, _ in each):
             return True
-        count = 1
-        for _, n in each:
-            count *= n
+        count = prod(n for _, n in each)
         if count > SEARCHED:
             low, high = self.span
             return high - low < count * self.itemsize
@@ -60,18 +60,14 @@ class Lying(NamedTuple):
 
     def _as_array(self) -> np.ndarray:
         # NumPy compares places and reads nothing.
-        return np.asarray(_Interface(self))
-
-
-class _Interface:
-    def __init__(self, lying: Lying) -> None:
-        self.__array_interface__ = {
+        interface = {
             "version": 3,
-            "typestr": f"|V{lying.itemsize}",
-            "data": (lying.address, True),
-            "shape": lying.shape,
-            "strides": lying.strides,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
         }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:

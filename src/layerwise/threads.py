@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from layerwise.checks import integer
-from layerwise.errors import HyperparameterError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,12 +75,7 @@ def wanted_threads() -> int:
     value = os.environ.get(VARIABLE)
     if not value:
         return available_processors()
-    try:
-        return min(int(COUNT(VARIABLE, int(value), WAY_OUT)), MOST)
-    except ValueError as problem:
-        if isinstance(problem, HyperparameterError):
-            raise
-        raise HyperparameterError(f"{VARIABLE} must be {COUNT.allowed}, but is {value!r}. {WAY_OUT}") from None
+    return min(int(COUNT(VARIABLE, int(value) if value.strip().isdecimal() else value, WAY_OUT)), MOST)
 
 
 def available_processors() -> int:

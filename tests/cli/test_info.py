@@ -75,7 +75,7 @@ def test_a_wrong_variable_is_one_line(variable):
     program = [sys.executable, "-m", "layerwise", "info"]
     done = subprocess.run(program, capture_output=True, text=True, env={**PLAIN, variable: "many"})
     assert done.returncode == 2
-    assert done.stderr.startswith(f"layerwise: {variable} must be ")
+    assert done.stderr.replace("`", "").startswith(f"layerwise: {variable} must be ")
     assert done.stderr.count("\n") == 1
 
 
