@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable
-from difflib import get_close_matches
 
 INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
 
@@ -61,12 +59,6 @@ class MissingPackageError(LayerwiseError, ImportError):
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """Return a message in the common form, so that every API says the same about the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
-
-
-def nearest(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return up to so many names that are nearly this one, in capital letters or not."""
-    by_lower = {one.lower(): one for one in known}
-    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n, cutoff)]
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

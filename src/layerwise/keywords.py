@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import UnknownOptionError, nearest
+from layerwise.elsewhere import nearest
+from layerwise.errors import UnknownOptionError
 from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerwise.errors import HyperparameterError, ParameterError, nearest, sentence
+from layerwise.elsewhere import nearest
+from layerwise.errors import HyperparameterError, ParameterError, sentence
 
 
 class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]

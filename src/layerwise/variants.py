@@ -13,7 +13,8 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-from layerwise.errors import PresetError, nearest
+from layerwise.elsewhere import nearest
+from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.keywords import check_keywords
 from layerwise.names import INSTEAD, is_by_name

@@ -8,7 +8,8 @@ from importlib import import_module
 from typing import Any
 
 from layerwise import arguments
-from layerwise.errors import HyperparameterError, nearest, sentence
+from layerwise.elsewhere import nearest
+from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.registry import ENTRIES
 

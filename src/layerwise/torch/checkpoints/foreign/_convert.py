@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise.errors import StateError, nearest, sentence, warn
+from layerwise.elsewhere import nearest
+from layerwise.errors import StateError, sentence, warn
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._table import CODECS
