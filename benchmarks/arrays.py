@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from layerwise.cli.bench.memory import bytes_in
-from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, Running, load
-from layerwise.cli.bench.timing import Step
+from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, load
+from layerwise.cli.bench.timing import Running, Step
 
 OF_TORCH = ("torch.optim.Adafactor, foreach", "transformers.Adafactor")
 

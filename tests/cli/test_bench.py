@@ -15,8 +15,9 @@ from scripts import load as script
 import layerwise
 from layerwise.cli.bench import memory, report, shapes, tensors, timing
 from layerwise.cli.bench.measure import Measurement, Table
-from layerwise.cli.bench.peers import PEERS, Peer, Running, load
+from layerwise.cli.bench.peers import PEERS, Peer, load
 from layerwise.cli.bench.tensors import of_shapes
+from layerwise.cli.bench.timing import Running
 
 arrays = script("arrays")
 QUICK = ("--rounds", "3", "--threads", "1")

@@ -5,21 +5,12 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence, warn
 
 PACKAGES = ("timm", "transformers")
 VARIABLE = "LAYERWISE_REGISTER"
 PREFIX = "layerwise_"
-
-
-def classes() -> dict[str, type[Any]]:
-    """Return the PyTorch optimizers by the names under which they are registered."""
-    import layerwise.torch
-    from layerwise.registry import ENTRIES
-
-    return {f"{PREFIX}{name.lower()}": getattr(layerwise.torch, name) for name in ENTRIES}
 
 
 def register(*packages: str) -> dict[str, list[str]]:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerwise.cli.bench.memory import GIB
-from layerwise.cli.bench.peers import Peer, Running
+from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.shapes import Shapes, parameters, single
-from layerwise.cli.bench.timing import Timing, Turns
+from layerwise.cli.bench.timing import Running, Timing, Turns
 
 WARMUP = 2
 MOMENTS = 8  # bytes a parameter of Adam's state in float32: few optimizers keep more

@@ -8,25 +8,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.cli.bench.timing import Step
+from layerwise.cli.bench.timing import Running
 from layerwise.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"
-
-
-@dataclass
-class Running:
-    """An implementation at work on tensors; it has made its first step, and so its state."""
-
-    label: str
-    step: Step
-    state_bytes: Callable[[], int]
-    peak: Callable[[], int]  # bytes that a step takes on top
 
 
 @dataclass(frozen=True)

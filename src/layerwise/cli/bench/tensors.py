@@ -14,9 +14,8 @@ from typing import Any
 import torch
 
 from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, peak_on_cuda
-from layerwise.cli.bench.peers import Running
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
-from layerwise.cli.bench.timing import Clock, Step, wall
+from layerwise.cli.bench.timing import Clock, Running, Step, wall
 from layerwise.cli.exits import TRACEBACK
 from layerwise.errors import LayerwiseError
 

@@ -13,6 +13,16 @@ Step = Callable[[], object]
 Clock = Callable[[Step], tuple[float, float]]
 
 
+@dataclass
+class Running:
+    """An implementation at work on tensors; it has made its first step, and so its state."""
+
+    label: str
+    step: Step
+    state_bytes: Callable[[], int]
+    peak: Callable[[], int]  # bytes that a step takes on top
+
+
 @dataclass(frozen=True)
 class Timing:
     """Seconds of each round, or another figure of each."""
