@@ -19,9 +19,9 @@ import layerwise
 import layerwise.torch
 from fronts import versions
 from layerwise import _native
-from layerwise.cli.bench.arrays import Arrays, Held, random_arrays
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
+from layerwise.cli.bench.tensors import GRADIENT, WEIGHT, Tensors
 from layerwise.cli.bench.timing import Step, alternately
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
@@ -71,16 +71,18 @@ def use_threads(n: int) -> None:
 
 
 @cache
-def numbers(shapes: Frozen) -> tuple[Arrays, Arrays]:
+def numbers(shapes: Frozen) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Weights and gradients, which all share that are timed on these shapes: they need not fit in memory many times."""
-    return random_arrays(dict(shapes), 0.02, seed=0), random_arrays(dict(shapes), 1e-3, seed=1)
+    random = torch.Generator().manual_seed(0)
+    weights, grads = ([x * torch.randn(shape, generator=random) for _, shape in shapes] for x in (WEIGHT, GRADIENT))
+    return weights, grads
 
 
-def tensors(shapes: Shapes, dtype: torch.dtype) -> list[torch.nn.Parameter]:
+def tensors(shapes: Shapes, dtype: torch.dtype = torch.float32) -> list[torch.nn.Parameter]:
     weights, grads = numbers(tuple(shapes.items()))
-    found = [torch.nn.Parameter(torch.from_numpy(a).to(dtype)) for a in weights.values()]
-    for p, g in zip(found, grads.values(), strict=True):
-        p.grad = torch.from_numpy(g).to(dtype)
+    found = [torch.nn.Parameter(x.to(dtype)) for x in weights]
+    for p, g in zip(found, grads, strict=True):
+        p.grad = g.to(dtype)
     return found
 
 
@@ -152,7 +154,7 @@ def rivals(name: str, shapes: Shapes, peers: bool) -> Iterator[tuple[str, Step]]
     yield "engine", engine(name, shapes)
     yield "layerwise.torch, bfloat16", front(name, shapes, torch.bfloat16)
     if peers:
-        work = Held(shapes, *numbers(tuple(shapes.items())))
+        work = Tensors(shapes, tensors(shapes))
         others = (peer for peer in PEERS[name] if peer.installed and not peer.gpu)
         skipped = ("layerwise", "torch.optim.SGD", "torch.optim.Adam,")
         yield from ((peer.label, peer.start(work).step) for peer in others if not peer.label.startswith(skipped))

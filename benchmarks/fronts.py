@@ -17,9 +17,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, Jitted, held
+from arrays import JAX_PEERS, NUMPY_PEERS, Jitted
 from layerwise.cli.bench.peers import PEERS, Peer
-from layerwise.cli.bench.shapes import SETS, Shapes, parameters
+from layerwise.cli.bench.shapes import SETS, parameters
+from layerwise.cli.bench.tensors import of_shapes
 from layerwise.cli.bench.timing import Timing, alternately
 from layerwise.cli.info import version_of
 from rows import RESULTS, append, figures, in_turns, parser_of, provenance, show
@@ -36,16 +37,6 @@ ROUNDS = {
 def versions() -> dict[str, str]:
     """Of the peers that other benchmarks do not have."""
     return {name: version_of(name) or "" for name in ("pytorch_optimizer", "timm", "bitsandbytes")}
-
-
-def work_of(front: str, shapes: Shapes) -> Any:
-    if front != "torch":
-        return held(shapes)
-    import torch
-
-    from layerwise.cli.bench.tensors import of_shapes
-
-    return of_shapes(shapes, torch.float32, torch.device("cpu"))
 
 
 def jitted(work: Any, peers: Sequence[Peer], rounds: int) -> tuple[dict[str, Timing], dict[str, float]]:
@@ -67,7 +58,7 @@ def compile_time(step: Jitted) -> float:
 
 def measure(front: str, optimizer: str, set_name: str, rounds: int) -> list[dict[str, object]]:
     shapes, peers = SETS[set_name](), CATALOGUES[front][optimizer]
-    work, compiling = work_of(front, shapes), dict[str, float]()
+    work, compiling = of_shapes(shapes), dict[str, float]()
     if front == "jax":
         found, compiling = jitted(work, peers, rounds)
     else:

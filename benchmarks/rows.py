@@ -7,12 +7,12 @@ import subprocess
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.memory import available
-from layerwise.cli.bench.origin import origin
-from layerwise.cli.bench.peers import Peer, Work
-from layerwise.cli.bench.report import aligned
+from layerwise.cli.bench.peers import Peer
+from layerwise.cli.bench.report import aligned, origin
 from layerwise.cli.bench.timing import Timing
 from layerwise.threads import available_processors
 
@@ -23,7 +23,7 @@ def provenance() -> dict[str, str]:
     return {**origin(), "commit": _commit()}
 
 
-def in_turns(optimizer: str, set_name: str, work: Work, peers: Sequence[Peer], rounds: int) -> dict[str, Timing]:
+def in_turns(optimizer: str, set_name: str, work: Any, peers: Sequence[Peer], rounds: int) -> dict[str, Timing]:
     """The times of those that are installed, ours first; in groups, where not all fit the memory side by side."""
     table = Table.of(optimizer, set_name, work, available_processors(), peers[0].label)
     Measurement(table, peers, work, 0.9 * available()).run(rounds)

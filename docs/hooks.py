@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
 from layerwise.recipes import CURVES  # noqa: E402
-from layerwise.recipes.numbers import number  # noqa: E402
+from layerwise.recipes.advice import number  # noqa: E402
 from layerwise.registry import ENTRIES  # noqa: E402
 
 # Pages outside of this folder, and their names on the site.

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from importlib import metadata
 from io import StringIO
+from math import prod
 
 import pytest
 import torch
 from scripts import HOME, load
 
 from layerwise.cli.bench.measure import Row, Table
+from layerwise.cli.bench.shapes import SETS
 from layerwise.cli.bench.timing import Timing
 from layerwise.errors import EngineError
 from layerwise.torch.step import _engines
@@ -194,6 +196,14 @@ def test_launches_that_grow_with_tensors_and_waits_are_wrong(few, many, problem)
 
 
 # ---- what is timed
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_shrunk_shapes_keep_their_proportions(name):
+    found = SETS[name]()
+    for shape, small in zip(found.values(), place_of.shrunk(found, 64).values(), strict=True):
+        assert len(small) == len(shape)
+        assert prod(shape) / 256 < prod(small) <= max(1, prod(shape) // 64)
 
 
 @names

@@ -22,7 +22,6 @@ from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.names import INSTEAD
 from layerwise.registry import ENTRIES
 from layerwise.rules.adafactor import Adafactor
-from layerwise.rules.adamw import AdamW
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
 from layerwise.rules.lion import Lion
@@ -353,27 +352,6 @@ def test_options_at_the_edge_of_a_contradiction_are_taken():
 
 def test_an_option_in_error_is_named_before_a_contradiction():
     assert "`lr` must be a finite number" in refused(Adafactor, HyperparameterError, lr=-1.0, relative_step=True)
-
-
-@pytest.mark.parametrize(
-    ("cls", "options", "said"),
-    [
-        (Lamb, {"betas": (0.999, 0.9)}, "b1=0.999 and b2=0.9"),
-        (AdamW, {"betas": (0.995, 0.8)}, "b1=0.995 and b2=0.8"),
-        (Adafactor, {"eps": (1e-3, 1e-30)}, "eps1=0.001 and eps2=1e-30"),
-    ],
-)
-def test_numbers_that_look_swapped_are_taken_with_a_warning(cls, options, said):
-    with pytest.warns(UserWarning, match=f"{said} are taken as they are. Swapped?") as caught:
-        settings = cls(**options)
-    assert [one.filename for one in caught] == [__file__]
-    assert all(getattr(settings, name) == value for name, value in options.items())
-
-
-def test_eps_that_clamp_are_not_taken_for_swapped():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert Adafactor(eps=(1e-3, 1e-30), eps_mode="clamp").eps == (1e-3, 1e-30)
 
 
 @each

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from contextlib import suppress
 
 import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
@@ -144,35 +142,12 @@ def test_the_lr_of_their_adafactor_is_a_cap(name, lr):
 
 
 @each
-def test_only_its_class_takes_a_whole_preset(one):
+def test_its_class_is_made_of_its_name_and_others_refuse_it(one):
     made, given = getattr(front, one.optimizer), {"lr": 0.1, "maximize": True}
     assert repr(made.like(one.name, **given)) == repr(made(**{**preset(one.name), **given}))
-    for name in ENTRIES.keys() - {one.optimizer} if one.options else ():
-        with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
-            getattr(front, name)(**{**preset(one.name, maximize=True), **dict.fromkeys(one.options, 0.1)})
-        for own in [other.name for other in presets() if other.optimizer == name][:1]:
-            with pytest.raises(PresetError, match=f"which is one of {one.optimizer}, and this is {name}"):
-                getattr(front, name).like(own, **preset(one.name))
-
-
-@pytest.mark.parametrize(
-    "merged", [dict, lambda options: {**options, "weight_decay": 0.1}, lambda options: {"maximize": True, **options}]
-)
-def test_a_preset_of_another_class_is_refused_however_it_was_merged(merged):
-    """Of two optimizers' options there would be a mixture that neither of them is."""
-    options = merged(preset("timm.Lamb"))
-    with pytest.raises(PresetError, match=r"'timm.Lamb', which is one of Lamb, and this is Lars. Use Lamb, or"):
-        front.Lars(**options)
-    with pytest.raises(PresetError, match=r"'timm.Lamb' is one of Lamb, and this is Lars. Use Lamb.like\('timm.Lamb'"):
-        front.Lars.like("timm.Lamb")
-    assert front.Lamb(**options).adapt == "decayed"
-
-
-def test_single_values_of_a_preset_are_anyones():
-    picked = {name: value for name, value in preset("timm.Lamb", lr=0.2).items() if name in ("lr", "weight_decay")}
-    opt = front.AdamW(**picked)
-    assert (opt.lr, opt.weight_decay) == (0.2, 0.01)
-    assert front.Lars(**{**preset("timm.Lars"), **picked}).weight_decay == 0.01
+    other = front.SGD if one.optimizer != "SGD" else front.Lamb
+    with pytest.raises(PresetError, match=rf"is one of {one.optimizer}, and this is .* Use {one.optimizer}\.like\("):
+        other.like(one.name)
 
 
 class Anyhow(front.Lamb):
@@ -195,13 +170,6 @@ def test_subclasses_get_the_preset_however_they_take_arguments(cls, more):
     opt = cls.like("timm.Lamb", 0.5, *more, weight_decay=0.1)
     assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
     assert opt.betas == (more or ((0.9, 0.999),))[0]
-
-
-def test_a_saved_preset_needs_no_class_of_ours():
-    saved = pickle.loads(pickle.dumps(preset("timm.Lamb")))
-    assert {type(name) for name in saved} == {str}
-    assert json.dumps(preset("timm.Lamb")) == json.dumps(saved)
-    assert {type(name) for name in {str(k): v for k, v in preset("timm.Lamb").items()}} == {str}
 
 
 def test_an_argument_given_twice_is_pythons_error():

@@ -17,7 +17,7 @@ from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.recipes import CURVES, recommend
-from layerwise.recipes.numbers import number, percent
+from layerwise.recipes.advice import number, percent
 from layerwise.registry import ENTRIES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text("utf-8")

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layerwise.cli.bench.peers import DECAY, LR, Peer, Running
-from layerwise.cli.bench.tensors import Stepping
-from layerwise.cli.bench.timing import Step
+from layerwise.cli.bench.peers import DECAY, LR, Peer
+from layerwise.cli.bench.tensors import stepping
+from layerwise.cli.bench.timing import Running, Step
 from layerwise.drive import Run, local
 from layerwise.registry import ENTRIES
 from layerwise.rules.arrays import moved
@@ -56,10 +56,7 @@ def as_traced(graph: Any, inputs: Sequence[Tensor]) -> Callable[..., object]:
 
 
 class CompiledPeer(Peer):
-    """Tried out as it is where it is not compiled: to compile it for small tensors first would take as long again."""
-
-    def try_out(self, work: Any) -> Running:
-        return super().start(work)
+    """A step that is compiled first, in so many seconds at most."""
 
     def start(self, work: Any) -> Running:
         seconds: Callable[[], float] = self.options["seconds"]
@@ -82,7 +79,7 @@ class CompiledStep(CompiledPeer):
         optimizer.step()  # makes the state
         step = torch.compile(optimizer.step, backend=self.options["backend"])
         settle(step)
-        return Stepping(self.label, work, step, optimizer.state)
+        return stepping(self.label, work, step, optimizer.state)
 
 
 def settle(step: Step) -> None:
@@ -115,7 +112,7 @@ class CompiledRule(CompiledPeer):
             with torch.no_grad():
                 function(*flat)
 
-        return Stepping(self.label, work, step, whole.states)
+        return stepping(self.label, work, step, whole.states)
 
 
 class WholeStep:

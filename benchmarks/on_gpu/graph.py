@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from layerwise.cli.bench.peers import DECAY, LR, Peer, Running
+from layerwise.cli.bench.peers import DECAY, LR, Peer
 from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.tensors import Stepping
+from layerwise.cli.bench.tensors import stepping
+from layerwise.cli.bench.timing import Running
 from on_gpu.check import Outcome, attempt, bits, exact, same
 from on_gpu.options import USUAL
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
@@ -81,7 +82,7 @@ class Graphed(Peer):
         lr = torch.tensor(LR, device=work.device)
         name = self.target.partition(":")[2]
         opt = ours(name, work.params, {**self.options, "lr": lr, "weight_decay": DECAY, "capturable": True})
-        return Stepping(self.label, work, captured(opt.step).replay, opt.state)
+        return stepping(self.label, work, captured(opt.step).replay, opt.state)
 
 
 def label_of(optimizer: str) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from math import prod
 from typing import Any
 
 import torch
 from torch.nn import Parameter
 
 import layerwise.torch
-from layerwise.cli.bench.shapes import Shapes, shrunk
+from layerwise.cli.bench.shapes import Shapes
 from layerwise.cli.bench.tensors import Tensors, of_shapes
 from layerwise.engines import Candidate, compiled
 from layerwise.torch.step import _engines, _tensors
@@ -93,3 +94,16 @@ def parameters(values: Iterable[torch.Tensor]) -> list[Parameter]:
 def set_gradients(params: Iterable[Parameter], values: Iterable[torch.Tensor]) -> None:
     for p, g in zip(params, values, strict=True):
         p.grad = g
+
+
+def shrunk(shapes: Shapes, factor: int) -> Shapes:
+    """Return every tensor with about so many times fewer elements, so that what is largest stays largest."""
+    return {name: _shrunk(shape, factor) for name, shape in shapes.items()}
+
+
+def _shrunk(shape: tuple[int, ...], factor: int) -> tuple[int, ...]:
+    dims, target = list(shape), max(1, prod(shape) // factor)
+    while prod(dims) > target:
+        longest = dims.index(max(dims))
+        dims[longest] = (dims[longest] + 1) // 2
+    return tuple(dims)

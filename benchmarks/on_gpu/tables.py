@@ -56,7 +56,7 @@ class Results:
         return [
             {"part": part, **written, **figures(table, row, self.copy)}
             for part, table in new
-            for row, written in zip(table.rows.values(), report.as_rows([table]), strict=True)
+            for row, written in zip(table.rows.values(), report.as_rows(table), strict=True)
             if row.timing.rounds
         ]
 

@@ -13,9 +13,9 @@ from layerwise.elsewhere import missing
 if TYPE_CHECKING:
     from layerwise._version import __version__
     from layerwise.blocks import Blocks
-    from layerwise.contrib.trainers import register
     from layerwise.names import optional
     from layerwise.threads import get_num_threads, set_num_threads
+    from layerwise.trainers import register
     from layerwise.variants import Preset, preset, presets
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
 DOORS = {
     "__version__": "layerwise._version",
     "Blocks": "layerwise.blocks",
-    "register": "layerwise.contrib.trainers",
+    "register": "layerwise.trainers",
     "optional": "layerwise.names",
     **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.threads"),
     **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.variants"),
@@ -72,6 +72,6 @@ if not TYPE_CHECKING:  # a checker would take every name to be there
 
 
 if os.environ.get("LAYERWISE_REGISTER"):
-    from layerwise.contrib.trainers import register_as_asked
+    from layerwise.trainers import register_as_asked
 
     register_as_asked()

@@ -5,7 +5,7 @@ Train in one, continue in the other. Carry the parameters over yourself; these f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -59,7 +59,9 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         transform: The transformation of optax.
         params: The parameters.
     """
-    leaves, state = parameters(params), _in_numbers(_forms.inner(state))
+    leaves, state = parameters(params), _forms.inner(state)
+    _parts(state)  # which raises if it is another's
+    state = jax.tree.map(_forms.numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
@@ -89,20 +91,16 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
 
     from layerwise.torch.step._bytes import saved as in_bytes
 
-    leaves = parameters(params)
-    _check_leaves(leaves, names=names, axes=axes)
-    saved = optimizer.state_dict()
-    keys = {name: key for group in saved["param_groups"] for name, key in _named(group)}
+    leaves, saved = parameters(params), optimizer.state_dict()
     own, held = _forms.inner(state), _forms.held(state, leaves)
     columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in _parts(own).items()}
     made: dict[Any, Any] = {}
-    for i, leaf in enumerate(leaves.names):
-        name = _name(leaf, names)
-        if name not in keys:
+    for i, (leaf, name, key, order) in enumerate(_places(leaves, saved["param_groups"], names, axes)):
+        if key is None:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        turned = _turned_as_stored(columns, held[i], i, _axes(leaf, axes))
+        turned = _turned_as_stored({part: column[i] for part, column in columns.items()}, held[i], order)
         arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
-        made[keys[name]] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
+        made[key] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
     return {**saved, "state": made}
 
 
@@ -122,16 +120,16 @@ def from_torch(
 
     whole, leaves = transform.init(params), parameters(params)
     ours = _ours(transform, params)
-    _check_leaves(leaves, names=names, axes=axes)
-    keys = {name: key for group in state_dict["param_groups"] for name, key in _named(group)}
     found, counts = [], set()
-    for leaf, p in zip(leaves.names, leaves.arrays, strict=True):
-        one = state_dict["state"].get(keys.get(_name(leaf, names)))
+    places = _places(leaves, state_dict["param_groups"], names, axes)
+    for p, (leaf, name, key, order) in zip(leaves.arrays, places, strict=True):
+        one = state_dict["state"].get(key)
         if one is None:
-            raise StateError(f"the state_dict has no {_name(leaf, names)}, the name of {leaf} there. Pass names=…")
+            raise StateError(f"the state_dict has no {name}, the name of {leaf} there. Pass names=…")
         counts.add(int(one["step"]))
-        back = None if _axes(leaf, axes) is None else np.argsort(np.asarray(_axes(leaf, axes)))
-        found.append(_read_torch(restored(one, _shape_there(p, _axes(leaf, axes))), back))
+        there = tuple(p.shape if order is None else (p.shape[d] for d in order))
+        back = None if order is None else np.argsort(np.asarray(order))
+        found.append(_read_torch(restored(one, there), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
@@ -159,12 +157,6 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
         raise StateError(f"the state must be a {type(ours).__name__}, but is a {type(inner).__name__}.")
     kept = {name: getattr(inner, name) for name in _parts(ours).values() if getattr(ours, name) is not None}
     return _with_weights(whole, _filled(ours, leaves, inner.count, **kept), leaves, _forms.held(state, leaves))
-
-
-def _in_numbers(state: Any) -> Any:
-    """Return a state with numbers in place of their groups."""
-    _parts(state)  # which raises if it is another's
-    return jax.tree.map(_forms.numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
 
 def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:
@@ -297,39 +289,32 @@ def _only(state: Any, kind: str) -> Any:
 # ---- PyTorch
 
 
-def _named(group: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    if "param_names" not in group:
-        raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
-    return list(zip(group["param_names"], group["params"], strict=True))
-
-
-def _check_leaves(leaves: Leaves, **arguments: Any) -> None:
-    """Raise if an argument names a leaf that the parameters do not have."""
-    for argument, given in arguments.items():
+def _places(
+    leaves: Leaves, groups: Iterable[Mapping[str, Any]], names: Names, axes: Axes
+) -> Iterator[tuple[str, str, Any, tuple[int, ...] | None]]:
+    """Yield each leaf, its name in PyTorch, its key in a state_dict if it has one, and the order of its dimensions."""
+    for argument, given in (("names", names), ("axes", axes)):
         check_matched(argument, given if isinstance(given, Mapping) else (), leaves.names, exact=True)
+    keys: dict[str, Any] = {}
+    for group in groups:
+        if "param_names" not in group:
+            raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
+        keys |= zip(group["param_names"], group["params"], strict=True)
+    for leaf in leaves.names:
+        name = _of(names, leaf) or leaf.replace("/", ".")
+        order = _of(axes, leaf)
+        yield leaf, name, keys.get(name), None if order is None else tuple(order)
 
 
-def _name(leaf: str, names: Names) -> str:
-    if names is None:
-        return leaf.replace("/", ".")
-    return names(leaf) if callable(names) else names.get(leaf, leaf.replace("/", "."))
+def _of(given: Any, leaf: str) -> Any:
+    return given(leaf) if callable(given) else (given or {}).get(leaf)
 
 
-def _axes(leaf: str, axes: Axes) -> Sequence[int] | None:
-    found = None if axes is None else axes(leaf) if callable(axes) else axes.get(leaf)
-    return None if found is None else tuple(found)
-
-
-def _shape_there(p: Any, axes: Any) -> Any:
-    """Return the shape that a parameter has in PyTorch."""
-    return tuple(p.shape if axes is None else (p.shape[d] for d in axes))
-
-
-def _turned_as_stored(columns: Mapping[str, Sequence[Any]], held: Any, i: int, axes: Any) -> dict[str, Any]:
+def _turned_as_stored(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]:
     """Return one parameter's state for PyTorch: as stored, or as numbers if its dimensions change places."""
     found = _forms.saved_weights(held)
-    for part, column in columns.items():
-        found |= _forms.saved(part, column[i] if axes is None else _forms.numbers(column[i]))
+    for part, x in parts.items():
+        found |= _forms.saved(part, x if axes is None else _forms.numbers(x))
     return _turned(found, axes)
 
 

@@ -1,12 +1,18 @@
-"""Names that a module does not have: what it imports when it is asked for them, and errors that say where they are."""
+"""Names that are not there: the nearest ones, what a module imports for them, and errors that say where they are."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
+
+
+def nearest(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return up to so many names that are nearly this one, in capital letters or not."""
+    by_lower = {one.lower(): one for one in known}
+    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n, cutoff)]
 
 
 def missing(module: str, hint: Callable[[str], str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
@@ -29,10 +35,9 @@ def missing(module: str, hint: Callable[[str], str], doors: Mapping[str, str] | 
 
 def nearly(module: str, names: Collection[str], doors: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a module that has names nearly like the one asked for, such as Lamb for LAMB."""
-    by_lower = {name.lower(): name for name in names}
 
     def hint(name: str) -> str:
-        close = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
-        return f"Is {by_lower[close[0]]} meant" if close else ""
+        close = nearest(name, names, cutoff=0.8)
+        return f"Is {close[0]} meant" if close else ""
 
     return missing(module, hint, doors)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.errors import PresetError, UnknownOptionError
+from layerwise.elsewhere import nearest
+from layerwise.errors import UnknownOptionError
 from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,39 +79,6 @@ NOT_HERE = {
 }
 
 
-class OfPreset(str):
-    """The name of an option as a preset gives it, which knows of which optimizer it is, also after `**`."""
-
-    preset: str
-    optimizer: str
-    whole: frozenset[str]  # all names of the preset
-
-    def __reduce__(self) -> Any:
-        return str, (str(self),)  # what is saved needs no class of ours
-
-
-def of_preset(options: Mapping[str, Any], preset: str, optimizer: str) -> dict[str, Any]:
-    """Return options whose names know of which preset they are."""
-    names = {name: OfPreset(name) for name in options}
-    for name in names.values():
-        name.preset, name.optimizer, name.whole = preset, optimizer, frozenset(options)
-    return {names[name]: value for name, value in options.items()}
-
-
-def check_presets(of: str, names: Collection[Any]) -> None:
-    """Raise if a whole preset is one of another optimizer: the result would be a mixture of both.
-
-    Single values may be picked from it: they are what the caller says.
-    """
-    foreign = [name for name in names if isinstance(name, OfPreset) and name.optimizer.lower() != of.lower()]
-    for name in foreign:
-        if name.whole <= {other for other in foreign if other.preset == name.preset}:
-            raise PresetError(
-                f"the options are of the preset {name.preset!r}, which is one of {name.optimizer}, and this is {of}. "
-                f"Use {name.optimizer}, or another preset; presets() lists them."
-            )
-
-
 def explained(function: F) -> F:
     """Return the function with an error for unknown keywords that names what may be meant."""
     known = [name for name in inspect.signature(function).parameters if name != "self"]
@@ -119,7 +86,6 @@ def explained(function: F) -> F:
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        check_presets(of, kwargs)
         if not kwargs.keys() <= accepted:
             check_keywords(of, [name for name in kwargs if name not in accepted], known)
         return function(*args, **kwargs)
@@ -134,19 +100,13 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
         raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
 
 
-def nearest(name: object, known: Collection[str], cutoff: float = 0.6) -> list[str]:
-    """Return up to three names that are nearly this one, in capital letters or not."""
-    by_lower = {one.lower(): one for one in known}
-    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n=3, cutoff=cutoff)]
-
-
 def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return a sentence with the likely meaning of a keyword."""
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
     called, remark = MEANT.get(name, ((), ""))
     said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
-    close = next(([one] for one in said if one in known), []) or get_close_matches(name, known, n=3, cutoff=cutoff)
+    close = next(([one] for one in said if one in known), []) or nearest(name, known, cutoff=cutoff)
     if not close:
         return f"It takes {', '.join(known)}."
     aside = f" ({said[close[0]]})" if said.get(close[0]) else ""

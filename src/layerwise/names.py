@@ -6,10 +6,10 @@ import numbers
 import re
 from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
+from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 
 
@@ -67,7 +67,7 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
         found = pattern in names if exact else any(matches(name, pattern) for name in names)
         if isinstance(pattern, optional) or found:
             continue
-        close = get_close_matches(str(pattern), list(map(str, names)), n=3, cutoff=0.5) or list(names)[:3]
+        close = nearest(pattern, map(str, names), cutoff=0.5) or list(names)[:3]
         raise HyperparameterError(
             f"`{argument}` speaks of {pattern!r}, which matches none of the parameters. The nearest names are "
             f"{', '.join(map(repr, close)) or 'none'}. Pass layerwise.optional({str(pattern)!r}) if it need not match."

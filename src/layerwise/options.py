@@ -7,7 +7,6 @@ from typing import Any
 
 from layerwise import checks
 from layerwise.checks import FLAG, NONE, Check, dtype, number, one_of, pair, schedule
-from layerwise.errors import warn
 
 RATE = number(0) | schedule()
 OFF = number(0) | NONE
@@ -145,15 +144,3 @@ def momentum_dtype(optax: str) -> Any:
         "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
         optax=optax,
     )
-
-
-def warn_of_swap(first: str, second: str, given: tuple[float, float]) -> None:
-    """Say that two numbers look swapped, which the formula allows all the same."""
-    warn(f"{first}={given[0]:g} and {second}={given[1]:g} are taken as they are. Swapped?")
-
-
-def warn_of_swapped_betas(betas: tuple[float, float]) -> None:
-    """Say that the decay rates of Adam's moments look swapped."""
-    b1, b2 = betas
-    if b1 >= 0.995 and b2 <= 0.9:  # (0.99, 0.9) is used
-        warn_of_swap("b1", "b2", betas)

@@ -11,7 +11,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from layerwise.contrib.trainers import register
+from layerwise.trainers import register
 
 USAGE = "python -m layerwise.run [-m] SCRIPT_OR_MODULE [ARGUMENTS]"
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from math import prod
+from types import SimpleNamespace
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -42,9 +44,7 @@ class Lying(NamedTuple):
     def _has_twins(self, each: list[tuple[int, int]]) -> bool:
         if any(stride < self.itemsize for stride, _ in each):
             return True
-        count = 1
-        for _, n in each:
-            count *= n
+        count = prod(n for _, n in each)
         if count > SEARCHED:
             low, high = self.span
             return high - low < count * self.itemsize
@@ -60,34 +60,24 @@ class Lying(NamedTuple):
 
     def _as_array(self) -> np.ndarray:
         # NumPy compares places and reads nothing.
-        return np.asarray(_Interface(self))
-
-
-class _Interface:
-    def __init__(self, lying: Lying) -> None:
-        self.__array_interface__ = {
+        interface = {
             "version": 3,
-            "typestr": f"|V{lying.itemsize}",
-            "data": (lying.address, True),
-            "shape": lying.shape,
-            "strides": lying.strides,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
         }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
 
 
 def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
     """Return two arrays that share memory, or None."""
-    held = sorted(((lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape), key=lambda x: x[0])
-    for one, other in _near(held):
-        if one[2].shares(other[2]):
-            return one[1], other[1]
+    open_: list[tuple[int, Name, Lying]] = []  # those that end behind the start of the next
+    held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
+    for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
+        open_ = [other for other in open_ if other[0] > start]
+        for _, other, there in open_:
+            if there.shares(lying):
+                return other, name
+        open_.append((end, name, lying))
     return None
-
-
-def _near(held: list[tuple[tuple[int, int], Name, Lying]]) -> Iterator[tuple[tuple[tuple[int, int], Name, Lying], ...]]:
-    """Yield the pairs of arrays whose spans overlap, in order."""
-    open_: list[tuple[tuple[int, int], Name, Lying]] = []
-    for one in held:
-        start = one[0][0]
-        open_ = [other for other in open_ if other[0][1] > start]
-        yield from ((other, one) for other in open_)
-        open_.append(one)

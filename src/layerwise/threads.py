@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from layerwise.checks import integer
-from layerwise.errors import HyperparameterError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -76,12 +75,7 @@ def wanted_threads() -> int:
     value = os.environ.get(VARIABLE)
     if not value:
         return available_processors()
-    try:
-        return min(int(COUNT(VARIABLE, int(value), WAY_OUT)), MOST)
-    except ValueError as problem:
-        if isinstance(problem, HyperparameterError):
-            raise
-        raise HyperparameterError(f"{VARIABLE} must be {COUNT.allowed}, but is {value!r}. {WAY_OUT}") from None
+    return min(int(COUNT(VARIABLE, int(value) if value.strip().isdecimal() else value, WAY_OUT)), MOST)
 
 
 def available_processors() -> int:
@@ -96,28 +90,15 @@ def available_processors() -> int:
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> float | None:
     """Return the number of processors whose time the control groups allow to this process, or None for no limit."""
-    found = [quota for folder in _groups(root, membership) if (quota := _quota(folder)) is not None]
-    return min(found, default=None)
+    own = next((line[4:] for line in _read(membership).splitlines() if line.startswith("0::/")), "")
+    around = [root / own, *(root / own).parents]
+    found = [_quota(folder / "cpu.max") for folder in around if folder == root or root in folder.parents]
+    return min(filter(None, found), default=None)
 
 
-def _groups(root: Path, membership: Path) -> list[Path]:
-    """Return the group of this process and those around it, in either version's hierarchy."""
-    folders = [root, root / "cpu"]
-    for line in _read(membership).splitlines():
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if controllers == "" or "cpu" in controllers.split(","):
-            top = root if controllers == "" else root / "cpu"
-            inner = top / path.lstrip("/")
-            folders += [inner, *(one for one in inner.parents if top in one.parents)]
-    return folders
-
-
-def _quota(folder: Path) -> float | None:
-    numbers = _read(folder / "cpu.max").split()
-    if not numbers:
-        numbers = [_read(folder / f"cpu.cfs_{what}_us").strip() for what in ("quota", "period")]
+def _quota(path: Path) -> float | None:
     try:
-        quota, period = map(float, numbers)
+        quota, period = map(float, _read(path).split())
     except ValueError:  # "max", or no such file
         return None
     return quota / period if quota > 0 and period > 0 else None

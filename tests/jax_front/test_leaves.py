@@ -72,15 +72,6 @@ def test_the_dtype_of_a_momentum_that_is_off_is_taken_as_optax_does():
     assert jax.tree.structure(next(alike)) == jax.tree.structure(next(alike))
 
 
-def test_betas_that_look_swapped_are_taken_with_a_warning():
-    params = {"w": jnp.ones(3)}
-    opt = front.lamb(0.1, 0.99, 0.9)
-    opt.update(params, opt.init(params), params)
-    with pytest.warns(UserWarning, match=r"b1=0\.999 and b2=0\.9 are taken") as caught:
-        front.lamb(0.1, 0.999, 0.9)
-    assert [one.filename for one in caught] == [__file__]
-
-
 def test_a_schedule_multiplies_a_relative_step():
     params = {"w": jnp.ones((4, 3))}
     halved = front.adafactor(optax.exponential_decay(1.0, 1, 0.5), relative_step="factor")

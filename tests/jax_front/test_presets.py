@@ -9,7 +9,6 @@ from jax_front.front import BY_NAME, FRONTS, close, run
 
 from layerwise import preset as shared
 from layerwise import presets
-from layerwise.errors import PresetError
 from layerwise.jax import like, preset
 
 pytestmark = pytest.mark.thinned(1, 2)
@@ -41,8 +40,3 @@ def test_what_is_given_beside_a_preset_takes_its_place_and_leaves_the_preset_as_
     wanted, _ = run(FRONTS["Lamb"](**{**preset("timm.Lamb"), **given}), params, [params])
     for opt in (like("timm.Lamb", **given), FRONTS["Lamb"](**preset("timm.Lamb", **given))):
         close(run(opt, params, [params])[0], wanted, 0)
-
-
-def test_options_of_a_preset_are_of_its_function_alone():
-    with pytest.raises(PresetError, match=r"'timm.Lamb', which is one of Lamb, and this is lars"):
-        FRONTS["Lars"](0.1, **preset("timm.Lamb"))

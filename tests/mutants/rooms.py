@@ -116,6 +116,6 @@ ROOMS: tuple[Room, ...] = (
         "jax_front/test_conversion.py test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
-    _room("trainers", "contrib/trainers/ trainers/ run.py", "trainers", slow=True),
+    _room("trainers", "trainers/ run.py", "trainers", slow=True),
     _room("cli", "cli/ __main__.py files.py", "cli"),
 )

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from layerwise.cli.exits import INTERRUPTED, TRACEBACK, WRONG, forget_output
 from layerwise.errors import LayerwiseError
 
-NEEDED = ("rich", "torch", "typer")
+NEEDED = ("torch", "typer")
 EXTRAS = {"bench": "cli,torch"}  # of all others: cli
 
 

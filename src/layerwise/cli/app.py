@@ -12,13 +12,10 @@ from layerwise.cli import info as facts
 from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
 from layerwise.cli.exits import INTERRUPTED, WRONG
-from layerwise.cli.screens import Command, Group
 from layerwise.cli.usage import UsageError, in_one_line
-from layerwise.errors import LayerwiseError
 
 app = typer.Typer(
     name="layerwise",
-    cls=Group,
     help="LAMB, LARS and Adafactor.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
@@ -27,14 +24,11 @@ app = typer.Typer(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Return the exit code of the program. Mistakes are one line on the standard error."""
+    """Return the exit code of the program. A usage error is one line on the standard error."""
     try:
         return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
     except UsageError as problem:
         typer.echo(in_one_line(problem), err=True)
-        return WRONG
-    except LayerwiseError as problem:
-        typer.echo(f"layerwise: {problem}", err=True)
         return WRONG
     except typer.Abort:  # what some versions make of Ctrl-C
         return INTERRUPTED
@@ -58,7 +52,7 @@ def options(
         print(context.get_help())
 
 
-@app.command(cls=Command, short_help="Versions, engines, threads and devices.")
+@app.command(short_help="Versions, engines, threads and devices.")
 def info(
     devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -68,6 +62,6 @@ def info(
     facts.show(devices, json, report)
 
 
-app.command("presets", cls=Command, short_help="List the named variants, or show one.")(presets.command)
-app.command("bench", cls=Command, short_help="Time optimizers side by side on this machine.")(bench.command)
-app.command("recommend", cls=Command, short_help="Settings for a batch size, with their sources.")(recommend.command)
+app.command("presets", short_help="List the named variants, or show one.")(presets.command)
+app.command("bench", short_help="Time optimizers side by side on this machine.")(bench.command)
+app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

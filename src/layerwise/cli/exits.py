@@ -1,19 +1,13 @@
-"""The ends of a command that are not its results: its codes, mistakes, and an output that nobody reads."""
+"""The ends of a command that are not its results: its codes, and an output that nobody reads."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from layerwise.errors import LayerwiseError
-
 WRONG = 2
 TRACEBACK = "LAYERWISE_TRACEBACK"  # set to see where an error happened
 INTERRUPTED = 130  # what a shell calls a program that Ctrl-C has ended
-
-
-class Mistake(LayerwiseError):
-    """Something the user can put right; the message is all that is shown."""
 
 
 def forget_output() -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from layerwise.cli.exits import Mistake
+from layerwise.errors import LayerwiseError
 from layerwise.files import PATH_ERRORS, printable, replace_text
 
 
-class CannotWrite(Mistake):
+class CannotWrite(LayerwiseError):
     """The file asked for cannot be written; the message says why."""
 
     def __init__(self, path: object, why: str) -> None:

@@ -9,18 +9,19 @@ import importlib
 import json as text
 import os
 import platform
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from layerwise.cli.report import markdown
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.installed import why_not as why_no_gpu
 from layerwise.engines.printed import RULES
+from layerwise.files import printable
 from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
@@ -32,6 +33,13 @@ PROOF = "each kernel is compared with the reference before its first step on a d
 WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
 NOT_INSTALLED = "not installed"
 BY_REFERENCE = "by plain operations of its array library"
+VARIABLES = (
+    "LAYERWISE_ISA", "LAYERWISE_NUM_THREADS", "LAYERWISE_GPU_PROOF", "LAYERWISE_TRACEBACK",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE",
+    "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "CUDA_LAUNCH_BLOCKING",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
+    "JAX_PLATFORMS", "JAX_ENABLE_X64", "XLA_FLAGS", "PYTHON_GIL",
+)  # fmt: skip
 # Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
 DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128", "/dev/dxg")
 
@@ -42,7 +50,7 @@ def show(devices: bool = False, json: bool = False, report: bool = False) -> Non
     if json:
         print(text.dumps(found, indent=2, ensure_ascii=False))
     else:
-        print("\n".join(markdown(found) if report else lines(found)))
+        print("\n".join(reported(found) if report else lines(found)))
 
 
 def facts(devices: bool = False) -> dict[str, Any]:
@@ -64,7 +72,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         return found
     if found["engines"]["gpu"]["available"]:
         found["engines"]["gpu"]["verdicts"] = proven()
-    return found | {"devices": {"torch": _torch_devices(), "jax": _jax_devices()}}
+    return found | {"devices": {"torch": _said(_torch_devices), "jax": _said(_jax_devices)}}
 
 
 def lines(found: dict[str, Any]) -> Iterator[str]:
@@ -80,6 +88,18 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if engines["gpu"]["concerns"] or "devices" in found:
         yield from _gpu_lines(engines["gpu"])
     yield f"  reference {engines['reference']['takes']}"
+
+
+def reported(found: dict[str, Any]) -> Iterator[str]:
+    """Yield these lines and the environment, as Markdown for a bug report, without the name of somebody's folder."""
+    set_here = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
+    gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the global interpreter lock"
+    build = f"{platform.python_implementation()}, {platform.python_compiler()}{gil}, {platform.platform()}"
+    home = os.path.expanduser("~")  # noqa: PTH111 (Path.home() raises where there is none)
+    yield "```text"
+    for line in (*lines(found), f"platform    {build}", f"environment {', '.join(set_here) or 'none'}"):
+        yield printable(line.replace(home, "~") if home.strip("\\/~") else line)
+    yield "```"
 
 
 def _compiled_lines(found: dict[str, Any], there: int) -> Iterator[str]:
@@ -168,19 +188,24 @@ def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
     return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
 
 
-def _torch_devices() -> list[str] | str:
-    """Return torch's devices besides the processor. Errors become text: users run this when something is wrong."""
+def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
+    """Return the answer, or the error as text: users ask for devices when something is wrong."""
     try:
-        torch = importlib.import_module("torch")
-        cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
-        hip = torch.version.hip
-        kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
-        found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
-        return found + _others(torch) or "no device but the processor"
+        return ask()
     except ModuleNotFoundError:
         return NOT_INSTALLED
     except Exception as problem:
         return f"cannot say ({type(problem).__name__}: {problem})"
+
+
+def _torch_devices() -> list[str] | str:
+    """Return torch's devices besides the processor."""
+    torch = importlib.import_module("torch")
+    cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    hip = torch.version.hip
+    kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
+    found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
+    return found + _others(torch) or "no device but the processor"
 
 
 def _others(torch: Any) -> list[str]:
@@ -194,14 +219,8 @@ def _memory(torch: Any, index: int) -> str:
     return f"{torch.cuda.get_device_properties(index).total_memory / 2**30:.0f} GiB"
 
 
-def _jax_devices() -> list[str] | str:
-    try:
-        jax = importlib.import_module("jax")
-        return [f"{one.platform} {one.id} {one.device_kind}" for one in jax.devices()]
-    except ModuleNotFoundError:
-        return NOT_INSTALLED
-    except Exception as problem:
-        return f"cannot say ({type(problem).__name__}: {problem})"
+def _jax_devices() -> list[str]:
+    return [f"{one.platform} {one.id} {one.device_kind}" for one in importlib.import_module("jax").devices()]
 
 
 def processor() -> str:

@@ -1,29 +1,19 @@
-"""The table of presets, and one of them."""
+"""The list of presets, and one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 import layerwise
-from layerwise.cli.rows import show_rows
 from layerwise.cli.usage import one_of
 from layerwise.registry import ENTRIES
 from layerwise.variants import Preset
 
 OPTIMIZERS = tuple(ENTRIES)
-WIDE = 76  # columns; on fewer there is no room for a table
-COLUMNS: dict[str, dict[str, Any]] = {
-    "preset": {"no_wrap": True},
-    "optimizer": {"no_wrap": True},
-    "how it differs from our defaults": {"ratio": 3},
-    "not reproduced": {"ratio": 2, "style": "dim"},
-}
-EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # where they are listed
+EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # if they are listed
 
 
 def _names() -> list[str]:
@@ -42,21 +32,11 @@ def command(
     """List the named variants: what makes an optimizer equal to another implementation."""
     found = [one for one in layerwise.presets() if name in (None, one.name, one.optimizer)]
     if name is not None and name not in OPTIMIZERS:
-        show_preset(Console(), found[0])
+        show_preset(found[0])
     elif found:
-        show_presets(Console(), found)
+        print(*found, example(found), sep="\n")
     else:
         print(f"There are no presets of {name}: its defaults are those of its paper.")
-
-
-def show_presets(console: Console, found: Sequence[Preset]) -> None:
-    """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each, so that grep finds it."""
-    if not console.is_terminal:
-        print(*found, sep="\n")
-    else:
-        each = ((one.name, one.optimizer, one.differs, one.not_reproduced) for one in found)
-        show_rows(console, WIDE, COLUMNS, ((list(map(Text, cells)), "") for cells in each))
-    console.print(Text(example(found), style="dim"), soft_wrap=True)
 
 
 def example(found: Sequence[Preset]) -> str:
@@ -66,9 +46,7 @@ def example(found: Sequence[Preset]) -> str:
     return f'Use one as {one.optimizer}.like("{one.name}", model.parameters(){lr}).'
 
 
-def show_preset(console: Console, preset: Preset) -> None:
+def show_preset(preset: Preset) -> None:
     options = "".join(f", {name}={value!r}" for name, value in preset.options.items())
     lr = "" if "lr" in preset.options else "lr=…, "
-    wide = not console.is_terminal
-    console.print(Text(str(preset)), soft_wrap=wide)
-    console.print(Text(f"{preset.optimizer}({lr}{options[2:]})"), soft_wrap=wide)
+    print(preset, f"{preset.optimizer}({lr}{options[2:]})", sep="\n")

@@ -1,4 +1,4 @@
-"""Settings for a batch size: a table of them, and code to paste."""
+"""Settings for a batch size, and code to paste."""
 
 from __future__ import annotations
 
@@ -9,89 +9,41 @@ from math import inf
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from layerwise.checks import integer, number
-from layerwise.cli.exits import Mistake
-from layerwise.cli.rows import Row, show_rows
-from layerwise.cli.usage import in_flags, one_of, read
-from layerwise.errors import LayerwiseError
-from layerwise.recipes import CURVES, Line, Recommendation, recommend
-from layerwise.recipes.numbers import percent
-from layerwise.recipes.question import EXPONENTS, OPTIMIZERS
+from layerwise.cli.usage import one_of, read
+from layerwise.recipes import CURVES, Recommendation, recommend
+from layerwise.recipes.advice import percent
+from layerwise.recipes.question import EXPONENTS
+from layerwise.registry import ENTRIES
 
-COUNT, NUMBER = integer(1), number(-inf)
-COLUMNS: dict[str, dict[str, Any]] = {
-    "setting": {"no_wrap": True},
-    "value": {"no_wrap": True},
-    "where it is from, and how far away": {},
-}
-WIDE = 60  # columns; on fewer there is no room for a table
+COUNT, SERIES = read(int, integer(1)), [curve.name for curve in CURVES]
 
 
-def _optimizers() -> Iterator[str]:
-    return (entry.name for entry in OPTIMIZERS.values())
-
-
-def _series() -> Iterator[str]:
-    return (curve.name for curve in CURVES)
+def figure(means: str) -> Any:
+    return typer.Option(**read(float, number(-inf)), help=means)  # `recommend` checks its range
 
 
 def command(
-    optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", _optimizers))],
-    batch: Annotated[int, typer.Argument(**read(int, COUNT), help="Samples a step, over all devices.")],
-    reference_batch: Annotated[
-        int | None, typer.Option(**read(int, COUNT), help="A batch that you have tuned, with …")
-    ] = None,
-    reference_lr: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="… the optimizer's learning rate found good there.")
-    ] = None,
-    reference_warmup: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="Its warm-up, as a share of the run.")
-    ] = None,
+    optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))],
+    batch: Annotated[int, typer.Argument(**COUNT, help="Samples a step, over all devices.")],
+    reference_batch: Annotated[int | None, typer.Option(**COUNT, help="A batch that you have tuned, with …")] = None,
+    reference_lr: Annotated[float | None, figure("… the optimizer's learning rate found good there.")] = None,
+    reference_warmup: Annotated[float | None, figure("Its warm-up, as a share of the run.")] = None,
     reference_decay: Annotated[
-        float | None,
-        typer.Option(
-            **read(float, NUMBER), help="The weight decay of an AdamW run at that rate, for LAMB that keeps norms."
-        ),
+        float | None, figure("The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
     ] = None,
-    total_samples: Annotated[
-        float | None, typer.Option(**read(float, NUMBER), help="Samples of the whole run, to count steps.")
-    ] = None,
+    total_samples: Annotated[float | None, figure("Samples of the whole run, to count steps.")] = None,
     like: Annotated[
         str | None,
-        typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", _series)),
+        typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", lambda: SERIES)),
     ] = None,
     rule: Annotated[str, typer.Option(help="sqrt or linear.", **one_of("rule", lambda: EXPONENTS))] = "sqrt",
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learning rate, warm-up, betas and decay for a batch size, each with its source, and code to paste."""
-    options = {name: value for name, value in locals().items() if name != "as_text"}  # recommend names them alike
-    try:
-        found = recommend(**options)
-    except LayerwiseError as problem:
-        raise Mistake(in_flags(str(problem), options.keys() - {"optimizer", "batch"})) from None
-    if as_text:
-        print(as_json(found))
-    else:
-        show_recommendation(Console(), found)
-
-
-def show_recommendation(console: Console, found: Recommendation) -> None:
-    """Print a table on a terminal, or a list where that is narrow; elsewhere a line for each setting."""
-    if not console.is_terminal:
-        print(found, *code(found), sep="\n")
-        return
-    title, *_ = found.explain()
-    console.print(Text(title, style="bold"))
-    show_rows(console, WIDE, COLUMNS, map(_row, found.lines))
-    for note in found.notes:
-        console.print(Text(f"note: {note}"))
-    for source in found.sources:
-        console.print(Text(source, style="dim"))
-    for line in code(found):
-        console.print(Text(line), soft_wrap=True)  # whole, to be pasted
+    found = recommend(**{name: value for name, value in locals().items() if name != "as_text"})  # named alike there
+    print(as_json(found) if as_text else "\n".join([str(found), *code(found)]))
 
 
 def code(found: Recommendation) -> Iterator[str]:
@@ -135,10 +87,3 @@ def _rounded(value: Any) -> Any:
 def as_json(found: Recommendation) -> str:
     more = {"warmup_steps": found.warmup_steps, "extrapolated": found.extrapolated, "kwargs": found.kwargs()}
     return json.dumps(asdict(found) | more | {"code": "\n".join(code(found)).strip()}, indent=2)
-
-
-def _row(line: Line) -> Row:
-    setting = f"  {line.setting}" if line.alternative else line.setting
-    origin = Text.assemble(line.why, (f"\n{line.how_far}", "yellow" if line.extrapolated else "cyan"))
-    cells = Text(setting), Text(line.value, style="" if line.alternative else "bold"), origin
-    return cells, "dim" if line.alternative else ""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import typer
 
 from layerwise.checks import Check, Refused
+from layerwise.elsewhere import nearest
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -26,17 +25,6 @@ def in_one_line(problem: Any) -> str:
         message = " ".join(problem.format_message().split())
     ending = "" if message.endswith((".", "?")) else "."
     return f"{name}: {message[0].lower()}{message[1:]}{ending} See '{name} --help'."
-
-
-def in_flags(message: str, names: Iterable[str]) -> str:
-    """Return a message of the library in the words of the command line: flags for these arguments, and no None."""
-    for name in sorted(names, key=len, reverse=True):
-        flag = f"--{name.replace('_', '-')}"
-        message = message.replace(f"`{name}`", flag)
-        if "_" in name:
-            message = re.sub(rf"\b{name}\b", flag, message)
-    message = re.sub(r"must be None\b", "must be left out", message)
-    return re.sub(r"(, | or )None\b", "", message).replace("but is None", "but is missing")
 
 
 def read(kind: type, check: Check) -> dict[str, Any]:
@@ -57,9 +45,9 @@ def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
     found = {name.lower(): name for name in names}
     if value.lower() in found:
         return found[value.lower()]
-    of_package = [one for one in found if one.startswith(f"{value.lower()}.")]
-    near = of_package or get_close_matches(value.lower(), found, 1)
-    shown = [found[one] for one in near] or list(names)
+    of_package = [found[one] for one in found if one.startswith(f"{value.lower()}.")]
+    near = of_package or nearest(value, names, 1)
+    shown = near or list(names)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     words = ", ".join(shown[:SHOWN]) + more
     hint = f"Did you mean {words}?" if near else f"There are {words}."

@@ -16,6 +16,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakMethod
 
@@ -52,8 +53,8 @@ class Estimate(NamedTuple):
         noise: tr Σ, of the gradient of one example.
     """
 
-    signal: float  # |G|²
-    noise: float  # tr Σ
+    signal: float
+    noise: float
 
 
 class Seen(NamedTuple):
@@ -99,17 +100,11 @@ class NoiseScale:
         self._hooked: dict[int, Tensor] = {}
         self.discard()
         self._listen(model)
-        listens = WeakMethod(self._listen)  # else the model, which holds the hooks, would be held by them
-
-        def look_again(module: nn.Module, _: Any) -> None:
-            if (listen := listens()) is not None:
-                listen(module)
-
-        self._hooks += [m.register_forward_pre_hook(look_again) for m in _sharded(model)]
+        self._hooks += [m.register_forward_pre_hook(_weakly(self._listen)) for m in _sharded(model)]
 
     # ---- in the backward pass
 
-    def _listen(self, module: nn.Module) -> None:
+    def _listen(self, module: nn.Module, _: Any = None) -> None:
         # In its forward pass a sharded module has whole parameters, whose gradients are those of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
@@ -120,7 +115,7 @@ class NoiseScale:
                         "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
                     )
                 self._hooked[id(p)] = p
-                self._hooks.append(p.register_hook(_noting(WeakMethod(self._note), name, id(p))))  # type: ignore[no-untyped-call]
+                self._hooks.append(p.register_hook(partial(_weakly(self._note), name, id(p))))  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, number: int, g: Tensor) -> None:
         if self._updates % self._every:
@@ -251,12 +246,13 @@ class NoiseScale:
         self.remove()
 
 
-def _noting(note: Callable[[], Callable[[str, int, Tensor], None] | None], name: str, number: int) -> Any:
-    """Return a parameter's hook, which holds no reference: without other references a noise scale measures nothing."""
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that holds no reference: without others, a noise scale is gone, and its model with it."""
+    held = WeakMethod(method)
 
-    def hook(g: Tensor) -> None:
-        if (there := note()) is not None:
-            there(name, number, g)
+    def hook(*args: Any) -> None:
+        if (there := held()) is not None:
+            there(*args)
 
     return hook
 

@@ -11,7 +11,7 @@ import optax
 from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
 from layerwise.jax._options import is_traced
-from layerwise.keywords import check_keywords, check_presets, of_preset
+from layerwise.keywords import check_keywords
 from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
 from layerwise.variants import by_name, find
@@ -33,7 +33,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     h = ENTRIES[one.optimizer].hyper
     _check(one.optimizer, overrides)
     theirs = {**OPTAX.called(h, optax_defaults(h)), **_defaults_of_others(h), **OPTAX.called(h, one.options)}
-    return {**of_preset(theirs, name, one.optimizer), **overrides}
+    return {**theirs, **overrides}
 
 
 def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
@@ -44,9 +44,7 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
         *args: Arguments of the function that the preset is of, such as `lamb`.
         **options: Arguments of that function, in place of the preset's or besides them.
     """
-    optimizer = find(name).optimizer
-    check_presets(optimizer, options)
-    make = getattr(optimizers, optimizer.lower())
+    make = getattr(optimizers, find(name).optimizer.lower())
     unnamed, given = by_name(make, args, options)
     made: optax.GradientTransformationExtraArgs = make(*unnamed, **{**preset(name), **given})
     return made

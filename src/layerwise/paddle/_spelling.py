@@ -9,7 +9,7 @@ from typing import Any
 from layerwise import checks
 from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
-from layerwise.keywords import check_keywords, of_preset
+from layerwise.keywords import check_keywords
 from layerwise.registry import ENTRIES
 from layerwise.spelling import PADDLE, PADDLE_PRESETS, is_pair, pair
 from layerwise.variants import find
@@ -86,8 +86,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    options = PADDLE.called(h, {**_defaults_elsewhere(h), **one.options})
-    return {**of_preset(options, name, one.optimizer), **overrides}
+    return {**PADDLE.called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}
 
 
 def _defaults_elsewhere(h: type[Hyper]) -> dict[str, Any]:

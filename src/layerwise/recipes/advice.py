@@ -31,9 +31,9 @@ class Line:
     value: str
     why: str
     distance: str
-    series: str = ""  # the published one that it is from
+    series: str = ""
     extrapolated: bool = False
-    alternative: bool = False  # what else there is to say of the setting above
+    alternative: bool = False
 
     def __str__(self) -> str:
         return f"{'  ' * self.alternative}{self.setting}: {self.value}; {self.why}; {self.how_far}"
@@ -70,7 +70,7 @@ class Recommendation:
     optimizer: str
     batch: int
     lr: float
-    warmup: float | None  # as a share of the run
+    warmup: float | None
     betas: tuple[float, float] | None
     momentum: float | None
     weight_decay: float | None
@@ -138,3 +138,14 @@ class Recommendation:
 
 
 FRONT = one_of("torch", "numpy", "jax")
+
+
+def number(x: float, digits: int = 3) -> str:
+    """Return a number with so many digits: 1,020 and not 1.02e+03, 2.9e-6 and not 2.9e-06."""
+    x = float(f"{x:.{digits}g}")
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.{digits}g}".replace("e-0", "e-")
+
+
+def percent(share: float) -> str:
+    """Return a share in percent, of which less than a tenth is too little to be a figure."""
+    return "less than 0.1 %" if 0 < share < 1e-3 else f"{number(100 * share)} %"

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from layerwise import schedules
-from layerwise.recipes.advice import Line, Recommendation
-from layerwise.recipes.numbers import number, percent
-from layerwise.recipes.points import CURVES, Curve, Point
-from layerwise.recipes.question import EXPONENTS, Question
+from layerwise.recipes.advice import Line, Recommendation, number, percent
+from layerwise.recipes.points import CURVES, Curve
+from layerwise.recipes.question import KEPT, Question
 from layerwise.rules.lamb import Lamb
 
 LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
@@ -59,20 +58,19 @@ def recommend(
         optimizer, batch, reference_batch, reference_lr, reference_warmup, reference_decay, total_samples, like, rule
     )
     steps = None if q.total_samples is None else schedules.samples(q.total_samples, batch=q.batch)
-    near, series = (Point(q.batch, 0.0, None), None) if q.reference else (q.anchor, q.series)
+    series = q.followed
+    kept = {name: None if series is None else getattr(q.anchor, name) for name in KEPT}
     share, warmup = _warmup(q, steps)
-    lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q), *_cost(q))
+    lines = (*_rates(q), warmup, *_decay(series, q.batch), *_kept(q))
     return Recommendation(
         q.optimizer,
         q.batch,
-        q.scaled(q.rule),
+        q.lr,
         share,
-        near.betas,
-        near.momentum,
-        near.weight_decay,
-        steps,
-        lines,
-        notes=tuple(_notes(q, series, near, steps)),
+        **kept,
+        steps=steps,
+        lines=lines,
+        notes=tuple(_notes(q, kept["betas"], steps)),
         sources=tuple(_sources(q, lines)),
         keep_norm=None if q.reference_decay is None else True,
         run="" if series is None else f"{series.name}: {series.task}",
@@ -119,33 +117,22 @@ def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks:
 
 
 def _rates(q: Question) -> Iterator[Line]:
-    """Yield the learning rate, what the other rule would make of it, and what published runs had."""
-    whose = q.series.name if not q.reference else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
-    far, series = (_from_yours(q), "") if q.reference else (_far(q.batch, q.series), whose)
-    start = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}"
-    if q.batch == q.anchor.batch:
-        yield Line("learning rate", number(q.anchor.lr), start, far.distance, series, far.extrapolated)
-    else:
-        for rule in sorted(EXPONENTS, key=lambda rule: rule != q.rule):
-            name, other = ("learning rate", False) if rule == q.rule else (f"{rule} rule", True)
-            beyond = far.extrapolated or rule == "linear"  # which no published series follows
-            why = f"{start}, by the {rule} rule"
-            yield Line(name, number(q.scaled(rule)), why, far.distance, series, beyond, alternative=other)
+    """Yield the learning rate; its growth in each series since the reference, or the rates of other series."""
+    whose = q.followed.name if q.followed else "yours" if not q.reference_decay else "√(lr·λ) of your AdamW run"
+    far, series = (_far(q.batch, q.followed), whose) if q.followed else (_from_yours(q), "")
+    scaled = q.batch != q.anchor.batch
+    why = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}" + f", by the {q.rule} rule" * scaled
+    beyond = far.extrapolated or (scaled and q.rule == "linear")  # which no published series follows
+    yield Line("learning rate", number(q.lr), why, far.distance, series, beyond)
     for curve in q.curves:
-        yield from _published(q, curve)
-
-
-def _published(q: Question, curve: Curve) -> Iterator[Line]:
-    """Yield the growth of the rate in a series since the reference; without one, the rate of another series."""
-    near = curve.nearest(q.batch)
-    if q.reference is None:
-        if curve is not q.curve:
-            why = f"not scaled, at batch {near.batch:,}"
-            yield _line(curve, q.batch, curve.name, number(near.lr), why, alternative=True, extrapolated=False)
-    elif (before := curve.nearest(q.reference.batch)) is not near:
-        grown = near.lr / before.lr
-        why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
-        yield _line(curve, q.batch, f"as {curve.name}", number(q.reference.lr * grown), why, alternative=True)
+        near, before = curve.nearest(q.batch), curve.nearest(q.anchor.batch)
+        if q.reference is not None and before is not near:
+            grown = near.lr / before.lr
+            why = f"yours × {number(grown)}, as there from batch {before.batch:,} to {near.batch:,}"
+            yield _line(curve, q.batch, f"as {curve.name}", number(q.reference.lr * grown), why, alternative=True)
+        elif q.reference is None and curve is not q.followed:
+            why, marks = f"not scaled, at batch {near.batch:,}", {"alternative": True, "extrapolated": False}
+            yield _line(curve, q.batch, curve.name, number(near.lr), why, **marks)
 
 
 def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
@@ -206,35 +193,21 @@ def _shown(value: Any) -> str:
     return "/".join(map(_shown, value)) if isinstance(value, tuple) else number(value, 6)
 
 
-def _cost(q: Question) -> Iterator[Line]:
-    """Yield the published cost of a larger batch: the target took more training."""
-    if q.curve is None or not q.curve.unit:
-        return
-    before = q.curve.nearest(q.reference.batch) if q.reference else q.curve.points[0]
-    near = q.curve.nearest(q.batch)
-    if near is not before and near.cost and before.cost:
-        why = (
-            f"{q.curve.name}, {before.cost:g} {q.curve.unit} at batch {before.batch:,}, {near.cost:g} at {near.batch:,}"
-        )
-        value = f"× {near.cost / before.cost:.2f}"
-        yield _line(q.curve, q.batch, "training needed", value, why, alternative=True)
-
-
-def _notes(q: Question, series: Curve | None, kept: Point, steps: int | None) -> Iterator[str]:
-    b2 = (kept.betas or Lamb().betas)[1]
-    short = q.has("betas") and steps is not None and steps * (1 - b2) < 1
-    averages = f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps or 0:,}"
-    for note, applies in (
-        (OF_ITS_TASK, series is not None),
-        (f"{series and series.name}: {EXEMPT}", series is not None and series.exempt),
-        (f"{series and series.name}: {FROM_CHECKPOINT}", series is not None and not series.from_scratch),
-        (averages, short),
-        (LINEAR, q.rule == "linear"),
-        (KEPT_NORM, q.reference_decay is not None),
-        (MATCHED if q.curves else BORROWED, True),
-    ):
-        if applies:
-            yield note
+def _notes(q: Question, betas: tuple[float, float] | None, steps: int | None) -> Iterator[str]:
+    b2 = (betas or Lamb().betas)[1]
+    if q.followed is not None:
+        yield OF_ITS_TASK
+        if q.followed.exempt:
+            yield f"{q.followed.name}: {EXEMPT}"
+        if not q.followed.from_scratch:
+            yield f"{q.followed.name}: {FROM_CHECKPOINT}"
+    if q.has("betas") and steps is not None and steps * (1 - b2) < 1:
+        yield f"beta2 = {b2:g} averages over about {1 / (1 - b2):,.0f} steps, and the run has {steps:,}"
+    if q.rule == "linear":
+        yield LINEAR
+    if q.reference_decay is not None:
+        yield KEPT_NORM
+    yield MATCHED if q.curves else BORROWED
 
 
 def _sources(q: Question, lines: Sequence[Line]) -> Iterator[str]:

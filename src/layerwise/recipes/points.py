@@ -25,11 +25,11 @@ class Point:
 
     batch: int
     lr: float
-    warmup: float | None  # as a share of the run
+    warmup: float | None
     weight_decay: float | None = None
     betas: Betas | None = None
     momentum: float | None = None
-    cost: float | None = None  # how much training its target took
+    cost: float | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Curve:
     source: str
     points: tuple[Point, ...]
     from_scratch: bool = True
-    exempt: bool = False  # biases and normalization: no decay, no ratio
-    unit: str = ""  # of what the points say of their cost
-    power: float | None = None  # of the polynomial after the warm-up
-    end: float = 0.0  # where it ends
+    exempt: bool = False
+    unit: str = ""
+    power: float | None = None
+    end: float = 0.0
 
     def nearest(self, batch: float) -> Point:
         """Return the point that is the fewest doublings away.

@@ -74,13 +74,9 @@ class Question(Checked):
         yield alone and self.reference_warmup is not None, "reference_warmup", ALONE, both
         yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
         decay = self.reference_decay is not None
-        yield alone and decay, "reference_decay", ALONE, "Pass the run's reference_batch and reference_lr too."
-        yield (
-            decay and not steps_as_adam,
-            "reference_decay",
-            f"None for {whose}",
-            "Ask for Lamb, which steps as Adam does.",
-        )
+        yield alone and decay, "reference_decay", ALONE, both
+        as_adam = "Ask for Lamb, which steps as Adam does."
+        yield decay and not steps_as_adam, "reference_decay", f"None for {whose}", as_adam
         yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
         if named is not None:
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That one is of {named.optimizer}."
@@ -111,10 +107,9 @@ class Question(Checked):
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
-    def series(self) -> Curve:
-        """The same, for a question without a reference, which needs a series."""
-        assert self.curve is not None  # noqa: S101  _check_reference has seen to it
-        return self.curve
+    def followed(self) -> Curve | None:
+        """The series whose run is the answer, if the asker has none."""
+        return None if self.reference else self.curve
 
     @property
     def reference(self) -> Point | None:
@@ -127,8 +122,12 @@ class Question(Checked):
     @property
     def anchor(self) -> Point:
         """The point to scale: the asker's own, or the nearest published."""
-        return self.reference or self.series.nearest(self.batch)
+        if self.reference is not None:
+            return self.reference
+        assert self.curve is not None  # noqa: S101  `contradictions` has seen to it
+        return self.curve.nearest(self.batch)
 
-    def scaled(self, rule: str) -> float:
-        """Return the anchor's learning rate, scaled to the batch."""
-        return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[rule])
+    @property
+    def lr(self) -> float:
+        """The anchor's learning rate, scaled to the batch."""
+        return float(self.anchor.lr * (self.batch / self.anchor.batch) ** EXPONENTS[self.rule])

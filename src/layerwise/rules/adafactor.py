@@ -164,9 +164,6 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        eps1, eps2 = self.eps
-        if self.eps_mode == "add" and eps1 is not None and eps1 > 1e6 * eps2 > 0:
-            options.warn_of_swap("eps1", "eps2", (eps1, eps2))
         lr, role = self.lr, self._role
         if lr is None:
             lr = self.lr_cap if role == "cap" else 1.0

@@ -60,10 +60,6 @@ class AdamW(StoredMomentum, ClippedByNorm):
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.warn_of_swapped_betas(self.betas)
-
 
 class State(NamedTuple):
     exp_avg: Array  # m

@@ -82,10 +82,6 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
         "Pass a small number such as trust_eps=1e-8, or 0.",
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options.warn_of_swapped_betas(self.betas)
-
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
         apart = self.decay == "decoupled"

@@ -1,1 +1,52 @@
-"""The names by which configurations of trainers find what `layerwise.contrib.trainers` has for them."""
+"""The optimizers by name, in packages that build optimizers from configurations."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+
+from layerwise.errors import HyperparameterError, MissingPackageError, sentence, warn
+
+PACKAGES = ("timm", "transformers")
+VARIABLE = "LAYERWISE_REGISTER"
+PREFIX = "layerwise_"
+
+
+def register(*packages: str) -> dict[str, list[str]]:
+    """Make the PyTorch optimizers known by name, and return the names by package. A second call changes nothing.
+
+    Every optimizer is called "layerwise_" and its name in lower case, such as "layerwise_lamb". Packages that build
+    optimizers from a dotted path, such as Lightning and torchtune, need no names: theirs is layerwise.torch.Lamb.
+
+    Args:
+        *packages: The packages, "timm" and "transformers"; without any, those that are installed.
+    """
+    for package in packages:
+        if package not in PACKAGES:
+            way_out = "Others take the class itself, or its dotted path."
+            raise HyperparameterError(sentence("packages", f"among {', '.join(PACKAGES)}", package, way_out))
+        if find_spec(package) is None:
+            raise MissingPackageError(f"`{package}` is not installed, so nothing can be registered there. Install it.")
+    if packages:
+        return {package: _register_with(package) for package in packages}
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        if find_spec(package) is not None and find_spec("torch") is not None:
+            try:
+                found[package] = _register_with(package)
+            except ImportError as problem:
+                warn(f"nothing was registered with {package}: {problem}")
+    return found
+
+
+def _register_with(package: str) -> list[str]:
+    names: list[str] = import_module(f"layerwise.trainers._{package}").register()
+    return names
+
+
+def register_as_asked() -> None:
+    """Register with what the environment names: "1" stands for all that is installed, "timm,transformers" for these."""
+    asked = os.environ.get(VARIABLE, "").strip()
+    if asked not in ("", "0"):
+        register(*(() if asked == "1" else (one.strip() for one in asked.split(","))))

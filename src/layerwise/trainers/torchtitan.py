@@ -1,5 +1,39 @@
 """torchtitan's container of optimizers, which knows these by name."""
 
-from layerwise.contrib.trainers.torchtitan import OptimizersContainer
+from __future__ import annotations
 
-__all__ = ["OptimizersContainer"]
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from torchtitan.components.optimizer import OptimizersContainer as Container
+
+from layerwise.trainers._names import classes
+
+
+class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need not be installed
+    """A container whose groups may name the optimizers here, such as "layerwise_lamb", beside torchtitan's own.
+
+    A group's `optimizer_kwargs` are the options of its optimizer. Of the container's `implementation` these optimizers
+    follow "for-loop", which is fused=False; otherwise they take the fastest engine.
+    """
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(Container.Config):  # type: ignore[misc]
+        """The configuration of torchtitan's container."""
+
+    @staticmethod
+    def _resolve_optimizer_factory(name: str) -> Callable[..., Any]:
+        optimizer = classes().get(name)
+        if optimizer is None:
+            own: Callable[..., Any] = Container._resolve_optimizer_factory(name)
+            return own
+        return partial(_made, optimizer)
+
+
+def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: Any) -> Any:
+    """Return the optimizer of groups in which torchtitan has put how it is to be implemented."""
+    fast = all(group.get("fused") or group.get("foreach") for group in groups)
+    plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
+    return optimizer(plain, **{"fused": None if fast else False, **options})

@@ -1,87 +1,103 @@
-"""`layerwise bench` and its options."""
+"""`layerwise bench` from its options to its files."""
 
 from __future__ import annotations
 
+import gc
+import sys
+from math import inf
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from layerwise.checks import Check, integer, number
-from layerwise.checks import one_of as any_of
-from layerwise.cli.bench.peers import PEERS
-from layerwise.cli.bench.request import Request
-from layerwise.cli.bench.run import run_bench
+import layerwise
+from layerwise.checks import integer, number
+from layerwise.cli.bench import report
+from layerwise.cli.bench.measure import Measurement, Table
+from layerwise.cli.bench.memory import GIB
+from layerwise.cli.bench.peers import OURS, PEERS
 from layerwise.cli.bench.shapes import SETS, parameters
-from layerwise.cli.exits import Mistake
-from layerwise.cli.files import as_file, check_writable
+from layerwise.cli.files import as_file, check_writable, write_text
 from layerwise.cli.usage import one_of, read
-from layerwise.threads import MOST, wanted_threads
+from layerwise.errors import LayerwiseError
+from layerwise.threads import wanted_threads
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-THREADS = Check(f"an integer from 1 to {MOST}", any_of(*range(1, MOST + 1)).convert)
 DEFAULT = "resnet50"
-FRONTS = ("torch", "numpy", "jax")
-
-
-def _shapes() -> tuple[str, ...]:
-    return tuple(SETS)
-
+VERSIONS = (
+    "layerwise", "numpy", "torch", "pytorch_optimizer", "timm", "transformers", "apex", "deepspeed", "bitsandbytes"
+)  # fmt: skip
 
 Sets = Annotated[
     list[str] | None,
-    typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", _shapes)),
+    typer.Argument(help=f"Sets of tensors, of {', '.join(SETS)}.", **one_of("set of shapes", lambda: SETS)),
 ]
 Optimizers = Annotated[
     list[str] | None, typer.Option(help="Such as lamb; may be repeated.", **one_of("optimizer", lambda: PEERS))
 ]
-Side = Annotated[str, typer.Option(help="Ratios to ours or theirs.", **one_of("side", lambda: ("ours", "theirs")))]
 
 
 def command(
     shapes: Sets = None,
     model: Annotated[str | None, typer.Option(help="Your model: package.module:callable.")] = None,
     optimizer: Optimizers = None,
-    front: Annotated[str, typer.Option(help="torch, numpy or jax.", **one_of("front", lambda: FRONTS))] = FRONTS[0],
     peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Compare with other packages.")] = True,
-    against: Side = "ours",
     dtype: Annotated[str | None, typer.Option(help="Or bfloat16 ….", **one_of("dtype", lambda: DTYPES))] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(**read(int, THREADS), help="Of ours and of PyTorch.")] = None,
+    threads: Annotated[int | None, typer.Option(**read(int, integer(1)), help="Of ours and of PyTorch.")] = None,
     rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Steps of each that count.")] = 11,
     memory: Annotated[float | None, typer.Option(**read(float, number(0)), help="Take no more, in GiB.")] = None,
-    csv: Annotated[
-        Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write a line for each to this file.")
-    ] = None,
     json: Annotated[
         Path | None, typer.Option(parser=as_file, metavar="<path>", help="Write everything to this file.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="What can be measured here.")] = False,
 ) -> None:
     """Step time, host time and memory of our optimizers and of others that are installed."""
-    options = {name: value for name, value in locals().items() if name != "show_list"}  # a request names them alike
     if show_list:
         print_list()
         return
-    _check_together(shapes, model, front, threads)
-    _check_files(csv, json)
-    options |= {"shapes": shapes or [DEFAULT], "optimizer": optimizer or list(PEERS)}
-    run_bench(Console(), Request(**options | {"threads": threads or wanted_threads()}))
-
-
-def _check_together(shapes: list[str] | None, model: str | None, front: str, threads: int | None) -> None:
     if model is not None and shapes:
-        raise Mistake(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
-    if front == "jax" and threads is not None:
-        raise Mistake("--threads does not reach JAX, which takes the processors it may run on: taskset gives it fewer.")
+        raise LayerwiseError(f"give shapes or --model, not both: {' '.join(shapes)} and {model}.")
+    if json is not None:
+        check_writable(json)
+    import torch
+
+    from layerwise.cli.bench import tensors
+
+    layerwise.set_num_threads(threads or wanted_threads())
+    torch.set_num_threads(wanted_threads())
+    most = inf if memory is None else memory * GIB
+    where, tables = report.origin(VERSIONS), list[Table]()
+    try:
+        for name, work in tensors.works(shapes or [DEFAULT], model, dtype, tensors.device_of(device), most):
+            for one in optimizer or PEERS:
+                compared = [peer for peer in PEERS[one] if peers or peer.package == OURS]
+                tables.append(Table.of(one, name, work, wanted_threads(), compared[0].label))
+                room = min(tensors.SPARE * tensors.free(work.device), most - work.bytes)
+                try:
+                    Measurement(tables[-1], compared, work, room, say=_say).run(rounds)
+                finally:
+                    _say("")
+                    width = get_terminal_size().columns if sys.stdout.isatty() else inf
+                    print(*report.lines(tables[-1], width), sep="\n")
+            del work  # before the next is made
+            gc.collect()
+    except KeyboardInterrupt:
+        print("Interrupted: above is what was measured until then. No file is written.")
+        raise
+    finally:
+        if any(table.rows for table in tables):
+            print(*report.legend(tables, where), sep="\n")
+    if json is not None:
+        write_text(json, report.as_json(tables, where))
+        print(f"Figures and versions are in {json}.")
 
 
-def _check_files(csv: Path | None, json: Path | None) -> None:
-    for path in filter(None, (csv, json)):
-        check_writable(path)
-    if csv is not None and json is not None and csv.resolve() == json.resolve():
-        raise Mistake(f"--csv and --json are the same file, {csv}: give each its own.")
+def _say(what: str) -> None:
+    """Show on a terminal what is being done, in one line that the next one takes the place of."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
 
 
 def print_list() -> None:

@@ -6,22 +6,16 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
-from layerwise.cli.bench.groups import Cost, grouped, together
-from layerwise.cli.bench.peers import Peer, Running, Work
-from layerwise.cli.bench.shapes import Shapes, parameters, shrunk, single
-from layerwise.cli.bench.timing import Timing, Turns
+from layerwise.cli.bench.memory import GIB
+from layerwise.cli.bench.peers import Peer
+from layerwise.cli.bench.shapes import Shapes, parameters, single
+from layerwise.cli.bench.timing import Running, Timing, Turns
 
 WARMUP = 2
+MOMENTS = 8  # bytes a parameter of Adam's state in float32: few optimizers keep more
 NOTHING = Timing(())
-
-
-class Screen:
-    """A display of the work in progress, which shows nothing."""
-
-    def begin(self, what: str, steps: int) -> None: ...
-
-    def advance(self, what: str, steps: int) -> None: ...
 
 
 @dataclass
@@ -53,7 +47,7 @@ class Table:
     apart: bool = False  # whether they did not all fit the memory side by side
 
     @classmethod
-    def of(cls, optimizer: str, name: str, work: Work, threads: int, base: str) -> Table:
+    def of(cls, optimizer: str, name: str, work: Any, threads: int, base: str) -> Table:
         return cls(optimizer, name, work.shapes, work.dtype, work.device, threads, base)
 
     @property
@@ -64,47 +58,46 @@ class Table:
 class Measurement:
     """Fills a table: what is missing or fails is left out with its reason, what does not fit the memory too.
 
-    No more turns are taken when it is `enough`.
+    No more turns are taken when it is `enough`. `say` shows what is being done.
     """
 
     def __init__(
         self,
         table: Table,
         peers: Sequence[Peer],
-        work: Work,
+        work: Any,
         room: float,
-        screen: Screen | None = None,
         enough: Callable[[], bool] = bool,
+        say: Callable[[str], None] = lambda what: None,
     ) -> None:
-        self.table, self._work, self._room, self._screen, self._enough = table, work, room, screen or Screen(), enough
+        self.table, self._work, self._room, self._enough, self._say = table, work, room, enough, say
         reasons = {peer.label: peer.why_not(work, table.threads) for peer in peers}
         table.left_out |= {label: why for label, why in reasons.items() if why is not None}
         self._peers = {peer.label: peer for peer in peers if reasons[peer.label] is None}
 
     def run(self, rounds: int) -> None:
-        self._screen.begin(f"{self.table.optimizer} on {self.table.name}", len(self._peers))
-        costs = self._costs()
-        groups = list(grouped(costs, self.table.base, self._room))
+        groups = self._groups()
         self.table.apart = len(groups) > 1
-        self._left_out(costs, groups)
-        self._screen.begin("", (rounds + WARMUP) * sum(map(len, groups)))
         for group in groups:
             self._measure(group, rounds)
             gc.collect()  # what a group kept goes before the next one comes
         if not self._work.on_cuda:
             self._measure_host(rounds)
 
-    def _costs(self) -> dict[str, Cost]:
-        """Estimate each implementation's memory from a step of much smaller tensors. This also finds failing ones."""
-        small = self._work.like(shrunk(self._work.shapes))
-        times = self.table.parameters / parameters(small.shapes)
-        found = {}
-        for label in self._peers:
-            self._screen.advance(f"trying {label}", 1)
-            with self._without(label):
-                running = self._peers[label].try_out(small)
-                found[label] = Cost(times * (running.state_bytes + running.copied), times * running.peak())
-        return found
+    def _groups(self) -> list[list[str]]:
+        """Return all that are timed in turns: all, or each with the base if the memory might not hold more."""
+        each = max(self._work.bytes, MOMENTS * self.table.parameters)
+        fit = int(self._room // each) - 1  # beside a step, for which as much is left
+        if len(self._peers) <= fit:
+            return [list(self._peers)]
+        base = [label for label in self._peers if label == self.table.base]
+        rest = [label for label in self._peers if label not in base]
+        if fit > len(base):
+            return [[*base, label] for label in rest]
+        why = f"may need {(len(base) + 2) * each / GIB:.1f} GiB beside weights and gradients, with the base"
+        left_out = rest if fit >= 1 else self._peers
+        self.table.left_out |= dict.fromkeys(left_out, f"{why}, and {self._room / GIB:.1f} may be taken")
+        return [base] if base and fit >= 1 else []
 
     @contextmanager
     def _without(self, label: str) -> Iterator[None]:
@@ -115,15 +108,7 @@ class Measurement:
             self.table.left_out[label] = in_short(problem)
             self.table.rows.pop(label, None)
 
-    def _left_out(self, costs: dict[str, Cost], groups: list[list[str]]) -> None:
-        there = {label for group in groups for label in group}
-        for label in costs.keys() - there:
-            need, room = together([costs[label]]) / 2**30, self._room / 2**30
-            self.table.left_out[label] = (
-                f"needs about {need:.1f} GiB beside weights and gradients, {room:.1f} may be taken"
-            )
-
-    def _started(self, labels: Sequence[str], work: Work) -> list[Running]:
+    def _started(self, labels: Sequence[str], work: Any) -> list[Running]:
         running = []
         for label in labels:
             if label in self.table.left_out:  # it failed in an earlier group
@@ -136,11 +121,11 @@ class Measurement:
         running = self._started(labels, self._work)
         for one in running:
             row = self.table.rows.setdefault(one.label, Row(one.label, self._peers[one.label].package))
-            row.state = one.state_bytes / self.table.parameters
+            row.state = one.state_bytes() / self.table.parameters
         turns = Turns({one.label: one.step for one in running}, self._work.clock, without=self._without)
         try:
-            for label in turns.take(rounds, WARMUP):
-                self._screen.advance(label, 1)
+            for i, label in enumerate(turns.take(rounds, WARMUP), 1):
+                self._say(f"{label}: step {i} of {(rounds + WARMUP) * len(running)}")
                 if self._enough():
                     break
         finally:  # Ctrl-C leaves what was measured so far
@@ -164,8 +149,9 @@ class Measurement:
         """Time the same step on as many tensors of one element each: what is left is the work of the calls."""
         running = self._started(list(self.table.rows), self._work.like(single(self._work.shapes)))
         turns = Turns({one.label: one.step for one in running}, without=self._without)
+        self._say("host time")
         for _ in turns.take(rounds, WARMUP):
-            self._screen.advance("host time", 0)
+            pass
         for label, timing in turns.timings().items():
             self.table.rows[label].host = timing
 

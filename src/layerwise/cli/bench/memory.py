@@ -10,6 +10,7 @@ from typing import Any
 
 from layerwise.cli.bench.timing import Step
 
+GIB = 2**30
 GROUPS = Path("/sys/fs/cgroup")
 MARK = "layerwise bench"
 

@@ -8,57 +8,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import sys
-import types
 from collections.abc import Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.timing import Clock, Step
+from layerwise.cli.bench.timing import Running
 from layerwise.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"
-
-
-class Running(Protocol):
-    """An implementation at work on tensors; it has made its first step, and so its state."""
-
-    label: str
-    copied: int  # bytes that it has for itself beside its state
-
-    @property
-    def step(self) -> Step: ...
-
-    @property
-    def state_bytes(self) -> int: ...
-
-    def peak(self) -> int: ...
-
-
-class Work(Protocol):
-    """Tensors with gradients, which all that are compared share: what a step takes does not depend on the numbers."""
-
-    shapes: Shapes
-
-    @property
-    def dtype(self) -> str: ...
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def bytes(self) -> int: ...
-
-    @property
-    def on_cuda(self) -> bool: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    def like(self, shapes: Shapes) -> Work: ...
 
 
 @dataclass(frozen=True)
@@ -78,7 +36,7 @@ class Peer:
     def installed(self) -> bool:
         return importlib.util.find_spec(self.package) is not None
 
-    def why_not(self, work: Work, threads: int) -> str | None:
+    def why_not(self, work: Any, threads: int) -> str | None:
         """Return the reason to leave it out untried, or None."""
         if self.gpu and not work.on_cuda:
             return "needs a GPU"
@@ -88,38 +46,15 @@ class Peer:
         return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
 
     def start(self, work: Any) -> Running:
-        from layerwise.cli.bench.tensors import Stepping
+        from layerwise.cli.bench.tensors import stepping
 
         optimizer = self.make(work.params)
-        return Stepping(self.label, work, optimizer.step, optimizer.state)
-
-    def try_out(self, work: Any) -> Running:
-        """Return the same at work on tensors that are much smaller, to find what it will take."""
-        return self.start(work)
+        return stepping(self.label, work, optimizer.step, optimizer.state)
 
 
 def load(target: str) -> Any:
     module, _, name = target.partition(":")
-    with _part_of_timm(module):
-        return getattr(importlib.import_module(module), name)
-
-
-@contextmanager
-def _part_of_timm(module: str) -> Any:
-    """Import a part of timm without the rest, which needs torchvision and seconds, and leave no trace of having so."""
-    found = importlib.util.find_spec("timm") if module.startswith("timm.") and "timm" not in sys.modules else None
-    if found is None or not found.submodule_search_locations:
-        yield
-        return
-    [home] = found.submodule_search_locations
-    for package, folder in {"timm": home, "timm.optim": f"{home}/optim"}.items():
-        sys.modules[package] = types.ModuleType(package)
-        sys.modules[package].__path__ = [folder]
-    try:
-        yield
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "timm"]:
-            del sys.modules[name]
+    return getattr(importlib.import_module(module), name)
 
 
 def _both(label: str, target: str, **options: Any) -> tuple[Peer, Peer]:

@@ -5,22 +5,36 @@ It needs no package, because measurements on a GPU may have no other than PyTorc
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from math import inf
-from typing import Any
 
 from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.timing import Timing
+from layerwise.cli.info import processor, version_of
+from layerwise.threads import available_processors
 
+PACKAGES = ("layerwise", "numpy", "jax", "optax", "torch", "transformers")
 NAME = "implementation"
 # What goes first where the terminal is narrow; files have it all.
 DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
 MIB = 2**20
 Cells = Callable[[Row], Mapping[str, str]]  # by heading
+
+
+def origin(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Return where figures come from: the machine, its load and versions."""
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "cpu": processor(),
+        "cores": str(available_processors()),
+        "load": f"{os.getloadavg()[0]:.2f}",  # what the machine was busy with before
+        "python": platform.python_version(),
+        **{name: version_of(name) or "" for name in packages},
+    }
 
 
 def lines(table: Table, width: float = inf, more: Cells = lambda row: {}) -> Iterator[str]:
@@ -42,13 +56,11 @@ def rows(table: Table, more: Cells = lambda row: {}) -> list[dict[str, str]]:
 
 
 def _fitting(whole: Sequence[Mapping[str, str]], width: float) -> list[str]:
-    """Return the table with as many columns as there is room for, broken names before fewer columns than five."""
+    """Return the table with as many columns as there is room for."""
     if width == inf:
         return aligned([{heading.replace("\n", " "): cell for heading, cell in row.items()} for row in whole])
-    folded = [{**row, NAME: row[NAME].replace(", ", ",\n  ")} for row in whole]
-    tries = [(whole, 0), (whole, 1), *((folded, n) for n in range(1, len(DROPPED) + 1))]
-    for some, n in tries:
-        made = aligned([{key: cell for key, cell in row.items() if key not in DROPPED[:n]} for row in some])
+    for n in range(len(DROPPED) + 1):
+        made = aligned([{key: cell for key, cell in row.items() if key not in DROPPED[:n]} for row in whole])
         if max(map(len, made)) <= width:
             break
     return made
@@ -100,37 +112,27 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     """Return the explanation of the columns, line by line."""
     rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
     bases = ", ".join(dict.fromkeys(table.base for table in tables))
-    on_cuda = any(table.device.startswith("cuda") for table in tables)
-    host = (
-        "until the call returned, the GPU idle before"
-        if on_cuda
-        else "the same step of as many tensors of one element each"
-    )
-    counted = "–".join(map(str, rounds))
+    host = "the same step of as many tensors of one element each"
+    if any(table.device.startswith("cuda") for table in tables):
+        host = "until the call returned, the GPU idle before"
     columns = (
-        f"step: median of {counted} rounds, in turns in one process. ratio: to {bases} in the same round. "
-        f"host: {host}. state: bytes for each parameter. peak: what a step took beside these, weights and gradients."
+        f"step: median of {'–'.join(map(str, rounds))} rounds, in turns in one process. ratio: to {bases} in the same "
+        f"round. host: {host}. state: bytes for each parameter. peak: what a step took beside these, weights and "
+        "gradients."
     )
     machine = f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."
     busy = float(where["load"]) >= float(where["cores"])
     return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
 
 
-def as_rows(tables: Sequence[Table]) -> list[dict[str, object]]:
-    return [_common(table) | _figures(row) for table in tables for row in table.rows.values()]
+def as_rows(table: Table) -> list[dict[str, object]]:
+    return [_common(table) | _figures(row) for row in table.rows.values()]
 
 
 def _common(table: Table) -> dict[str, object]:
-    return {
-        "optimizer": table.optimizer,
-        "shapes": table.name,
-        "tensors": len(table.shapes),
-        "parameters": table.parameters,
-        "dtype": table.dtype,
-        "device": table.device,
-        "threads": table.threads,
-        "relative_to": table.base,
-    }
+    own = {name: getattr(table, name) for name in ("parameters", "dtype", "device", "threads")}
+    shapes = {"shapes": table.name, "tensors": len(table.shapes)}
+    return {"optimizer": table.optimizer, **shapes, **own, "relative_to": table.base}
 
 
 def _figures(row: Row) -> dict[str, object]:
@@ -146,28 +148,18 @@ def _figures(row: Row) -> dict[str, object]:
 
 
 def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | None]:
+    names = (name, f"{name}_q1", f"{name}_q3")
     if not timing.rounds:
-        return dict.fromkeys((name, f"{name}_q1", f"{name}_q3"))
-    figures = (timing.median, *timing.quartiles)
-    return {key: round(scale * x, 5) for key, x in zip((name, f"{name}_q1", f"{name}_q3"), figures, strict=True)}
-
-
-def as_csv(tables: Sequence[Table], where: Mapping[str, str]) -> str:
-    """Return one line for each implementation, with its origin, so that files can be put together."""
-    rows = [row | dict(where) for row in as_rows(tables)]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+        return dict.fromkeys(names)
+    return {key: round(scale * x, 5) for key, x in zip(names, (timing.median, *timing.quartiles), strict=True)}
 
 
 def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
     """Return everything, with the seconds of each round."""
-    document = {**where, "tables": [_document(table) for table in tables]}
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def _document(table: Table) -> dict[str, Any]:
-    rows = [_figures(row) | {"seconds": list(row.timing.rounds)} for row in table.rows.values()]
-    return _common(table) | {"left_out": table.left_out, "rows": rows}
+    found = [
+        _common(table)
+        | {"left_out": table.left_out}
+        | {"rows": [_figures(row) | {"seconds": list(row.timing.rounds)} for row in table.rows.values()]}
+        for table in tables
+    ]
+    return json.dumps({**where, "tables": found}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"

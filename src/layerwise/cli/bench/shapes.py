@@ -116,16 +116,3 @@ def parameters(shapes: Shapes) -> int:
 def single(shapes: Shapes) -> Shapes:
     """Return as many tensors with as many dimensions, of one element each."""
     return {name: (1,) * len(shape) for name, shape in shapes.items()}
-
-
-def shrunk(shapes: Shapes, factor: int = 64) -> Shapes:
-    """Return every tensor with about so many times fewer elements, so that what is largest stays largest."""
-    return {name: _shrunk(shape, factor) for name, shape in shapes.items()}
-
-
-def _shrunk(shape: tuple[int, ...], factor: int) -> tuple[int, ...]:
-    dims, target = list(shape), max(1, prod(shape) // factor)
-    while prod(dims) > target:
-        longest = dims.index(max(dims))
-        dims[longest] = (dims[longest] + 1) // 2
-    return tuple(dims)

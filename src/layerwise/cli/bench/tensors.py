@@ -1,29 +1,37 @@
-"""PyTorch's tensors, and an optimizer at work on them."""
+"""PyTorch's tensors, on which all optimizers are timed, and an optimizer of PyTorch at work on them."""
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 
-from layerwise.cli.bench.memory import available, bytes_in, peak_on_cpu, peak_on_cuda
-from layerwise.cli.bench.model import model_of
-from layerwise.cli.bench.request import Request
+from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, peak_on_cuda
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
-from layerwise.cli.bench.timing import Clock, Step, wall
-from layerwise.cli.exits import Mistake
+from layerwise.cli.bench.timing import Clock, Running, Step, wall
+from layerwise.cli.exits import TRACEBACK
+from layerwise.errors import LayerwiseError
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
+SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
+SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 # How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
 CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
 
 @dataclass(frozen=True)
 class Tensors:
-    """Parameters with gradients. Where an optimizer writes to these, they stay of ordinary size."""
+    """Parameters with gradients, which all that are compared share: a step takes as long whatever the numbers.
+
+    Where an optimizer writes to these, they stay of ordinary size.
+    """
 
     shapes: Shapes
     params: list[torch.nn.Parameter]
@@ -55,21 +63,11 @@ class Tensors:
         return Tensors(shapes, [new_parameter(shape, p.dtype, p.device) for shape, p in pairs])
 
 
-class Stepping:
-    """A step of PyTorch's tensors, and the state that it keeps."""
-
-    copied = 0
-
-    def __init__(self, label: str, work: Any, step: Step, state: Any) -> None:
-        self.label, self._work, self.step, self._state = label, work, step, state
-        self.step()
-
-    @property
-    def state_bytes(self) -> int:
-        return bytes_in(self._state)
-
-    def peak(self) -> int:
-        return peak_on_cuda(self.step) if self._work.on_cuda else peak_on_cpu(self.step)
+def stepping(label: str, work: Tensors, step: Step, state: Any) -> Running:
+    """Return a step of these tensors, with the containers of the state that it keeps."""
+    step()
+    peak = peak_on_cuda if work.on_cuda else peak_on_cpu
+    return Running(label, step, lambda: bytes_in(state), lambda: peak(step))
 
 
 def new_parameter(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.nn.Parameter:
@@ -82,32 +80,65 @@ def with_gradient(p: torch.nn.Parameter) -> torch.nn.Parameter:
     return p
 
 
-def works(request: Request) -> Iterator[tuple[str, Tensors]]:
-    """Yield the sets of tensors, one at a time."""
+def works(
+    shapes: Sequence[str], model: str | None, dtype: str | None, device: torch.device, most: float
+) -> Iterator[tuple[str, Tensors]]:
+    """Yield the tensors of these sets, or of the model, one after the other. None takes more bytes than `most`."""
     torch.manual_seed(0)
-    torch.set_num_threads(request.threads)
-    device = device_of(request.device)
-    if request.model is not None:
-        yield request.model, of_model(request, device)
+    if model is not None:
+        made = model_of(model).to(device, None if dtype is None else getattr(torch, dtype))
+        named = {name: p for name, p in made.named_parameters() if p.requires_grad}
+        _check_room(model, sum(p.nbytes for p in named.values()), device, most)
+        yield model, Tensors({name: tuple(p.shape) for name, p in named.items()}, [*map(with_gradient, named.values())])
         return
-    dtype: torch.dtype = getattr(torch, request.dtype or "float32")
-    sets = {name: SETS[name]() for name in request.shapes}
-    for name, shapes in sets.items():
-        request.check_room(name, 2 * dtype.itemsize * parameters(shapes), free(request.device))
-    for name, shapes in sets.items():
-        yield name, of_shapes(shapes, dtype, device)
+    kind: torch.dtype = getattr(torch, dtype or "float32")
+    sets = {name: SETS[name]() for name in shapes}
+    for name, own in sets.items():
+        _check_room(name, 2 * kind.itemsize * parameters(own), device, most)
+    for name, own in sets.items():
+        yield name, of_shapes(own, kind, device)
 
 
-def of_shapes(shapes: Shapes, dtype: torch.dtype, device: torch.device) -> Tensors:
+def of_shapes(shapes: Shapes, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> Tensors:
     return Tensors(shapes, [new_parameter(shape, dtype, device) for shape in shapes.values()])
 
 
-def of_model(request: Request, device: torch.device) -> Tensors:
-    path = str(request.model)
-    model = model_of(path).to(device, None if request.dtype is None else getattr(torch, request.dtype))
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    request.check_room(path, sum(p.nbytes for p in named.values()), free(request.device))
-    return Tensors({name: tuple(p.shape) for name, p in named.items()}, [with_gradient(p) for p in named.values()])
+def model_of(path: str) -> torch.nn.Module:
+    """Return the model that the callable returns. An error in the user's code is one line."""
+    module, _, name = path.partition(":")
+    if not (module and name):
+        raise LayerwiseError(f"--model {path!r} has no callable in it. {SHAPE}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        made = attrgetter(name)(importlib.import_module(module))
+        model = made if isinstance(made, torch.nn.Module) else made()
+    except (Exception, SystemExit) as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        text = " ".join(str(problem).split())
+        raise LayerwiseError(
+            f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
+        ) from None
+    if not isinstance(model, torch.nn.Module):
+        kind = type(model).__name__
+        raise LayerwiseError(
+            f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}."
+        )
+    params = [p for p in model.parameters() if p.requires_grad]
+    if not any(p.numel() for p in params):
+        raise LayerwiseError(f"--model {path}: no parameter of the model requires grad, so there is nothing to step.")
+    if any(p.is_meta for p in params):
+        raise LayerwiseError(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
+    return model
+
+
+def _check_room(name: str, need: float, device: torch.device, most: float) -> None:
+    if need > (room := min(SPARE * free(device), most)):
+        raise LayerwiseError(
+            f"{name} does not fit the memory: it takes {need / GIB:.1f} GiB before the first step, and "
+            f"{room / GIB:.1f} GiB may be taken. Take less, or --dtype bfloat16."
+        )
 
 
 def device_of(name: str) -> torch.device:
@@ -116,14 +147,16 @@ def device_of(name: str) -> torch.device:
         torch.empty(1, device=device)
     except Exception as problem:
         reason = str(problem).strip().partition("\n")[0]
-        raise Mistake(f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them.") from None
+        raise LayerwiseError(
+            f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
+        ) from None
     if device.type not in ("cpu", "cuda"):
-        raise Mistake(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
+        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
     return device
 
 
-def free(device: str) -> int:
-    if not device.startswith("cuda"):
+def free(device: torch.device | str) -> int:
+    if torch.device(device).type != "cuda":
         return available()
     torch.cuda.empty_cache()  # what the allocator only keeps counts as taken otherwise
     return torch.cuda.mem_get_info(device)[0]

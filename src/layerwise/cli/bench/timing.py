@@ -13,6 +13,16 @@ Step = Callable[[], object]
 Clock = Callable[[Step], tuple[float, float]]
 
 
+@dataclass
+class Running:
+    """An implementation at work on tensors; it has made its first step, and so its state."""
+
+    label: str
+    step: Step
+    state_bytes: Callable[[], int]
+    peak: Callable[[], int]  # bytes that a step takes on top
+
+
 @dataclass(frozen=True)
 class Timing:
     """Seconds of each round, or another figure of each."""
@@ -57,7 +67,7 @@ class Turns:
         self,
         steps: Mapping[str, Step],
         clock: Clock = wall,
-        together: Callable[[], object] | None = None,
+        together: Callable[[], object] = lambda: None,
         without: Callable[[str], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._steps, self._clock, self._together, self._without = dict(steps), clock, together, without
@@ -67,20 +77,15 @@ class Turns:
         """Go on as long as the names that come back are asked for; each has just been stepped."""
         for round_ in range(-warmup, rounds):
             for name in list(self._steps):
-                if self._together is not None:
-                    self._together()
-                timed = self._timed(name)
-                if timed and round_ >= 0:
+                self._together()
+                timed: list[tuple[float, float]] = []
+                with self._without(name):
+                    timed.append(self._clock(self._steps[name]))
+                if not timed:
+                    del self._steps[name], self._seconds[name]
+                elif round_ >= 0:
                     self._seconds[name] += timed
                 yield name
-
-    def _timed(self, name: str) -> list[tuple[float, float]]:
-        timed: list[tuple[float, float]] = []
-        with self._without(name):
-            timed.append(self._clock(self._steps[name]))
-        if not timed:
-            del self._steps[name], self._seconds[name]
-        return timed
 
     def timings(self) -> dict[str, Timing]:
         return {name: Timing([total for _, total in seconds]) for name, seconds in self._seconds.items() if seconds}
@@ -93,7 +98,7 @@ def alternately(
     steps: Mapping[str, Step],
     rounds: int,
     warmup: int = 2,
-    together: Callable[[], object] | None = None,
+    together: Callable[[], object] = lambda: None,
     clock: Clock = wall,
 ) -> dict[str, Timing]:
     turns = Turns(steps, clock, together)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
 from layerwise import arguments
+from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.registry import ENTRIES
@@ -113,7 +113,7 @@ def name_of(given: Any) -> str:
             return entry.name
     elif isinstance(given, str) and given.lower() in known:
         return known[given.lower()]
-    close = get_close_matches(given.lower(), known, n=1) if isinstance(given, str) else []
+    close = nearest(given, known, 1) if isinstance(given, str) else []
     way_out = f'Is "{close[0]}" meant?' if close else "Classes of layerwise.torch are taken as well."
     allowed = f"the name of an optimizer, one of {', '.join(map(repr, known))}"
     raise HyperparameterError(sentence(RULE, allowed, given, way_out))

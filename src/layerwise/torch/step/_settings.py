@@ -13,7 +13,7 @@ from layerwise import arguments, checks
 from layerwise.checks import as_float
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
-from layerwise.keywords import check_presets, meant
+from layerwise.keywords import meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import STATE, WAY_OUT, Wanted, check_fits, wanted
@@ -76,7 +76,6 @@ class Groups:
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group has a key that nothing would read."""
         kind = self.kinds.of(group)
-        check_presets(kind.hyper.optimizer, group)
         known = (*kind.known, *self.kinds.keys)
         for key in group.keys() - {*known, "params", "param_names"}:
             if key in NOT_OF_A_GROUP:

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from layerwise.elsewhere import nearest
 from layerwise.errors import StateError, sentence, warn
-from layerwise.keywords import nearest
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._table import CODECS

@@ -6,8 +6,8 @@ from ast import literal_eval
 from functools import partial
 from typing import Any
 
-from layerwise.contrib.trainers._names import classes, options_of
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
+from layerwise.trainers._names import classes
 
 
 def register() -> list[str]:
@@ -40,7 +40,7 @@ def _add_name(names: Any, name: str) -> None:
 
 def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, Any]]:
     """Return the class, and its options made of TrainingArguments: lr, those of Adam where it has them, optim_args."""
-    options = options_of(optimizer)
+    options = optimizer._hyper.__dataclass_fields__
     given = dict(context.optimizer_kwargs)
     if "betas" in options:
         given["betas"] = context.adam_kwargs["betas"]

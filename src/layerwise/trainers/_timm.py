@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import wraps
 from typing import Any
 
-from layerwise.contrib.trainers import PREFIX
-from layerwise.contrib.trainers._names import classes, options_of
 from layerwise.errors import MissingPackageError
+from layerwise.trainers import PREFIX
+from layerwise.trainers._names import classes
 from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.
@@ -37,7 +37,7 @@ def register() -> list[str]:
 
 
 def _info(make: Any, name: str, optimizer: type[Any]) -> Any:
-    options = options_of(optimizer)
+    options = optimizer._hyper.__dataclass_fields__
     return make(
         name=name,
         opt_class=optimizer,
