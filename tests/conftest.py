@@ -62,17 +62,13 @@ def faithful_interpreter():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    from selection import applies, repeated, thin
+    from selection import chosen, repeated
 
-    left_out = [item for item in items if not applies(item)]
-    kept = [item for item in items if applies(item)]
-    left_out += thin(kept, pytest.mark.slow)
+    kept = chosen(items, pytest.mark.slow)
     for item in repeated(kept):
         item.add_marker(pytest.mark.repeats)
-    config.hook.pytest_deselected(items=left_out)
-    away = {*left_out}
-    items[:] = [item for item in kept if item not in away]
-    items.sort(key=lambda item: _turn(item.path))
+    config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+    items[:] = sorted(kept, key=lambda item: _turn(item.path))
 
 
 @cache
