@@ -3,9 +3,10 @@
 Tests that are about an option leave out optimizers that do not take it. A test says
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
-A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test` tries each
-combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from test to test.
-Where it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
+A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test-all` tries each
+combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from one to the
+next; `make test` tries it with three, or with one of each kind where the test has fewer than three combinations. Where
+it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
 `@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all. What
 says something of each rule is in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
@@ -82,7 +83,7 @@ def thin(items: list[Any], slow: Any) -> list[Any]:
     for test, groups in tests.items():
         # From its own name, so that no test has other cases because there is one more.
         for turn, group in enumerate(groups.values(), crc32(test.encode())):
-            most, in_all = _most(group)
+            most, in_all = _most(group, len(groups))
             ordered = _in_turn(group, turn)
             ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
@@ -134,15 +135,18 @@ def _is_of_rules(item: Any) -> bool:
     return item.path.parent.name in OF_RULES or item.path.parent == Path(__file__).parent
 
 
-def _most(group: list[Case]) -> tuple[int, int]:
-    """Return with how many optimizers `make test` and `make test-all` try a test."""
+def _most(group: list[Case], combinations: int) -> tuple[int, int]:
+    """Return with how many optimizers `make test` and `make test-all` try a combination of a test's parameters."""
     test, there = group[0][1], {kind for kind, _ in group}
-    usually = max(USUALLY, len(there))
+    meant, each = len(_kinds(test) & there), max(USUALLY, len(there))
     if mark := test.get_closest_marker("thinned"):
-        most, in_all = (max(n, len(_kinds(test) & there)) for n in (*mark.args, usually)[:2])
+        most, in_all = (max(n, meant) for n in (*mark.args, each)[:2])
         return most, in_all
     every = _is_of_rules(test) or test.get_closest_marker("every") is not None
-    return (len(TAKEN), len(TAKEN)) if every else (usually, usually)
+    if every:
+        return len(TAKEN), len(TAKEN)
+    # Three combinations one after the other are tried with all kinds.
+    return max(USUALLY, meant) if combinations >= USUALLY else each, each
 
 
 def _name(given: Any) -> str | None:

@@ -168,44 +168,8 @@ def test_a_preset_of_another_class_is_refused_however_it_was_merged(merged):
     assert front.Lamb(**options).adapt == "decayed"
 
 
-def test_single_values_of_a_preset_are_anyones():
-    picked = {name: value for name, value in preset("timm.Lamb", lr=0.2).items() if name in ("lr", "weight_decay")}
-    opt = front.AdamW(**picked)
-    assert (opt.lr, opt.weight_decay) == (0.2, 0.01)
-    assert front.Lars(**{**preset("timm.Lars"), **picked}).weight_decay == 0.01
-
-
-class Anyhow(front.Lamb):
-    def __init__(self, *args, **kw):
-        super().__init__(*args, **kw)
-
-
-class ByPlace(front.Lamb):
-    def __init__(self, rate, /, caution=False, **kw):
-        super().__init__(rate, caution=caution, **kw)
-
-
-class AndMore(front.Lamb):
-    def __init__(self, lr, *more, **kw):
-        super().__init__(lr, *more, **kw)
-
-
-@pytest.mark.parametrize(("cls", "more"), [(Anyhow, ()), (ByPlace, ()), (AndMore, ()), (AndMore, ((0.8, 0.9),))])
-def test_subclasses_get_the_preset_however_they_take_arguments(cls, more):
-    opt = cls.like("timm.Lamb", 0.5, *more, weight_decay=0.1)
-    assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
-    assert opt.betas == (more or ((0.9, 0.999),))[0]
-
-
 def test_a_saved_preset_needs_no_class_of_ours():
     saved = pickle.loads(pickle.dumps(preset("timm.Lamb")))
     assert {type(name) for name in saved} == {str}
     assert json.dumps(preset("timm.Lamb")) == json.dumps(saved)
     assert {type(name) for name in {str(k): v for k, v in preset("timm.Lamb").items()}} == {str}
-
-
-def test_an_argument_given_twice_is_pythons_error():
-    with pytest.raises(TypeError, match="multiple values"):
-        front.Lamb.like("timm.Lamb", 0.5, lr=0.1)
-    with pytest.raises(TypeError, match="multiple values"):
-        front.Lamb(lr=0.1, weight_decay=0.1, **preset("timm.Lamb"))

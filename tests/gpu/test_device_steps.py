@@ -4,7 +4,6 @@ many tensors. None of that may change what a step comes to.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
-from layerwise import engines
 from layerwise.engines import Counter, places
 from layerwise.engines.gpu import step_params
 from layerwise.engines.gpu.layout import aligned
@@ -164,24 +162,6 @@ def test_a_step_sends_nothing_to_the_device_that_it_has(monkeypatch):
     assert bits(jobs) == bits(others)
 
 
-def test_settings_that_tensors_share_are_computed_once(monkeypatch):
-    """As often for a hundred tensors in two groups as for two, and each tensor has its own group's."""
-    computed, made, tables, compute = [], [], [], step_params.numbers
-    monkeypatch.setattr(step_params, "numbers", lambda *given: (computed.append(1), compute(*given))[1])
-    [job] = jobs_of(LAMB, [(5,)])
-    for n in (2, 100):
-        params = step_params.StepParams([engines.Job(job.rule, job.h, job.p, job.state)] * n, torch.device(DEVICE))
-        groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)
-        computed.clear()
-        params.write([groups[i % 2] for i in range(n)])
-        params.send(np.zeros(n, np.int64))
-        made.append(len(computed))
-        tables.append(params.table.cpu())
-    assert made == [2, 2]
-    assert torch.equal(tables[1], tables[0].repeat(50, 1))
-    assert (tables[0][0] != tables[0][1]).sum() == 2
-
-
 def odd(g):
     return torch.empty(g.numel() + 1, dtype=g.dtype, device=DEVICE)[1:].view(g.shape).copy_(g)
 
@@ -219,14 +199,3 @@ def test_vectors_are_moved_only_where_all_begin_at_multiples_of_sixteen_bytes():
     assert aligned(given(job), arrays)
     for i, x in enumerate(arrays):
         assert not aligned(given(job), [*arrays[:i], odd(x), *arrays[i + 1 :]])
-
-
-def test_what_is_measured_can_be_kept():
-    jobs = jobs_of(LAMB, [(10, 9), (5,)])
-    ready = prepared(jobs)
-    assert ready.stats() == []
-    step(ready, jobs)
-    first = pickle.loads(pickle.dumps(dict(ready.stats()[0])))
-    assert set(first) == {"weight_norm", "update_norm", "trust_ratio"}
-    step(ready, jobs)
-    assert dict(ready.stats()[0]) != first

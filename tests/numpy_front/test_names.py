@@ -157,19 +157,6 @@ def test_rates_that_multiply_to_infinity_change_nothing():
     np.testing.assert_array_equal(w, 1)
 
 
-@fronts
-def test_a_mapping_is_taken_as_it_was_given(front):
-    given = {BIAS: 0.0}
-    opt, calm = busy(front, lr_scale=given), busy(front, lr_scale={BIAS: 0.0})
-    weights, expected = arrays(1, NAMES), arrays(1, NAMES)
-    for lr in (0.1, 0.2):
-        opt.lr = calm.lr = lr
-        opt.step_all(weights, arrays(2, NAMES))
-        calm.step_all(expected, arrays(2, NAMES))
-        given.clear()
-    assert bits(weights) == bits(expected)
-
-
 @pytest.mark.parametrize("argument", ["blocks", "lr_scale", "adapt", "decay"])
 def test_a_pattern_must_match_one_of_all_weights(argument):
     """Of a single name it cannot be known, and a name without a gradient is one all the same."""
@@ -184,12 +171,6 @@ def test_a_pattern_must_match_one_of_all_weights(argument):
         opt = Lamb(**{argument: said})
         opt.step_all(weights, grads)
         opt.step_all({"a.weight": weights["a.weight"]}, grads)
-
-
-def test_a_function_is_asked_of_every_name():
-    seen = []
-    trajectory(Lamb(lr_scale=lambda name: seen.append(name)))
-    assert {*seen} == {*NAMES}
 
 
 # ---- what is known of a name

@@ -36,7 +36,8 @@ from layerwise.torch.tools._by_module import ByModule
 TOGETHER = "SynchronizationError"
 REST = "the rest"
 ON_TWO = "FSDP2, resharded after forward"
-LIKE_OTHERS = {"FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP2, offloaded"}  # for the library
+# For the library.
+LIKE_OTHERS = {"FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP2, offloaded", "graph kept", "wide"}
 
 # ---- the steps are those after the pass
 

@@ -98,15 +98,6 @@ def test_few_bytes_of_a_column_are_not_taken_for_saved_ones(form):
         assert bits(again.state_dict()) == bits(opt.state_dict())
 
 
-def test_keys_of_the_user_in_groups_keep_what_they_say():
-    params = [*parameters(1).values()]
-    one = Lamb([{"params": params, "team": "blue", "floor": 3}])
-    other = Lamb([{"params": params, "team": "red", "ceiling": 4}])
-    other.load_state_dict(one.state_dict())
-    found = other.param_groups[0]
-    assert [found[key] for key in ("team", "floor", "ceiling")] == ["blue", 3, 4]
-
-
 @fronts
 def test_a_run_goes_on_with_groups_that_were_added_later(front):
     a = parameters(1)
@@ -273,18 +264,6 @@ def test_the_memory_format_of_a_parameter_is_that_of_its_state(front, monkeypatc
     walk(fresh, b, [2])
     assert bits(a) == bits(b)
     assert {x.stride() for x in fresh.state[b["conv"]].values() if x.shape == p.shape} == {p.stride()}
-
-
-@fronts
-def test_two_tensors_that_were_saved_as_one_are_two(front):
-    params = parameters(1)
-    opt, fresh = busy(Lamb, params.items()), busy(Lamb, (again := twins(params)).items())
-    walk(opt, params, range(2))
-    state = opt.state_dict()
-    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg_sq"]
-    fresh.load_state_dict(state)
-    one = fresh.state[again["matrix"]]
-    assert len({x.data_ptr() for x in (*one.values(), *state["state"][0].values())}) == len(one) + 2
 
 
 # ---- what does not fit

@@ -12,7 +12,7 @@ from torch_front.front import BUSY, bits, busy, everything, fronts, kept_of
 
 import layerwise
 from layerwise.errors import GradientError, LayerwiseError, ParameterError, StateError
-from layerwise.torch import Lamb, Lars, step_in_backward
+from layerwise.torch import Lamb, Lars
 
 SHAPE = (6, 4)
 engines = pytest.mark.parametrize("fused", [None, False], ids=["compiled", "rule"])
@@ -80,40 +80,6 @@ def test_a_gradient_is_used_with_the_value_it_has(front, lazy, fused):
     torch.testing.assert_close(params[0], params[1], rtol=1e-6, atol=1e-6)  # in another order where it is a column
 
 
-def in_backward(p, g):
-    step_in_backward(opt := Lars([p], lr=0.1))
-    p.grad = g
-    (p * 0).sum().backward()
-    assert opt.state
-
-
-def where_infinities_are_looked_for(p, g):
-    p.grad = g
-    Lamb([p], lr=0.1, skip_nonfinite=True).step()
-
-
-@pytest.mark.parametrize("way", [in_backward, where_infinities_are_looked_for])
-def test_other_ways_to_step_use_that_value_too(way):
-    params = [nn.Parameter(numbers(1)) for _ in range(2)]
-    for p, how in zip(params, (torch.clone, LAZY["negated where it lies"][1]), strict=True):
-        way(p, how(numbers(2)))
-    assert bits(params[0]) == bits(params[1])
-
-
-@fronts
-@engines
-@pytest.mark.parametrize("blocks", [None, {"odd": 2}], ids=["whole", "blocks"])
-@pytest.mark.thinned(2)
-def test_a_gradient_whose_sign_changes_where_it_lies_is_used_as_it_is(front, fused, blocks):
-    sides = [stepped(front, fused, blocks=blocks) for _ in range(2)]
-    plain, odd = (params["odd"] for _, params in sides)
-    plain.grad = -plain.grad
-    odd.grad.data = NEGATED(odd.grad.data)
-    for opt, _ in sides:
-        opt.step()
-    assert bits(sides[0][1]) == bits(sides[1][1])
-
-
 # ---- parameters and state whose memory is not their value
 
 
@@ -140,17 +106,6 @@ def test_such_parameters_are_refused_and_such_state_too(front, fused, what):
     with pytest.raises(StateError, match=f"{key}.*odd"):
         opt.step()
     assert bits(params) == before
-
-
-@fronts
-@engines
-def test_a_parameter_that_becomes_one_is_refused(front, fused):
-    opt, params = stepped(front, fused)
-    params["odd"].data = parts(numbers(3))
-    before = everything(opt, params)
-    with pytest.raises(ParameterError, match="odd"):
-        opt.step()
-    assert everything(opt, params) == before
 
 
 @fronts

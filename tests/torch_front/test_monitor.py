@@ -106,16 +106,6 @@ def test_blocks_elsewhere_have_no_rows(tmp_path):
     assert rows == [("a", "1", "3.0"), ("b", "", "nan")]  # that a layer has lost its numbers is to be seen
 
 
-def test_steps_that_are_not_written_are_not_measured(monkeypatch):
-    opt, params = made(Lamb)
-    asked, measured = [], opt._stepper.measured
-    monkeypatch.setattr(opt._stepper, "measured", lambda: asked.append(1) or measured())
-    monitor(opt, Board(), every=5)
-    for t in range(11):
-        walk(opt, params, [t])
-        assert len(asked) == (t + 1) // 5
-
-
 def test_it_ends_with_its_context():
     opt, params = made(Lamb)
     board = Board()
@@ -258,20 +248,6 @@ def test_a_heatmap_shows_the_ratios_of_all_layers(tmp_path):
     np.testing.assert_allclose(mesh.get_array(), np.transpose(wanted), rtol=1e-12)
     again = heatmap(str(tmp_path / "run.csv")).axes[0].collections[0]
     assert (again.get_array() == mesh.get_array()).all()
-
-
-@pytest.mark.parametrize(("options", "steps"), [({"adapt": False}, 3), ({}, 1), ({"zero_norm_ratio": 0.0}, 2)])
-def test_a_heatmap_of_little_is_drawn_too(tmp_path, options, steps):
-    """All ratios alike, one step, a ratio of 0."""
-    p = torch.nn.Parameter(torch.zeros(2)) if "zero_norm_ratio" in options else torch.nn.Parameter(torch.ones(2))
-    opt = Lamb([("w", p)], lr=0.0 if "zero_norm_ratio" in options else 0.1, **options)
-    opt.param_groups[0]["lr"] = 0.1
-    handle = monitor(opt, tmp_path / "run.csv")
-    for _ in range(steps):
-        p.grad = torch.ones(2)
-        opt.step()
-    heatmap(handle, tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 1000
 
 
 def test_a_heatmap_names_the_package_that_it_needs(monkeypatch, tmp_path):

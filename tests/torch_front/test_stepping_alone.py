@@ -223,16 +223,6 @@ def test_gradients_never_exist_all_at_once_and_shared_parameters_step_once():
     assert not any(name.startswith(("unused", "frozen")) for name in steps)
 
 
-def test_a_rate_that_is_set_after_a_checkpoint_is_heeded():
-    plain, one = made(), made()
-    step_in_backward(one[1])
-    for model, opt in (plain, one):
-        opt.load_state_dict(opt.state_dict())
-        opt.set_lr(0.3)
-        train(model, opt, range(2))
-    assert_same(one, plain)
-
-
 @pytest.mark.parametrize(
     "pattern", [(True, True, False), (True, False, True), (False, False, True), (False, False, False)]
 )
