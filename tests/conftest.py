@@ -10,7 +10,7 @@ import pytest
 from xla import quick_flags
 
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
-LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "gpu", "cli", "test_rules.py")]
+LONGEST = [Path(__file__).parent / name for name in ("sharding", "offload", "jax_front", "gpu", "contract", "parity")]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves

@@ -81,21 +81,6 @@ def test_code_for_kept_norms_leaves_small_tensors_to_adamw(capsys):
     assert (bias["rule"], bias["lr"], bias["betas"], bias["weight_decay"]) == ("AdamW", 1e-3, (0.9, 0.99), 0.0)
 
 
-@pytest.mark.parametrize("more", [(), ("--total-samples", "1e7")])
-def test_a_published_run_is_no_code_to_paste(more, capsys):
-    first, *rest = here(capsys, "recommend", "lamb", "4096", *more).out.splitlines()
-    assert first.endswith("from mlperf-bert: BERT-Large to a masked-LM accuracy of 0.72, from a checkpoint")
-    assert not any("import" in row or "param_groups" in row for row in rest)
-    assert json.loads(here(capsys, "recommend", "lamb", "4096", *more, "--json").out)["code"] == ""
-
-
-def test_json_has_all_figures(capsys):
-    written = json.loads(here(capsys, *ARGUMENTS, "--json", "--total-samples", "3276800").out)
-    assert written["kwargs"] == {"lr": FOUND.lr}
-    assert (written["steps"], written["warmup_steps"], written["extrapolated"]) == (100, 14, True)
-    assert len(written["lines"]) == len(FOUND.lines)
-
-
 @pytest.mark.parametrize("columns", [40, 60, 100])
 def test_on_a_terminal_it_is_as_wide_as_that(columns):
     console = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system="standard")

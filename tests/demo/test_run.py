@@ -158,18 +158,6 @@ class TestEnds:
         assert out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert "\x1b" not in out
 
-    def test_sgd_may_diverge(self, figures, ended):
-        figures["SGD", 1024] = [math.nan, math.inf, math.nan]
-        code, out, err, _ = ended()
-        assert (code, err) == (0, "")
-        assert "SGD, batch 1,024, seed 0: diverged at step 30" in out
-
-    def test_others_may_not(self, figures, ended):
-        figures["LARS", 1024] = [math.nan, 94.0, 95.0]
-        code, _, err, [written] = ended()
-        assert (code, written["partial"]) == (1, True)
-        assert err.startswith("demo: the loss of LARS, batch 1,024, seed 0 is not finite after step 30")
-
     def test_by_an_interruption(self, figures, ended, tmp_path):
         figures["LARS", 1024] = None
         code, out, _, [written] = ended("mine.html")

@@ -77,17 +77,6 @@ def test_steps_have_the_same_bits_however_the_engine_is_told_of_them(case, told)
     assert {int(count) for count in counts} == {2 if told == "counted there" else 0}
 
 
-def test_a_number_in_a_dtype_that_is_converted_may_change():
-    jobs, others = jobs_of(LAMB, [(5,)]), jobs_of(LAMB, [(5,)])
-    ready, theirs, rate = prepared(jobs), prepared(others), real(0.5, torch.float16)
-    nows = [Now(1, rate, 0.0)]
-    for lr in (0.5, 0.25):
-        rate.fill_(lr)
-        step(ready, jobs, nows)
-        step(theirs, others, [Now(1, lr, 0.0)])
-    assert bits(jobs) == bits(others)
-
-
 def test_a_number_may_follow_one_that_was_on_the_device(monkeypatch):
     """Even 0, in the place of which the host knew nothing, as it does of all that is on a GPU."""
     known = step_params.numbers
@@ -117,18 +106,6 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
     step(ready, jobs, nows, torch.tensor(False, device=DEVICE))
     assert bits(jobs) != before[0]
     assert found()[2] == [2] * len(jobs)
-
-
-@pytest.mark.thinned(2)
-@cases
-def test_a_bound_of_one_tensor_is_none_of_anothers(case):
-    """Whose squares are beyond float32, and who is not bounded."""
-    bounded, free = jobs_of(case, [(4,)], max_grad_norm_per_tensor=1.0), jobs_of(case, [(4,)])
-    big = torch.tensor([3e19, 1.0, 1.0, 1.0], device=DEVICE)
-    alone, together = copies(free), copies(free)
-    step(prepared([*bounded, *together]), [*bounded, *together], grads=[bounded[0].g, big])
-    step(prepared(alone), alone, grads=[big])
-    np.testing.assert_array_equal(numbers(together[0].p), numbers(alone[0].p))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the interpreter

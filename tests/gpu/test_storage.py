@@ -30,7 +30,6 @@ from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import stored
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.kinds import declined
-from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.proof import Alone
 from layerwise.errors import EngineError
 from layerwise.storage.index import Index, part_of
@@ -132,21 +131,6 @@ def test_a_step_number_on_the_device_draws_the_same_bits(case, form, start, told
         assert bits_of(ours) == bits_of(theirs)
         assert int(count) == t - (told is not engines.Counter)
         count.fill_(t)
-
-
-def test_a_plain_step_has_no_formats(monkeypatch):
-    """Not even beside tensors that have: its kernels are those for plain tensors."""
-    launched, launch = [], Kernels.launch
-    monkeypatch.setattr(
-        Kernels, "launch", lambda self, *a, **flags: (launched.append(flags), launch(self, *a, **flags))
-    )
-    drawn = stored_job(LAMB, (5, 64), DRAWN)
-    job = drawn._replace(storage=None)
-    for jobs, of_plain, of_drawn in (([job], 2, 0), ([job, drawn], 2, 2)):
-        launched.clear()
-        ENGINE.prepare(jobs).step([gradient_of(job, 1)] * len(jobs), [now_of(job, 1, 1)] * len(jobs))
-        found = [flags["FORMATS"] for flags in launched if "FORMATS" in flags]
-        assert (found.count(0), len(found)) == (of_plain, of_plain + of_drawn)
 
 
 # ---- what is left to the rule

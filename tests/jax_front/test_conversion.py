@@ -254,17 +254,6 @@ def test_a_state_goes_from_one_form_to_another():
         convert.stored_as(state, made("Lars"), params)
 
 
-def test_masters_become_remainders_and_masters_again():
-    masters, split = lamb(0.01, master_weights=True), lamb(0.01, master_weights="split")
-    state = begun(masters)[1]._replace(weights=tree(2, STORED))
-    shown = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.weights)
-    rest = convert.stored_as(state, split, shown)
-    back = convert.stored_as(rest, masters, shown)
-    for key, full in state.weights.items():
-        np.testing.assert_allclose(joined(shown[key], rest.weights[key]), full, rtol=2.0**-23)
-        np.testing.assert_allclose(back.weights[key], full, rtol=2.0**-23)
-
-
 @pytest.mark.parametrize("axes", [None, {"w": (1, 0)}], ids=["as they are", "transposed"])
 def test_formats_go_to_pytorch_and_back(axes):
     opt = lamb(0.01, **EVERYTHING)

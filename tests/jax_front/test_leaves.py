@@ -81,19 +81,6 @@ def test_betas_that_look_swapped_are_taken_with_a_warning():
     assert [one.filename for one in caught] == [__file__]
 
 
-def test_a_schedule_multiplies_a_relative_step():
-    params = {"w": jnp.ones((4, 3))}
-    halved = front.adafactor(optax.exponential_decay(1.0, 1, 0.5), relative_step="factor")
-    plain = front.adafactor(relative_step=True)
-    a, b = halved.init(params), plain.init(params)
-    for t in range(3):
-        one, a = halved.update(params, a, params)
-        other, b = plain.update(params, b, params)
-        np.testing.assert_allclose(one["w"], other["w"] * 0.5**t, rtol=1e-6)
-    capped = front.adafactor(lambda count: 0.6, relative_step="cap", clipping_threshold=None)
-    np.testing.assert_allclose(capped.update(params, capped.init(params), params)[0]["w"], -0.6, rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("make", "says", "never"),
     [

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from numpy_front.front import arrays, bits, busy, everything, fronts
 
-from layerwise.errors import GradientError, HyperparameterError, ParameterError
+from layerwise.errors import GradientError, ParameterError
 
 pytestmark = pytest.mark.thinned(1, 3)
 IDS = {7: (3, 2), -1: (3,), 2**70: (2,), 0: ()}
-ONES = {"w": np.ones(2)}
 
 
 def trained(front, names, **options):
@@ -69,24 +68,6 @@ def test_an_integer_and_its_digits_are_not_mixed(front, first, second):
             call()
     assert (other == 1).all()
     assert everything(opt, {"w": w}) == before
-
-
-@fronts
-def test_settings_go_by_integer_and_by_pattern(front):
-    opt, seen = busy(front, lr_scale={7: 0.5, "1*": 0.25, "w": 0.0}), []
-    each = {7: 0.5, 12: 0.25, 1: 0.25, 3: 1.0, "w": 0.0}
-    weights = {name: np.array([3.0, -1.0]) for name in each}
-    opt.step_all(weights, {name: np.ones(2) for name in each})
-    for name, scale in each.items():
-        alone = np.array([3.0, -1.0])
-        busy(front, lr_scale=scale).step("w", alone, np.ones(2))
-        assert weights[name].tobytes() == alone.tobytes(), name
-    busy(front, lr_scale=lambda name: seen.append(name)).step(np.int64(3), np.ones(2), np.ones(2))
-    assert {(type(name), name) for name in seen} == {(int, 3)}
-    with pytest.raises(HyperparameterError, match="speaks of 7, which matches none"):
-        busy(front, lr_scale={7: 0.5}).step_all(ONES, ONES)
-    with pytest.raises(HyperparameterError, match="`lr_scale`"):
-        busy(front, lr_scale={True: 0.5})
 
 
 @fronts

@@ -7,7 +7,7 @@ from inspect import signature
 import numpy as np
 import pytest
 import reference.adafactor
-from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, everything, fronts
+from numpy_front.front import BUSY, FRONTS, arrays, busy, close, copies, everything, fronts
 
 from layerwise import Blocks, optional
 from layerwise.errors import HyperparameterError, ParameterError
@@ -95,15 +95,6 @@ def test_lr_scale_scales_a_relative_step_and_its_decay_and_not_the_lr_that_is_re
         expected = oracle.step(expected, g, lr_scale=0.25)
     close(w, expected)
     assert Lamb(lr=0.5, lr_scale=0.1).lr == 0.5
-
-
-@fronts
-def test_where_nothing_is_said_of_a_name_it_has_the_default(front):
-    plain = bits(trajectory(busy(front)))
-    for option in ("lr_scale", "decay", "blocks", *(["adapt"] if front in RATIO else [])):
-        other = {"lr_scale": 0.5, "decay": 0.5, "blocks": 2, "adapt": False}[option]
-        for given in ({}, {optional("other"): other}, lambda name: None):
-            assert bits(trajectory(busy(front, **{option: given}))) == plain
 
 
 @pytest.mark.parametrize(

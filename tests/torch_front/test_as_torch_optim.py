@@ -14,7 +14,6 @@ from torch.optim import swa_utils
 from torch_front.front import BUSY, bits, busy, fronts, numbers, parameters, walk
 
 import layerwise
-from layerwise.core import turn
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
 from layerwise.torch import Adafactor, Lamb, Lars, Mixed
@@ -213,20 +212,3 @@ def test_a_wrapper_of_the_same_attributes_steps_as_itself():
     wrapper.step()
     assert not torch.equal(p, before)
     assert wrapper.state[p]["step"] == 3
-
-
-def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):
-    p = torch.nn.Parameter(torch.ones(3))
-    p.grad = torch.ones(3)
-    opt = Lamb([p], lr=0.1)
-
-    def out_of_memory(*_, **__):
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(turn, "prepare", out_of_memory)
-        with pytest.raises(MemoryError):
-            opt.step()
-    assert not opt.state
-    opt.step()
-    assert opt.state[p]["step"] == 1

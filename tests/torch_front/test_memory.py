@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 
 import pytest
@@ -219,19 +218,6 @@ def test_parameters_that_share_memory_are_refused(front, fused, make):
         Lamb([nn.Parameter(torch.ones(20).as_strided((3, 3), (4, 2)))])  # within itself
 
 
-@fronts
-@engines
-def test_parameters_beside_one_another_in_one_storage_are_stepped(front, fused):
-    memory = numbers(1, (6, 8))
-    params = [nn.Parameter(memory[:, ::2]), nn.Parameter(memory[:, 1::2])]
-    apart = [nn.Parameter(p.detach().clone()) for p in params]
-    for some in (params, apart):
-        for p in some:
-            p.grad = numbers(2, (6, 4))
-        busy(front, some, fused=fused).step()
-    assert bits(params) == bits(apart)
-
-
 @pytest.mark.parametrize("what", ["the parameters", "state and its parameter", "state and another's"])
 @fronts
 @engines
@@ -261,22 +247,6 @@ def test_kernels_that_are_insisted_on_say_that_a_subclass_is_in_the_way():
     p.grad = numbers(2)
     with pytest.raises(LayerwiseError, match="Wrapped"):
         opt.step()
-
-
-def test_nested_and_fake_tensors_are_named():
-    from torch._subclasses import FakeTensorMode
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's first nested tensor of a process is announced
-        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    with pytest.raises(ParameterError, match=r"odd.*nested"):
-        Lamb([("odd", nn.Parameter(nested))])
-    with FakeTensorMode(), pytest.raises(ParameterError, match=r"odd.*FakeTensorMode"):
-        Lamb([("odd", nn.Parameter(torch.ones(3)))])
-    opt, _ = stepped(Lamb, steps=0)
-    with FakeTensorMode(), pytest.raises(ParameterError, match=r"other.*FakeTensorMode"):
-        opt.step()
-    assert not opt.state
 
 
 # ---- the mode of the processor's arithmetic

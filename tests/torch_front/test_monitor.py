@@ -13,7 +13,7 @@ from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
 
 from layerwise.contrib.records import COLUMNS, QUANTITIES, scalars, writing_to
 from layerwise.errors import HyperparameterError, MissingPackageError
-from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor, step_in_backward
+from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor
 
 BLOCKS = {"stack": "each", "matrix": 2}
 
@@ -180,18 +180,6 @@ def test_a_step_that_only_makes_state_is_not_written(tmp_path):
     opt.param_groups[0]["lr"] = 0.0
     walk(opt, params, [0])
     assert not (tmp_path / "run.csv").exists()
-
-
-def test_steps_in_the_backward_pass_are_written():
-    p = torch.nn.Parameter(torch.ones(3))
-    opt, board = Lamb([("w", p)]), Board()
-    step_in_backward(opt)
-    monitor(opt, board)
-    for _ in range(2):
-        (p * p).sum().backward()
-        opt.step()
-        assert board.seen[max(board.seen)]["trust_ratio/w"] == opt.stats()["w"]["trust_ratio"]
-    assert list(board.seen) == [1, 2]
 
 
 def share(front, weight, grad, dtype=torch.float32, **options):

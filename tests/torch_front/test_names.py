@@ -146,20 +146,6 @@ def test_names_on_one_side_alone_go_by_place(front, there):
     assert fresh.param_groups[0].get("param_names") == (None if there else list(params))
 
 
-ODD_NAMES = {"too few": ["a"], "too many": list("abcde"), "no strings": [1, 2, 3, 4], "no list": "abcd", "none": None}
-
-
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("what", ODD_NAMES)
-def test_names_that_cannot_be_right(what, named):
-    opt = stepped(Lamb, params := parameters(1, SQUARES))
-    state = copy.deepcopy(opt.state_dict())
-    state["param_groups"][0]["param_names"] = ODD_NAMES[what]
-    fresh = busy(Lamb, params.items() if named else params.values())
-    with pytest.raises(StateError, match="'param_names'"):
-        fresh.load_state_dict(state)
-
-
 # ---- groups
 
 

@@ -134,20 +134,6 @@ def test_removed_hooks_see_nothing():
     assert not any(p._backward_hooks for p in model.parameters())
 
 
-def test_averages_go_on_from_saved_ones():
-    model = Linear()
-    noise, other = NoiseScale(model), NoiseScale(model)
-    pass_through(model, POPULATION[:2][:, None])
-    noise.update(1)
-    other.discard()
-    other.load_state_dict(noise.state_dict())
-    assert other.value == noise.value
-    pass_through(model, POPULATION[2:][:, None])
-    noise.update(1)
-    other.update(1)
-    assert other.state_dict() == noise.state_dict()
-
-
 def test_squares_are_added_up_in_float32_at_least():
     """In bfloat16 they would stop growing."""
     model = nn.Linear(4096, 1, bias=False).bfloat16()

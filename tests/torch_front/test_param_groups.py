@@ -9,7 +9,7 @@ from torch import nn
 from layerwise import optional
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.recipes import recommend
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Mixed, param_groups
+from layerwise.torch import Adafactor, AdamW, Lamb, Mixed, param_groups
 
 
 class Odd(nn.Module):
@@ -100,20 +100,6 @@ def test_by_default_biases_and_norms_have_neither_decay_nor_ratio(front):
         assert is_exempt or not small & {*group["param_names"]}
         wanted = (0.0 if is_exempt else 0.1), (not is_exempt) if front is Lamb else None
         assert (group["weight_decay"], group.get("adapt")) == wanted
-
-
-@pytest.mark.parametrize("given", [{}, {"no_adapt": ["bias", "head.*"]}], ids=["default", "given"])
-@pytest.mark.parametrize("rule", [AdamW, Adafactor, SGD])
-def test_without_a_ratio_there_is_none_to_turn_off(rule, given):
-    """Also in copies of groups; what asks for a ratio is an error."""
-    copies = [g | {"lr": 1e-3} for g in param_groups(Odd(), **given)]
-    assert any("adapt" in group for group in copies)
-    own = rule(copies).param_groups
-    mixed = Mixed([g | {"rule": rule.__name__.lower()} for g in copies]).param_groups
-    assert not any("adapt" in group for group in (*own, *mixed))
-    for asked in (True, "decayed"):
-        with pytest.raises(HyperparameterError, match="`adapt` is no option"):
-            rule([g | {"adapt": asked} for g in copies])
 
 
 # ---- which modules are norms
