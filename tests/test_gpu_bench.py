@@ -150,16 +150,6 @@ def test_every_timed_part(place, monkeypatch):
         assert all(len(row.timing.rounds) >= plan.FEW for row in one.rows.values())
 
 
-def test_what_there_is_no_time_for_is_left_out_and_what_is_wrong_is_counted(place):
-    outcomes = [Outcome("a", 0.0), Outcome("b", 1.0)]
-    late, run = planned(place, seconds=0), planned(place)
-    late.carry_out(iter([plan.Part("a", lambda: None)]))
-    for one in (late, run):
-        one.judge("check", lambda _: iter(outcomes), 0.5)
-    assert late.left_out == ["a, for which there was no time", "check beyond 'a', for which there was no time"]
-    assert (late.wrong, run.wrong) == (0, 1)
-
-
 def test_aims_are_met_or_not_or_were_not_timed():
     found = results()
     assert {str(aim).partition(":")[0] for aim in aims.aims(found, script.MODELS)} == {"not timed"}

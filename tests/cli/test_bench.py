@@ -13,7 +13,6 @@ import torch
 from cli.program import here, on_a_terminal, run
 from rich.console import Console
 
-import layerwise
 from layerwise.cli.bench import memory, shapes, tensors
 from layerwise.cli.bench import run as bench_run
 from layerwise.cli.bench.arrays import NUMPY_PEERS, held
@@ -253,13 +252,6 @@ class TestMeasurement:
 
 
 class TestPeers:
-    def test_threads_reach_pytorch(self, threads):
-        more = torch.get_num_threads() + 2
-        torch.set_num_threads(more - 1)
-        layerwise.set_num_threads(more)
-        assert len(held({"a": (2, 2)}).params) == 1
-        assert torch.get_num_threads() == more
-
     @pytest.mark.parametrize(
         ("dtype", "more", "why"),
         [("float32", 0, None), ("float32", 1, "--threads does not reach JAX"), ("float64", 0, "JAX makes float64")],

@@ -4,9 +4,7 @@ that keeps the bytes and the losses that it reports.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
 import multiprocessing
 from dataclasses import replace
 
@@ -14,9 +12,7 @@ import pytest
 import torch
 
 from demo.pool import carry_out
-from demo.run import new_result
 from demo.settings import (
-    ACTS,
     ADAFACTOR,
     ADAFACTOR_SMALL,
     DIGITS,
@@ -34,23 +30,12 @@ WITH_MOMENTUM_SMALL = WITH_MOMENTUM.stored("small", **LAMB_SMALL.options)
 
 
 class TestSettings:
-    def test_rates_are_scaled_by_the_square_root(self):
-        for act in ACTS:
-            for contender in act.contenders:
-                case = Case(act.task, contender, act.task.large)
-                assert case.lr == pytest.approx(contender.small.lr * math.sqrt(act.task.large / act.task.small))
-
     @pytest.mark.parametrize(("task", "small", "large"), [(DIGITS, 960, 30), (TEXT, 1024, 64)])
     def test_the_same_epochs_and_the_same_warm_up_at_every_batch(self, task, small, large):
         brief = replace(LAMB, small=replace(LAMB.small, warmup=7))
         for batch, steps in ((task.small, small), (task.large, large)):
             case = Case(task, brief, batch)
             assert (case.steps, case.recipe.steps, case.recipe.warmup_steps) == (steps, steps, 7)
-
-    def test_what_two_acts_share_is_trained_once(self):
-        both = new_result((2, 3), False, 0, 1).runs()
-        assert len(both) == len(set(both)) == 20
-        assert [run.measures_noise for run in both].count(True) == 1
 
 
 @pytest.fixture(scope="module")
@@ -116,17 +101,6 @@ class TestTraining:
         statistics = sum(sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors) if factors else 0
         assert train.weight_bytes(model) == weight * (small + large)
         assert train.state_bytes(opt) == of_small * small + of_large * large + 4 * statistics
-
-    def test_weights_in_bfloat16_are_computed_with_in_float32(self, training):
-        torch.manual_seed(0)
-        _, models, train = training
-        x, y = (part[:32] for part in training[0].load(DIGITS).train)
-        stored = models.new_model(DIGITS).bfloat16()
-        wide = copy.deepcopy(stored).float()
-        for model in (stored, wide):
-            train.loss_of(model, x, y).backward()
-        for p, w in zip(stored.parameters(), wide.parameters(), strict=True):
-            assert p.grad.equal(w.grad.bfloat16())
 
     @pytest.mark.slow
     def test_figures_do_not_depend_on_who_works(self, training):

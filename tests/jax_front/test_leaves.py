@@ -6,39 +6,15 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import optax
 import pytest
 import torch
-from jax_front.front import NAMES, close, made, mainly
+from jax_front.front import NAMES, made
 
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
 
 pytestmark = pytest.mark.thinned(1, 2)
 each = pytest.mark.parametrize("name", NAMES)
-
-
-@mainly("Lars")
-@pytest.mark.parametrize("one", [pytest.param(jnp.array([0.25]), marks=pytest.mark.slow), np.array([[0.25]])])
-def test_a_rate_may_be_an_array_of_one_element(name, one):
-    """And gives no parameter its dimensions."""
-    params = {"w": jnp.arange(1.0, 4.0), "number": jnp.ones(())}
-
-    def moved(rate):
-        opt = made(name, learning_rate=rate)
-        return opt.update(params, opt.init(params), params)[0]
-
-    injected = optax.inject_hyperparams(lambda learning_rate: made(name, learning_rate=learning_rate))(one)
-    wanted = moved(0.25)
-    for found in (
-        moved(one),
-        moved(lambda count: one),
-        jax.jit(moved)(jnp.array([0.25])),
-        jax.jit(lambda: moved(lambda count: one + 0 * count))(),
-        jax.jit(injected.update)(params, injected.init(params), params)[0],
-    ):
-        assert jax.tree.map(jnp.shape, found) == {"w": (3,), "number": ()}
-        close(found, wanted)
 
 
 def test_a_traced_rate_leaves_the_arithmetic_in_the_dtype_of_the_parameter(jax64):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.nn import Parameter
 from torch_front.front import bits, busy, fronts, in_slices
-from torch_front.storing import by_one_engine, engines, give, made, same, snapshot, walk
+from torch_front.storing import engines, give, made, same, snapshot, walk
 
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch import SGD, AdamW, Lamb, Lars
@@ -190,23 +190,6 @@ def test_a_captured_step_draws_by_the_count_on_the_device():
     found = [_run(capturable=capturable, fused=False) for capturable in (False, True)]
     differ = [(x != found[1][key]).double().mean().item() for key, x in found[0].items()]
     assert max(differ) < 1e-3  # coefficients are computed on the device then
-
-
-@engines
-def test_each_group_rounds_for_itself(fused):
-    params, twin = made(shapes=SHAPES), made(shapes=SHAPES)
-    groups = [
-        {"params": [("matrix", params["matrix"])], "rounding": "stochastic", "seed": 3},
-        {"params": [("like", params["like"])]},
-    ]
-    opt, plain = Lamb(groups, lr=1e-3, fused=fused), Lamb([("like", twin["like"])], lr=1e-3, fused=fused)
-    for t in range(3):
-        give(params, t)
-        twin["like"].grad = params["like"].grad
-        for one in (opt, plain):
-            one.step()
-    by_one_engine(opt, plain)
-    assert torch.equal(params["like"], twin["like"])
 
 
 # ---- over many steps

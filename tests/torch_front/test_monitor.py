@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from copy import deepcopy
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
 
 from layerwise.contrib.records import COLUMNS, QUANTITIES, scalars, writing_to
-from layerwise.errors import HyperparameterError, MissingPackageError
+from layerwise.errors import HyperparameterError
 from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor
 
 BLOCKS = {"stack": "each", "matrix": 2}
@@ -104,15 +103,6 @@ def test_blocks_elsewhere_have_no_rows(tmp_path):
     writing_to(tmp_path / "run.csv")(1, {"a": measured, "b": {"trust_ratio": np.nan, "clipped": np.nan}})
     rows = [(row["name"], row["block"], row["trust_ratio"]) for row in table(tmp_path / "run.csv")]
     assert rows == [("a", "1", "3.0"), ("b", "", "nan")]  # that a layer has lost its numbers is to be seen
-
-
-def test_it_ends_with_its_context():
-    opt, params = made(Lamb)
-    board = Board()
-    with monitor(opt, board):
-        walk(opt, params, range(2))
-    walk(opt, params, range(2, 4))
-    assert list(board.seen) == [1, 2]
 
 
 def test_a_resumed_run_goes_on_in_its_table(tmp_path):
@@ -236,12 +226,6 @@ def test_a_heatmap_shows_the_ratios_of_all_layers(tmp_path):
     np.testing.assert_allclose(mesh.get_array(), np.transpose(wanted), rtol=1e-12)
     again = heatmap(str(tmp_path / "run.csv")).axes[0].collections[0]
     assert (again.get_array() == mesh.get_array()).all()
-
-
-def test_a_heatmap_names_the_package_that_it_needs(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingPackageError, match=r"layerwise\[demo\]"):
-        heatmap(tmp_path / "run.csv")
 
 
 def test_a_heatmap_needs_a_table_with_rows(tmp_path):

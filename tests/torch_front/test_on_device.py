@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import Parameter
-from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, told_on_device, twins, walk
+from torch_front.front import bits, fronts, parameters, set_grads, told_on_device, twins, walk
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
@@ -186,26 +186,6 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
     assert (before, opt.skipped) == (1, 2)
     assert opt._stepper.skipped is kept, "the tensor that a graph has the address of"
     assert copy.deepcopy(opt).skipped == 2
-
-
-# ---- master weights
-
-
-@lows
-@fronts
-def test_master_weights_of_several_dtypes_are_rounded_each_to_its_own(front, low):
-    wide, params = parameters(1, dtype=torch.float32), parameters(1, dtype=low)
-    params["vector"] = Parameter(params["vector"].detach().to(torch.float16))
-    params["scalar"] = Parameter(params["scalar"].detach().to(torch.bfloat16))
-    params |= {f"wide {name}": p for name, p in wide.items()}
-    opt = busy(front, params.items(), master_weights=True)
-    versions = {name: p._version for name, p in params.items()}
-    walk(opt, params, range(3))
-    for name, p in params.items():
-        assert ("master" in opt.state[p]) is (p.dtype is not torch.float32)
-        if "master" in opt.state[p]:
-            assert bits(p) == bits(opt.state[p]["master"].to(p.dtype))
-        assert p._version > versions[name], "autograd has to hear of it"
 
 
 # ---- rates

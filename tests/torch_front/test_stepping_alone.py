@@ -192,17 +192,6 @@ def test_a_checkpoint_goes_on(way, first):
     assert_same(resumed, plain)
 
 
-@ways
-def test_nothing_happens_without_a_gradient(way):
-    model, optimizer = made()
-    before = weights_of(model)
-    way(optimizer)
-    optimizer.step()
-    optimizer.step_parameter(optimizer.param_groups[0]["params"][0], optimizer.param_groups[0], 0)
-    assert not is_moved(model, before)
-    assert not optimizer.state
-
-
 # ---- in the backward pass
 
 
@@ -270,19 +259,6 @@ def test_removed_hooks_leave_the_steps_to_step(passes, loaded):
     optimizer.step()
     optimizer.zero_grad()
     assert_same((model, optimizer), plain)
-
-
-def test_a_group_added_later_is_stepped_by_step():
-    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
-    optimizer = Lamb(first.parameters(), lr=0.1)
-    step_in_backward(optimizer)
-    optimizer.add_param_group({"params": second.parameters()})
-    before = weights_of(second)
-    second(first(torch.ones(2, 3))).square().sum().backward()
-    assert first.weight.grad is None
-    assert not is_moved(second, before)
-    optimizer.step()
-    assert is_moved(second, before)
 
 
 @pytest.mark.parametrize("groups", [slice(None), slice(-1, None)], ids=["all groups", "one group"])
