@@ -33,6 +33,7 @@ def test_offloaded_steps():
 
 
 @NEWER
+@pytest.mark.slow
 def test_offloaded_steps_of_sharded_parameters(tmp_path):
     ranks = [
         subprocess.Popen(

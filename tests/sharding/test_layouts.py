@@ -51,8 +51,7 @@ def later(row: Row) -> Any:
 
 
 @fronts
-@pytest.mark.kinds("factored")
-@pytest.mark.thinned(2, 4)
+@pytest.mark.thinned(1, 3)
 @table(*(later(Row(layout)) if layout in TRIED_BELOW else Row(layout) for layout in BY_WORLD))
 def test_a_step_is_that_of_one_process(ranks, front, row):
     check(ranks, front, row)
