@@ -10,7 +10,7 @@ import pytest
 from xla import quick_flags
 
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
-LONGEST = [Path(__file__).parent / name for name in ("sharding", "jax_front", "gpu", "cli", "test_rules.py")]
+LONGEST = [Path(__file__).parent / name for name in ("sharding", "offload", "jax_front", "gpu", "contract", "parity")]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
@@ -62,17 +62,13 @@ def faithful_interpreter():
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
 def pytest_collection_modifyitems(config, items):
-    from selection import applies, repeated, thin
+    from selection import chosen, repeated
 
-    left_out = [item for item in items if not applies(item)]
-    kept = [item for item in items if applies(item)]
-    left_out += thin(kept, pytest.mark.slow)
+    kept = chosen(items, pytest.mark.slow)
     for item in repeated(kept):
         item.add_marker(pytest.mark.repeats)
-    config.hook.pytest_deselected(items=left_out)
-    away = {*left_out}
-    items[:] = [item for item in kept if item not in away]
-    items.sort(key=lambda item: _turn(item.path))
+    config.hook.pytest_deselected(items=[*{*items} - {*kept}])
+    items[:] = sorted(kept, key=lambda item: _turn(item.path))
 
 
 @cache

@@ -3,9 +3,10 @@
 Tests that are about an option leave out optimizers that do not take it. A test says
 `@pytest.mark.needs("max_grad_norm")`; options among its parameters, by name or in dicts, need no mark.
 
-A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test` tries each
-combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from test to test.
-Where it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
+A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test-all` tries each
+combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from one to the
+next; `make test` tries it with three, or with one of each kind where the test has fewer than three combinations. Where
+it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
 `@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all. What
 says something of each rule is in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
@@ -18,6 +19,7 @@ from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from layerwise.registry import ENTRIES, Entry
 
@@ -46,12 +48,19 @@ USUALLY = 3
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Without one that is also an argument of all optimizers, in NumPy.
 OPTIONS = set().union(*TAKEN.values()) - {"decay"}
+Case = tuple[str, Any]  # the kind of its optimizer, and an item
 
 
-def applies(item: Any) -> bool:
+def chosen(items: list[Any], slow: Any) -> list[Any]:
+    """Return what `make test-all` tries, with what `make test` does not marked as slow."""
+    kept = [item for item in items if _applies(item)]
+    away = {*thin(kept, slow)}
+    return [item for item in kept if item not in away]
+
+
+def _applies(item: Any) -> bool:
     """Return whether the optimizer among a test's parameters, if there is one, takes all options that it is about."""
-    callspec = getattr(item, "callspec", None)
-    given = [] if callspec is None else list(callspec.params.values())
+    given = _given(item)
     optimizer = next((name for name in map(_name, given) if name in TAKEN), None)
     if optimizer is None:
         return True
@@ -61,15 +70,20 @@ def applies(item: Any) -> bool:
 
 def thin(items: list[Any], slow: Any) -> list[Any]:
     """Mark as slow what `make test-all` tries and `make test` does not, and return what neither does."""
-    combinations: dict[str, dict[Any, list[Any]]] = {}
+    tests: dict[str, dict[Any, list[Case]]] = {}
+    words: dict[int, str] = {}  # of parameters, which many items share
     for item in items:
-        optimizers, others = _split(item)
-        if optimizers:
-            combinations.setdefault(item.nodeid.partition("[")[0], {}).setdefault(others, []).append(item)
+        given = [(one, _name(one)) for one in _given(item)]
+        optimizer = next((name for _, name in given if name in TAKEN), None)
+        if optimizer:
+            others = [one for one, name in given if name not in TAKEN]
+            key = tuple(words.get(id(one)) or words.setdefault(id(one), repr(one)) for one in others)
+            tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(key, []).append((KINDS[optimizer], item))
     left_out: list[Any] = []
-    for start, groups in enumerate(combinations.values()):
-        for turn, group in enumerate(groups.values(), start):
-            most, in_all = _most(group)
+    for test, groups in tests.items():
+        # From its own name, so that no test has other cases because there is one more.
+        for turn, group in enumerate(groups.values(), crc32(test.encode())):
+            most, in_all = _most(group, len(groups))
             ordered = _in_turn(group, turn)
             ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
             for item in ordered[most:]:
@@ -78,23 +92,24 @@ def thin(items: list[Any], slow: Any) -> list[Any]:
     return left_out
 
 
-def _in_turn(group: list[Any], turn: int) -> list[Any]:
+def _given(item: Any) -> list[Any]:
+    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
+
+
+def _in_turn(group: list[Case], turn: int) -> list[Any]:
     """Return the cases in the order in which they are tried: one of each kind, then another of each."""
-    of_kinds: dict[str, list[Any]] = {}
-    for item in group:
-        of_kinds.setdefault(_kind_of(item), []).append(item)
+    of_kinds: dict[str, list[Case]] = {}
+    for kind, item in group:
+        of_kinds.setdefault(kind, []).append((kind, item))
     piles = [_turned(pile, turn // len(of_kinds)) for pile in _turned([*of_kinds.values()], turn)]
-    piles.sort(key=lambda pile: _kind_of(pile[0]) not in _kinds(pile[0]))
-    return [item for row in zip_longest(*piles) for item in row if item is not None]
+    meant = _kinds(group[0][1])
+    piles.sort(key=lambda pile: pile[0][0] not in meant)
+    return [one[1] for row in zip_longest(*piles) for one in row if one is not None]
 
 
 def _turned(some: list[Any], turn: int) -> list[Any]:
     start = turn % len(some)
     return some[start:] + some[:start]
-
-
-def _kind_of(item: Any) -> str:
-    return KINDS[_split(item)[0][0]]
 
 
 def _kinds(item: Any) -> set[str]:
@@ -120,22 +135,18 @@ def _is_of_rules(item: Any) -> bool:
     return item.path.parent.name in OF_RULES or item.path.parent == Path(__file__).parent
 
 
-def _split(item: Any) -> tuple[list[str], tuple[str, ...]]:
-    """Return the optimizers among a test's parameters, and the others."""
-    given = list(item.callspec.params.values()) if hasattr(item, "callspec") else []
-    names = [name for name in map(_name, given) if name in TAKEN]
-    return names, tuple(repr(one) for one in given if _name(one) not in TAKEN)
-
-
-def _most(group: list[Any]) -> tuple[int, int]:
-    """Return with how many optimizers `make test` and `make test-all` try a test."""
-    test, there = group[0], {_kind_of(item) for item in group}
-    usually = max(USUALLY, len(there))
+def _most(group: list[Case], combinations: int) -> tuple[int, int]:
+    """Return with how many optimizers `make test` and `make test-all` try a combination of a test's parameters."""
+    test, there = group[0][1], {kind for kind, _ in group}
+    meant, each = len(_kinds(test) & there), max(USUALLY, len(there))
     if mark := test.get_closest_marker("thinned"):
-        most, in_all = (max(n, len(_kinds(test) & there)) for n in (*mark.args, usually)[:2])
+        most, in_all = (max(n, meant) for n in (*mark.args, each)[:2])
         return most, in_all
     every = _is_of_rules(test) or test.get_closest_marker("every") is not None
-    return (len(TAKEN), len(TAKEN)) if every else (usually, usually)
+    if every:
+        return len(TAKEN), len(TAKEN)
+    # Three combinations one after the other are tried with all kinds.
+    return max(USUALLY, meant) if combinations >= USUALLY else each, each
 
 
 def _name(given: Any) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import subprocess
@@ -260,20 +259,6 @@ def test_an_error_comes_out_beside_an_interrupt(handlers):
     with pytest.raises(KeyboardInterrupt) as raised:
         Lamb(lr=lr).step("w", np.ones(3), np.ones(3))
     assert "of the schedule" in repr(raised.value.__context__)
-
-
-def test_what_stands_before_pythons_handler_stays(handlers, tmp_path):
-    seen = []
-    signal.signal(signal.SIGUSR1, lambda *_: seen.append("python"))
-    with (tmp_path / "trace").open("w") as file:
-        faulthandler.register(signal.SIGUSR1, file=file, chain=True)
-        try:
-            Lamb().step("w", np.ones(3), np.ones(3))
-            os.kill(os.getpid(), signal.SIGUSR1)
-        finally:
-            faulthandler.unregister(signal.SIGUSR1)
-    assert seen == ["python"]
-    assert "test_interrupts" in (tmp_path / "trace").read_text()
 
 
 def test_ignored_signals_stay_ignored(handlers):

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from cases import CASES
 from mutants import record
-from mutants.drawn import drawn, room_of
 from mutants.errors import ROOT, Error
-from mutants.rooms import ROOMS, Room
+from mutants.rooms import ROOMS, Room, room_of
 from mutants.rules import MODULES, MUTANTS, module_of, rebuilt, world
 from oracles import ORACLES
 
@@ -78,9 +77,9 @@ def test_every_file_is_of_a_room_and_every_room_has_errors() -> None:
     files = [file for folder in ("src/layerwise", "csrc") for file in (ROOT / folder).rglob("*.[pch]*")]
     names = [str(file.relative_to(ROOT)) for file in files if file.suffix in {".py", ".cpp", ".hpp"}]
     assert len(names) > 100
-    assert [name for name in names if room_of(name, ROOMS) is None] == []
+    assert [name for name in names if room_of(name) is None] == []
     assert {room.name: len(room.errors) for room in ROOMS if len(room.errors) < 5} == {}
-    elsewhere = [error.name for room in ROOMS for error in room.errors if room_of(error.file, ROOMS) is not room]
+    elsewhere = [error.name for room in ROOMS for error in room.errors if room_of(error.file) is not room]
     assert elsewhere == [], "the room's `paths` lack its file"
 
 
@@ -89,12 +88,3 @@ def test_the_table_is_of_the_errors_that_there_are() -> None:
     again = "run: make mutants MUTANTS_ARGS=--table"
     assert set(kept) <= {error.name for room in ROOMS for error in room.errors}, again
     assert table == record.table(kept, ROOMS), again
-
-
-def test_drawn_errors_can_be_made() -> None:
-    found = drawn(ROOMS, 50, 0)
-    assert len(found) == 50
-    for room, error in found:
-        assert isinstance(room, Room)
-        assert not isinstance(error, Error)
-        ast.parse(error.broken(), error.name)

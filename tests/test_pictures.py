@@ -23,7 +23,7 @@ demo = load("full_demo")
 load("drawn", "drawn/__init__.py", submodule_search_locations=[str(HOME / "drawn")])
 pictures = load("pictures")
 
-from drawn import losses, memory, sharded, speed, style  # noqa: E402
+from drawn import style  # noqa: E402
 
 SIZE = re.compile(r"font: (?:bold )?([\d.]+)px|font-size: ([\d.]+)px")
 
@@ -57,53 +57,6 @@ def test_a_picture_can_be_read_on_a_phone_and_in_the_dark(name):
         points = [float(one or other) for one, other in SIZE.findall(text)]
         assert min(points) * 420 / 450 >= 7.9  # pixels, where the picture is 420 wide
         assert text.count("system-ui") == text.count("sans-serif") == len(points)
-
-
-def test_step_times_are_rows_beside_ours():
-    drawn = words(of("speed"))
-    rows = style.rows_of(speed.TABLE, table="table", shapes=speed.SHAPES)
-    found = speed.groups()
-    assert [group.name for group in found] == ["LAMB", "LARS", "Adafactor"]
-    others = [bar for group in found for bar in group.bars[1:]]
-    assert {bar.label for bar in others} >= {"timm", "PyTorch", "transformers", "pytorch_optimizer"}
-    for bar in others:
-        assert f"{bar.ms:.0f} ms, {style.times(bar.ratio)}" in drawn
-        assert any((float(row["median_ms"]), float(row["ratio"])) == (bar.ms, bar.ratio) for row in rows)
-    ends = [f"{end(bar.ratio for bar in others):.1f}" for end in (min, max)]
-    assert f"{ends[0]} to {ends[1]} times" in " ".join(drawn)
-
-
-def test_of_a_package_the_fastest_variant_counts():
-    row = {"optimizer": "Lamb", "date": ""}
-    timed = (("layerwise.torch.Lamb", 2, 1), (speed.SCALE, 1, 0.5), ("timm.Lamb, foreach", 6, 3), ("timm.Lamb", 4, 2))
-    rows = [{**row, "implementation": a, "median_ms": str(b), "ratio": str(float(c))} for a, b, c in timed]
-    assert speed.group_of(rows) == ("LAMB", [("layerwise", 2, 1), ("timm", 4, 2)], 1)
-
-
-def test_messages_of_a_sharded_step_are_those_of_the_rows():
-    rows = style.latest(sharded.TABLE, "implementation", ranks="2", tensors="200")
-    title = " ".join(words(of("sharded"))[-8:])
-    assert rows["layerwise.torch.Lamb"]["collectives"] == "1"
-    assert f"LAMB sends one message where timm's sends {rows['timm.Lamb']['collectives']}" in title
-    assert any(f"{float(rows['timm.Lamb']['median_ms']):.0f} ms" in text for text in words(of("sharded")))
-
-
-def test_the_least_bytes_keep_the_loss_and_rounding_to_nearest_does_not():
-    found = [line for line in losses.lines(losses.read(losses.FOUND)) if line.tested]
-    for line in found:
-        if line.storage == losses.LEAST and line.optimizer == "LAMB":
-            assert line.tested.low <= 0 <= line.tested.high or abs(line.tested.mean) < 0.005 * sum(line.losses) / 10
-        if line.storage == losses.CONTROL:
-            assert line.tested.low > 0
-    assert "8-bit state" in " ".join(words(of("losses")))
-
-
-def test_the_peaks_in_the_title_are_rows():
-    rows = style.latest(memory.TABLE, "row")
-    title = (
-        f"{int(rows[memory.TO]['peak_mib']):,} MiB where AdamW in float32 takes {int(rows[memory.FROM]['peak_mib']):,}"
-    )
-    assert title in " ".join(words(of("memory")))
 
 
 def test_the_table_of_times():

@@ -23,24 +23,6 @@ script = load("precision")
 
 class TestEquivalence:
     # Quantiles of Student's t at 95 %, from printed tables.
-    @pytest.mark.parametrize(("n", "quantile"), [(2, 6.3138), (5, 2.1318), (10, 1.8331), (20, 1.7291)])
-    def test_the_interval_ends_at_the_margin_where_p_is_the_level(self, n, quantile):
-        differences = [0.3 + (i - (n - 1) / 2) for i in range(n)]
-        error = math.sqrt(n * (n + 1) / 12) / math.sqrt(n)  # of n consecutive numbers
-        found = script.tost(differences, 0.3 + quantile * error)
-        assert found.mean == pytest.approx(0.3)
-        assert found.p == pytest.approx(0.05, rel=1e-3)
-        assert found.low == pytest.approx(0.3 - quantile * error, rel=1e-4)
-        assert found.high == pytest.approx(0.3 + quantile * error, rel=1e-4)
-
-    def test_both_sides(self):
-        """By hand: mean ±0.2, standard error 0.1, 4 degrees of freedom; P(t > 3) = 0.01997, P(t > -1) = 0.8130."""
-        spread = [x * math.sqrt(0.02) for x in (-1, 0, 1, -1, 1)]  # deviation √0.02, error √0.02/√5·…
-        scale = 0.1 / (math.sqrt(sum(x * x for x in spread) / 4) / math.sqrt(5))
-        for sign in (1, -1):
-            differences = [sign * 0.2 + scale * x for x in spread]
-            assert script.tost(differences, 0.5).p == pytest.approx(0.01997, rel=1e-3)
-            assert script.tost(differences, 0.1).p == pytest.approx(0.8130, rel=1e-3)
 
     def test_against_two_tests_of_scipy(self):
         from scipy.stats import ttest_1samp
@@ -48,10 +30,6 @@ class TestEquivalence:
         differences, margin = [0.01, -0.02, 0.015, 0.03, 0.0, -0.01], 0.025
         sides = (ttest_1samp(differences, m, alternative=a).pvalue for m, a in ((margin, "less"), (-margin, "greater")))
         assert script.tost(differences, margin).p == pytest.approx(max(sides))
-
-    def test_equal_losses(self):
-        assert script.tost([0.0, 0.0, 0.0], 0.1) == (0.0, 0.0, 0.0, 0.0)
-        assert script.tost([0.2, 0.2, 0.2], 0.1).p == 1
 
     @pytest.mark.parametrize(
         ("differences", "other", "control"),

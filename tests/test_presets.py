@@ -18,6 +18,7 @@ from layerwise.errors import HyperparameterError, PresetError, UnknownOptionErro
 from layerwise.registry import ENTRIES
 
 NEEDS_LR = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
+
 each = pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
 
 
@@ -82,9 +83,6 @@ def test_an_unknown_name_is_answered_with_the_nearest(unknown, suggested):
     assert isinstance(caught.value, ValueError)
 
 
-# ---- options beside it
-
-
 def test_options_beside_a_preset_take_the_place_of_its_own():
     options = preset("apex.FusedLAMB", weight_decay=0.02, lr=0.5)
     assert options == {"weight_decay": 0.02, "max_grad_norm": 1.0, "adapt": "decayed", "lr": 0.5}
@@ -138,9 +136,6 @@ def test_the_lr_of_their_adafactor_is_a_cap(name, lr):
             np.testing.assert_allclose(1 - p, cap, rtol=1e-6)
 
 
-# ---- its class
-
-
 @each
 def test_its_class_is_made_of_its_name_and_others_refuse_it(one):
     made, given = getattr(front, one.optimizer), {"lr": 0.1, "maximize": True}
@@ -148,32 +143,3 @@ def test_its_class_is_made_of_its_name_and_others_refuse_it(one):
     other = front.SGD if one.optimizer != "SGD" else front.Lamb
     with pytest.raises(PresetError, match=rf"is one of {one.optimizer}, and this is .* Use {one.optimizer}\.like\("):
         other.like(one.name)
-
-
-class Anyhow(front.Lamb):
-    def __init__(self, *args, **kw):
-        super().__init__(*args, **kw)
-
-
-class ByPlace(front.Lamb):
-    def __init__(self, rate, /, caution=False, **kw):
-        super().__init__(rate, caution=caution, **kw)
-
-
-class AndMore(front.Lamb):
-    def __init__(self, lr, *more, **kw):
-        super().__init__(lr, *more, **kw)
-
-
-@pytest.mark.parametrize(("cls", "more"), [(Anyhow, ()), (ByPlace, ()), (AndMore, ()), (AndMore, ((0.8, 0.9),))])
-def test_subclasses_get_the_preset_however_they_take_arguments(cls, more):
-    opt = cls.like("timm.Lamb", 0.5, *more, weight_decay=0.1)
-    assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
-    assert opt.betas == (more or ((0.9, 0.999),))[0]
-
-
-def test_an_argument_given_twice_is_pythons_error():
-    with pytest.raises(TypeError, match="multiple values"):
-        front.Lamb.like("timm.Lamb", 0.5, lr=0.1)
-    with pytest.raises(TypeError, match="multiple values"):
-        front.Lamb(lr=0.1, weight_decay=0.1, **preset("timm.Lamb"))

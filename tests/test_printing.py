@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -133,21 +132,6 @@ def test_the_program_is_the_rule(case: Any) -> None:
             return dict(zip(found.numbers, values, strict=True))
 
         compare(found, found.structures.programs[key], case.rule, h, known)
-
-
-@cases
-def test_programs_are_told_apart_by_what_they_do(case: Any) -> None:
-    found = kernels_for(case.name)
-    bodies = found.header.split("template <class T> struct ")[1:]
-    assert len({body.partition(" ")[2] for body in bodies}) == len(bodies) == len({*found.names.values()})
-
-
-@cases
-def test_functions_of_one_text_are_printed_once(case: Any) -> None:
-    found = kernels_for(case.name)
-    for text, start in ((found.header, r"\n  (?:static void|void|T) \w+"), (found.functions, r"@triton\.jit\ndef \w+")):
-        functions = re.split(start, text)[1:]
-        assert len({one.partition("\n\n")[0] for one in functions}) == len(functions) > 1
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in KERNELED], ids=lambda case: case.name)
@@ -379,27 +363,6 @@ def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why:
     assert source.count(old) == 1
     with pytest.raises(NotPrinted, match=why):
         kernels_of(rule_from(tmp_path, name, source.replace(old, new)))
-
-
-def test_state_that_moves_to_another_part_is_stored(tmp_path: Path) -> None:
-    from kernels import kernels_of
-
-    moved = UNSEEN.replace("Keep(State(m, v, most))", "Keep(State(m, v, state.m))")
-    [program, *_] = kernels_of(rule_from(tmp_path, "Unseen", moved)).structures.programs.values()
-    assert {**program.keep, **program.state}.keys() == {"m", "v", "most"}
-
-
-def test_an_option_that_may_be_none_is_structure(tmp_path: Path) -> None:
-    from kernels import kernels_of
-
-    bounded = UNSEEN.replace("tau: float = option(4.0, number(1),", "tau: float | None = option(4.0, number(1) | NONE,")
-    bounded = bounded.replace("import number\n", "import NONE, number\n").replace(
-        "1 - 1 / self.tau", "1.0 if self.tau is None else 1 - 1 / self.tau"
-    )
-    found = kernels_of(rule_from(tmp_path, "Unseen", bounded))
-    assert found.structures.options == ("tau", "signed")
-    assert {key[1] for key in found.structures.programs} == {..., None}
-    assert all(name.isidentifier() for name in found.names.values())
 
 
 def test_a_rule_must_not_branch_on_values(tmp_path: Path) -> None:

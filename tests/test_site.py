@@ -43,24 +43,6 @@ def test_the_site_needs_no_network():
     assert "://" not in MKDOCS.partition("nav:")[0]
 
 
-def test_a_search_for_an_optimizer_prefers_the_pytorch_reference():
-    def boost(page):
-        return float(re.match(r"---\nsearch: \{boost: (.*)\}", (DOCS / "reference" / page).read_text("utf-8"))[1])
-
-    assert boost("torch.md") > 1 > boost("jax.md")
-    assert boost("numpy.md") < 1
-
-
-@pytest.mark.parametrize(
-    "words", ["SAM", "RMSNorm", "gradient accumulation", "gradients clipped", "complex parameters"]
-)
-def test_what_readers_search_for_has_a_heading(words):
-    """The search of the site puts what is in headings first."""
-    pages = (page.read_text("utf-8") for page in DOCS.rglob("*.md") if page.name != "design.md")
-    headings = [line for text in pages for line in re.findall(r"^#+ .*", text, re.MULTILINE)]
-    assert any(re.search(rf"\b{words}\b", line, re.IGNORECASE) for line in headings)
-
-
 def test_every_page_has_a_place():
     named = set(re.findall(r"[\w/-]+\.md", MKDOCS.partition("nav:")[2]))
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "optimizers"}

@@ -57,12 +57,6 @@ def test_a_path_that_no_file_can_have_is_one_line(name, tmp_path):
         assert str(found.value).isprintable()
 
 
-def test_the_longest_name_can_be_written(tmp_path):
-    path = tmp_path / ("x" * 250 + ".html")
-    write_text(path, "text")
-    assert path.read_text() == "text"
-
-
 def test_no_file_that_was_put_there_before_is_written_to(tmp_path, monkeypatch):
     """Not through links either, by whatever name: it need not be guessed."""
     monkeypatch.setattr(beside, "token_hex", lambda n: "known")
@@ -72,18 +66,6 @@ def test_no_file_that_was_put_there_before_is_written_to(tmp_path, monkeypatch):
         write_text(tmp_path / "report.html", "text")
     assert (tmp_path / "precious").read_text() == "as it was"
     assert {path.name for path in tmp_path.iterdir()} == {"precious", ".layerwise-known"}
-
-
-def test_a_file_is_closed_before_it_is_moved(tmp_path, monkeypatch):
-    """As Windows wants it; and permissions that cannot be copied lose no text."""
-    opened, moved = [], []
-    make, move = Path.open, Path.replace
-    monkeypatch.setattr(Path, "open", lambda *args, **more: opened.append(make(*args, **more)) or opened[-1])
-    monkeypatch.setattr(Path, "replace", lambda *args: moved.append(opened[-1].closed) or move(*args))
-    monkeypatch.setattr(beside.shutil, "copymode", raising(PermissionError()))
-    beside.replace_text(tmp_path / "report", "text")
-    assert moved == [True]
-    assert (tmp_path / "report").read_bytes() == b"text"
 
 
 def test_a_link_stays_one(tmp_path):

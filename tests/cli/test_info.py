@@ -79,36 +79,6 @@ def test_a_wrong_variable_is_one_line(variable):
     assert done.stderr.count("\n") == 1
 
 
-def test_only_what_is_installed_and_can_be_there_is_shown(monkeypatch):
-    monkeypatch.setattr(info, "version_of", lambda name: None if name in ("triton", "optax") else "1.2")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(info, "has_gpu", lambda: False)
-    said = "\n".join(info.lines(info.facts()))
-    assert "numpy 1.2" in said
-    assert not any(absent in said for absent in ("triton", "optax", "gpu", "not installed"))
-    asked = "\n".join(info.lines({**info.facts(), "devices": {}}))
-    assert "  gpu       no GPU here; on one, --devices compares" in asked
-    monkeypatch.setattr(info, "has_gpu", lambda: True)
-    assert "  gpu       " in "\n".join(info.lines(info.facts()))
-    monkeypatch.setattr(info, "version_of", lambda name: None if name == "torch" else "1.2")
-    assert "  gpu       " not in "\n".join(info.lines(info.facts()))
-
-
-def test_a_driver_says_that_there_is_a_gpu(tmp_path):
-    assert not info.has_gpu([str(tmp_path / "none")])
-    assert info.has_gpu([str(tmp_path / "none"), str(tmp_path)])
-
-
-@pytest.mark.parametrize("compiled", [True, False])
-def test_the_reference_takes_what_is_left(monkeypatch, compiled):
-    found = {"available": False, "concerns": False, "why": "none"}
-    monkeypatch.setattr(info, "_gpu", lambda: found)
-    if not compiled:
-        monkeypatch.setattr(info, "_compiled", lambda: found)
-    last = [*info.lines(info.facts())][-1]
-    assert last.split(",")[0].split() == ["reference", "everything", *(["else"] if compiled else [])]
-
-
 def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypatch, capsys):
     def failing():
         raise OSError("/home/ada/jax/x.so: no")

@@ -215,19 +215,6 @@ def test_blocks_may_be_given_for_all(api):
     assert [one["trust_ratio"].shape for one in run.stats().values()] == [(2,), (2,)]
 
 
-@IN_PLACE
-@each
-def test_equal_lengths_are_a_number_of_blocks(api, case):
-    found = []
-    for way in (Blocks(3), 3, Blocks(np.int64(3)), Blocks((2, 2, 2)), (2, 2, 2), [2, 2, 2]):
-        run = api.busy(case.name, arrays(3, {"w": (6, 4)}), blocks={"w": way})
-        for t in range(3):
-            run.step(arrays(30 + t, {"w": (6, 4)}))
-        found.append(run.weights())
-    for other in found[1:]:
-        close(other, found[0], 1e-14)
-
-
 @pytest.mark.parametrize(
     ("blocks", "words"),
     [
@@ -254,18 +241,6 @@ def test_a_split_is_a_number_or_lengths(split):
         Blocks(split)
     assert str(caught.value).startswith("`split` must be an integer ≥ 1 or 'each' or a sequence of lengths, ")
     assert f"but is {split!r}. " in str(caught.value)
-
-
-@pytest.mark.parametrize("axis", [None, 1.0, True, "0", (0,)], ids=repr)
-def test_an_axis_is_an_integer(axis):
-    with pytest.raises(HyperparameterError, match=r"`axis` must be (an|one) integer.*, but is"):
-        Blocks(2, axis=axis)
-
-
-def test_blocks_are_values():
-    assert Blocks([2, 3]) == Blocks((2, 3), axis=0)
-    assert Blocks(np.int64(2), axis=np.int64(1)) == Blocks(2, 1)
-    assert len({Blocks(2), Blocks(2), Blocks("each")}) == 2
 
 
 # ---- blocks keep to themselves

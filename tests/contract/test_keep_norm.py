@@ -38,6 +38,7 @@ def changed(run, w):
 
 @each
 @hows
+@pytest.mark.thinned(1, 2)
 def test_over_many_steps_the_norm_does_not_drift(api, engine, name, how):
     run = api.make(name, arrays(0, W), dtype="float32", engine=engine, lr=RATE, **case_of(name).relative, keep_norm=how)
     start = run.weights()["w"]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from cases import CASES, case_of
 from contract.apis import SHAPES, arrays, close
-from draws import seeds
 
 pytestmark = pytest.mark.offers("stats")
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -16,7 +15,7 @@ RATIO = [case for case in CASES if "adapt" in case.options]
 
 
 @pytest.mark.every
-@pytest.mark.parametrize("seed", seeds(2, 8))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("case", RATIO, ids=lambda case: case.name)
 def test_norms_and_ratio_are_those_of_the_reference(api, case, seed):
     options = {**case.drawn(seed), "adapt": True}
@@ -34,7 +33,7 @@ def test_norms_and_ratio_are_those_of_the_reference(api, case, seed):
             np.testing.assert_allclose(found[name][key], value, rtol=1e-11, atol=1e-13, err_msg=f"{name} {key}")
 
 
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_ratio_of_adafactor_is_what_scales_its_update(api, seed):
     case = case_of("Adafactor")
     options = {**case.drawn(seed), "lr": None, "relative_step": None, "warmup_init": False}

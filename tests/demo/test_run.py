@@ -84,14 +84,6 @@ def test_a_worker_that_is_killed_is_an_error_and_no_hang():
     assert multiprocessing.active_children() == []
 
 
-@pytest.mark.slow
-def test_a_mistake_of_ours_is_told_with_its_traceback():
-    wrong = replace(ONE, case=replace(ONE.case, contender=replace(LARS, optimizer="layerwise.torch.Missing")))
-    with pytest.raises(WorkerError, match=r"seed 0 failed\. This is a mistake of ours:\n[^$]*Traceback[^$]*Missing"):
-        list(carry_out([wrong], 1))
-    assert multiprocessing.active_children() == []
-
-
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -166,18 +158,6 @@ class TestEnds:
         assert out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert "\x1b" not in out
 
-    def test_sgd_may_diverge(self, figures, ended):
-        figures["SGD", 1024] = [math.nan, math.inf, math.nan]
-        code, out, err, _ = ended()
-        assert (code, err) == (0, "")
-        assert "SGD, batch 1,024, seed 0: diverged at step 30" in out
-
-    def test_others_may_not(self, figures, ended):
-        figures["LARS", 1024] = [math.nan, 94.0, 95.0]
-        code, _, err, [written] = ended()
-        assert (code, written["partial"]) == (1, True)
-        assert err.startswith("demo: the loss of LARS, batch 1,024, seed 0 is not finite after step 30")
-
     def test_by_an_interruption(self, figures, ended, tmp_path):
         figures["LARS", 1024] = None
         code, out, _, [written] = ended("mine.html")
@@ -185,48 +165,6 @@ class TestEnds:
         assert "Interrupted. What was finished is in" in out
         assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 3, 3, 2, 0, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
-
-    def test_by_an_interruption_nobody_trains_while_the_report_is_written(self, ended, monkeypatch):
-        order, said = [], demo.carry_out
-
-        def trained(wanted, workers):
-            try:
-                yield from said(wanted, workers)
-            finally:
-                order.append("workers ended")
-
-        monkeypatch.setattr(demo, "carry_out", trained)
-        monkeypatch.setattr(demo.Watch, "see", raising(KeyboardInterrupt))
-        monkeypatch.setattr(demo, "_write", lambda result, path: order.append("report"))
-        assert ended()[0] == 130
-        assert order == ["workers ended", "report"]
-
-    def test_by_workers_that_cannot_be_started(self, ended, monkeypatch):
-        monkeypatch.setattr("multiprocessing.process.BaseProcess.start", raising(OSError(24, "Too many open files")))
-        monkeypatch.setattr(demo, "carry_out", carry_out)
-        code, _, err, [written] = ended()
-        assert (code, written["partial"]) == (1, True)
-        assert err.startswith("demo: process 1 to train in could not be started: Too many open files. --threads 1")
-
-    @pytest.mark.parametrize(
-        ("problem", "said"),
-        [
-            (BrokenPipeError(32, "Broken pipe"), ""),
-            (OSError(28, "No space left"), "demo: cannot write to the output: No space left\n"),
-        ],
-    )
-    def test_by_an_output_that_cannot_be_written(self, ended, monkeypatch, problem, said):
-        forgotten = []
-        monkeypatch.setattr(demo.Watch, "see", raising(problem))
-        monkeypatch.setattr(demo, "forget_output", lambda: forgotten.append(True))
-        code, _, err, [written] = ended()
-        assert (code, err, written["partial"], forgotten) == (1, said, True, [True])
-
-    def test_by_a_report_that_cannot_be_written_any_more(self, ended, monkeypatch):
-        monkeypatch.setattr(demo, "write_text", raising(demo.CannotWrite("report", "No space left on device")))
-        code, _, err, reports = ended()
-        assert (code, reports) == (2, [])
-        assert "No space left on device" in err
 
     @pytest.mark.parametrize(
         ("place", "why"),
@@ -247,16 +185,6 @@ class TestEnds:
         assert re.fullmatch(rf"demo: cannot write .*{why}.*\n", err)
         assert [path.name for path in tmp_path.iterdir()] == ["device"]
 
-    @pytest.mark.parametrize(
-        ("place", "report"),
-        [("new/", "new/layerwise-demo.html"), ("a/b", "a/b/layerwise-demo.html"), ("v1.2/", "v1.2/layerwise-demo.html"),
-         ("new/mine.html", "new/mine.html"), ("x" * 250 + ".html", "x" * 250 + ".html")],
-    )  # fmt: skip
-    def test_in_folders_that_are_made(self, ended, tmp_path, place, report):
-        code, out, _, [written] = ended(place)
-        assert (code, written["partial"]) == (0, False)
-        assert out.endswith(f"Report: {tmp_path / report}\n")
-
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_the_terminal_shows_everything_at_any_width(width):
@@ -274,12 +202,3 @@ def test_the_terminal_shows_everything_at_any_width(width):
         rows = {line.split("  ")[0]: line for line in lines if line}
         assert re.fullmatch(r"LARS +98\.2 ± 0\.2 +– +95\.0 ± 0\.8 +8\.00 *", rows["LARS"])
         assert any("1 of 3 diverged" in line for line in lines)
-
-
-def test_the_bar_is_of_the_time_that_runs_take():
-    made = result(dict.fromkeys(USUAL))
-    watch = terminal.Watch(Console(file=io.StringIO(), width=100, height=30, force_terminal=True), made)
-    first, *_ = made.runs()
-    watch.see(first, outcome(first, 97.0))
-    (bar,) = watch._bar.tasks
-    assert (bar.completed, bar.total) == (first.cost, sum(run.cost for run in made.runs()))

@@ -4,9 +4,7 @@ that keeps the bytes and the losses that it reports.
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import math
 import multiprocessing
 from dataclasses import replace
 
@@ -14,12 +12,9 @@ import pytest
 import torch
 
 from demo.pool import carry_out
-from demo.run import new_result
 from demo.settings import (
-    ACTS,
     ADAFACTOR,
     ADAFACTOR_SMALL,
-    ADAMW,
     DIGITS,
     LAMB,
     LAMB_SMALL,
@@ -35,53 +30,12 @@ WITH_MOMENTUM_SMALL = WITH_MOMENTUM.stored("small", **LAMB_SMALL.options)
 
 
 class TestSettings:
-    def test_rates_are_scaled_by_the_square_root(self):
-        for act in ACTS:
-            for contender in act.contenders:
-                case = Case(act.task, contender, act.task.large)
-                assert case.lr == pytest.approx(contender.small.lr * math.sqrt(act.task.large / act.task.small))
-
     @pytest.mark.parametrize(("task", "small", "large"), [(DIGITS, 960, 30), (TEXT, 1024, 64)])
     def test_the_same_epochs_and_the_same_warm_up_at_every_batch(self, task, small, large):
         brief = replace(LAMB, small=replace(LAMB.small, warmup=7))
         for batch, steps in ((task.small, small), (task.large, large)):
             case = Case(task, brief, batch)
             assert (case.steps, case.recipe.steps, case.recipe.warmup_steps) == (steps, steps, 7)
-
-    def test_options_tuned_at_a_batch_are_those_of_its_cases(self):
-        hot = replace(LAMB, large=replace(LAMB.small, options={"weight_decay": 0.5}))
-        assert Case(TEXT, hot, TEXT.large).options == LAMB.small.options
-        assert Case(TEXT, hot, TEXT.large, retuned=True).options == {"weight_decay": 0.5}
-
-    def test_every_optimizer_of_an_act_is_tuned_wherever_the_others_are(self):
-        for act in ACTS:
-            assert all((contender.large is not None) == act.grows for contender in act.contenders if act.grows)
-
-    def test_what_two_acts_share_is_trained_once(self):
-        both = new_result((2, 3), False, 0, 1).runs()
-        assert len(both) == len(set(both)) == 20
-        assert [run.measures_noise for run in both].count(True) == 1
-
-    def test_acts_are_trained_in_order_and_the_longest_runs_of_each_first(self):
-        made = new_result((), False, 0, 1)
-        acts = [made.act_of(run).number for run in made.runs()]
-        assert acts == sorted(acts)
-        assert set(acts) == {1, 2, 3}
-        for number in (1, 2, 3):
-            costs = [run.cost for run in made.runs() if made.act_of(run).number == number]
-            assert costs == sorted(costs, reverse=True)
-
-    def test_retuned_at_the_large_batch(self):
-        case = Case(TEXT, ADAMW, TEXT.large, retuned=True)
-        assert case.lr == ADAMW.large.lr
-        assert case.recipe.warmup_steps == ADAMW.large.warmup
-
-    def test_quick_is_shorter_and_of_one_seed(self):
-        for act in ACTS:
-            fast = act.quick()
-            assert fast.task.epochs < act.task.epochs
-            for run in fast.runs(range(1)):
-                assert 1 <= run.case.recipe.warmup_steps < run.case.steps
 
 
 @pytest.fixture(scope="module")
@@ -147,37 +101,6 @@ class TestTraining:
         statistics = sum(sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors) if factors else 0
         assert train.weight_bytes(model) == weight * (small + large)
         assert train.state_bytes(opt) == of_small * small + of_large * large + 4 * statistics
-
-    def test_weights_in_bfloat16_are_computed_with_in_float32(self, training):
-        torch.manual_seed(0)
-        _, models, train = training
-        x, y = (part[:32] for part in training[0].load(DIGITS).train)
-        stored = models.new_model(DIGITS).bfloat16()
-        wide = copy.deepcopy(stored).float()
-        for model in (stored, wide):
-            train.loss_of(model, x, y).backward()
-        for p, w in zip(stored.parameters(), wide.parameters(), strict=True):
-            assert p.grad.equal(w.grad.bfloat16())
-
-    def test_parts_of_a_batch_come_to_the_same_gradient(self, training):
-        _, models, train = training
-        torch.manual_seed(0)
-        model = models.new_model(DIGITS)
-        x, y = (part[:32] for part in training[0].load(DIGITS).train)
-        whole, grads = train._backward(model, x, y, None), [p.grad.clone() for p in model.parameters()]
-        model.zero_grad()
-        with train.NoiseScale(model) as noise:
-            assert train._backward(model, x, y, noise) == pytest.approx(whole, rel=1e-5)
-        for p, grad in zip(model.parameters(), grads, strict=True):
-            torch.testing.assert_close(p.grad, grad, rtol=1e-4, atol=1e-7)
-
-    def test_a_loss_that_is_not_finite_ends_the_run(self, training):
-        _, _, train = training
-        hot = replace(SGD, small=replace(SGD.small, lr=1e30))
-        done = train.train(Run(Case(replace(DIGITS, epochs=1), hot, 32), 0))
-        assert done.diverged
-        assert done.accuracy is None
-        assert done.losses[-1][0] < 32
 
     @pytest.mark.slow
     def test_figures_do_not_depend_on_who_works(self, training):

@@ -200,15 +200,3 @@ class Failing(Others):
             raise ZeroDivisionError
         self.left -= 1
         return sums
-
-
-class Noting(Failing):
-    """Somebody who writes down whose sums come, and in which order."""
-
-    def __init__(self) -> None:
-        super().__init__(99)
-        self.seen: list[list[int]] = []
-
-    def add_up(self, questions: Any, sums: Any) -> Any:
-        self.seen.append([question.job for question in questions])
-        return super().add_up(questions, sums)

@@ -6,30 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from engines.worlds import needed
 
-from layerwise import cli, threads
-from layerwise.cli import info
+from layerwise import threads
 from layerwise.engines import Candidate, choose, compiled
 from layerwise.errors import EngineError
-
-
-@needed
-def test_info_names_the_compiler_the_instructions_and_the_threads(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["layerwise", "info"])
-    with pytest.raises(SystemExit) as left:
-        cli.main()
-    assert left.value.code == 0
-    said = capsys.readouterr().out
-    assert compiled._native.compiler() in said
-    assert f"instructions {compiled._native.instruction_set()} (kernels for" in said
-    assert f"threads {threads.wanted_threads()} (of " in said
-
-
-def test_info_without_the_extension(monkeypatch):
-    monkeypatch.setattr(info, "extension", lambda: None)
-    monkeypatch.setattr(info, "why_not", lambda: "it was not built")
-    assert "  compiled  not available: it was not built" in list(info.lines(info.facts()))
 
 
 def test_without_the_extension_the_rule_serves(monkeypatch):

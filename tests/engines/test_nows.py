@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from layerwise.core.nows import Nows
 from layerwise.engines import Job
@@ -12,7 +11,7 @@ from layerwise.engines.compiled import PURE, _native, candidate
 from layerwise.engines.nows import ByRates
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy._arrays import Arrays
-from layerwise.rules import adafactor, lamb
+from layerwise.rules import lamb
 from layerwise.rules.asks import Now
 
 LR, LAM = [0.1, 0.2, 0.1, 0.4, 0.0, 0.6], [0.0, 0.01, 0.02, 0.0, 0.03, 0.04]
@@ -31,38 +30,6 @@ def test_each_tensor_has_its_own_step_and_the_rates_of_its_group(sizes, alike):
     found = Nows([H] * 6, sizes).of(t, LR, LAM, 2.0)
     assert list(found) == each(t, LR, LAM, sizes, 2.0)
     assert isinstance(found, ByRates) == alike
-
-
-def test_tensors_that_are_alike_share_one_object():
-    for found in (Nows([H], [3]).of([1, 1, 1], [0.1], [0.0]), Nows([H] * 5, [1] * 5).of([2] * 5, [0.1] * 5, [0.0] * 5)):
-        assert all(now is found[0] for now in found)
-
-
-def test_rates_that_are_no_plain_numbers_are_not_computed_as_arrays():
-    rates = [torch.tensor(0.1), *LR[1:]]
-    found = Nows([H] * 6, [1] * 6).of([1] * 6, rates, LAM)
-    assert isinstance(found, list)
-    assert found[0].lr is rates[0]
-
-
-def test_a_function_of_the_step_is_asked_once_for_each_step():
-    asked = []
-
-    def beta2(step):
-        asked.append(step)
-        return 0.9
-
-    h = adafactor.Adafactor(beta2=beta2)
-    asked.clear()
-    found = Nows([h] * 6, [1] * 6).of([1, 2, 1, 2, 2, 1], LR, LAM)
-    assert sorted(asked) == [0, 1]
-    assert {now.beta2 for now in found} == {0.9}
-
-
-def test_settings_with_another_decay_at_every_step_keep_their_own():
-    hs = [adafactor.Adafactor(beta2=x) for x in (0.5, None, 0.7, None, 0.5, 0.9)]
-    found = Nows(hs, [1] * 6).of([1] * 6, LR, LAM)
-    assert [now.beta2 for now in found] == [0.5, None, 0.7, None, 0.5, 0.9]
 
 
 @pytest.mark.skipif(_native is None, reason=PURE)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import pickle
-import weakref
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -14,16 +12,14 @@ import pytest
 import torch
 from cases import case_of
 from engines.parts import Failing
-from engines.worlds import WORLDS, bits, make_job, mapped, needed, now_of, numbers, stored, worlds
+from engines.worlds import WORLDS, bits, make_job, mapped, needed, now_of, numbers, worlds
 from torch.nn import Parameter
 
 from layerwise import engines
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
-from layerwise.core.turn import MOST_TURNS
 from layerwise.engines import compiled
 from layerwise.errors import ParameterError
-from layerwise.numpy import _optimizer as of_optimizer
 from layerwise.torch import _planner
 
 pytestmark = needed
@@ -113,23 +109,6 @@ def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, na
     assert not values[1] or counted == first
 
 
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 1.0}], ids=str)
-def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(counted, options):
-    params = [Parameter(torch.ones(3)) for _ in range(150)]
-    opt = of_torch.Lamb([{"params": [p], "eps": 1e-6 * (i + 1)} for i, p in enumerate(params)], **options)
-    for p in params:
-        p.grad = torch.ones(3)
-    opt.step()
-    first = dict(counted)
-    for _ in range(3):
-        opt.step()
-    assert counted == first
-    for step in range(1000):
-        opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
-        opt._stepper.settings_of(opt.param_groups[0])
-    assert len(opt._stepper.groups._made) < 600
-
-
 def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):
     (params, opt), (others, rule) = made("Lamb"), made("Lamb", fused=False)
     for seed in range(6):
@@ -141,43 +120,6 @@ def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted)
             torch.testing.assert_close(p, others[name], rtol=1e-5, atol=1e-6)
     assert counted == {"batches": 2, "plans": 6}
     assert opt.stats()["a"]["weight_norm"] == pytest.approx(rule.stats()["a"]["weight_norm"])
-
-
-def test_numbers_and_arrays_of_numpy_that_are_others_at_every_step_lay_nothing_out(counted, monkeypatch):
-    planned, lay_out = [], of_optimizer.lay_out
-    monkeypatch.setattr(of_optimizer, "lay_out", lambda *given: (planned.append(given), lay_out(*given))[1])
-    opt, twin = of_numpy.Lamb(), of_numpy.Lamb(lr=lambda step: 0.1 / (step + 1), weight_decay=lambda step: 0.01 * step)
-    weights, others = ({name: np.ones((3, 3)) for name in "ab"} for _ in range(2))
-    for step in range(4):
-        grads = {name: np.full((3, 3), step + 1.0) for name in weights}
-        opt.lr, opt.weight_decay = 0.1 / (step + 1), 0.01 * step
-        weights = {name: w.copy() for name, w in weights.items()}
-        opt.step_all(weights, grads)
-        twin.step_all(others, grads)
-    assert all(np.array_equal(weights[name], others[name]) for name in weights)
-    assert counted["batches"] == 2
-    assert len(planned) == 4
-
-
-def test_an_option_of_numpy_that_is_more_than_a_number_is_heard():
-    """Whether Adafactor's step follows t."""
-    (opt, w), (fixed, v) = (of_numpy.Adafactor(), np.ones((3, 4))), (of_numpy.Adafactor(lr=0.5), np.ones((3, 4)))
-    opt.set_options(lr=0.5, relative_step=False, scale_parameter=False)
-    opt.step("w", w, np.ones((3, 4)))
-    fixed.step("w", v, np.ones((3, 4)))
-    assert np.array_equal(w, v)
-
-
-def test_not_all_sets_of_names_and_strides_of_gradients_are_remembered():
-    opt, weights = of_numpy.Lamb(), {name: np.ones(2) for name in "abcdef"}
-    for n in range(1, 2 ** len(weights)):
-        opt.step_all(weights, {name: np.ones(2) for i, name in enumerate(weights) if n >> i & 1})
-    assert len(opt._steps) == MOST_TURNS + len(weights)
-    opt, w = of_numpy.Lamb(), np.ones((2, 2))
-    for n in range(2, 12):
-        opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
-    [[group]] = (together.groups for together in opt._steps._kept.values())
-    assert [len(one.batches) for one in group.layouts.by_share.values()] == [engines.LAYOUTS]
 
 
 # ---- measurements
@@ -236,15 +178,6 @@ def test_neither_optimizers_of_the_same_array_nor_copies_of_one_share_measuremen
     assert opt.stats() == before
 
 
-def test_a_copy_of_measurements_is_of_their_step():
-    jobs, engine = jobs_of(WORLDS[0]), WORLDS[0].engine()
-    measured = engine.step(jobs)[0]
-    copied = pickle.loads(pickle.dumps(measured))
-    assert (type(copied), copied) == (dict, {key: np.asarray(value) for key, value in measured.items()})
-    engine.step([replace(job, now=now_of(job.h, 2)) for job in jobs])
-    assert copied["update_norm"] != measured["update_norm"]
-
-
 # ---- engines
 
 
@@ -267,18 +200,6 @@ def test_a_layout_is_handed_on_while_it_holds(world, counted):
     assert first <= 2  # declined or not is asked once by laying out
     engine.step([replace(job, h=job.h.settled(adapt=False)) for job in jobs])
     assert counted["batches"] > first
-
-
-@worlds
-def test_a_step_that_others_leave_lays_nothing_out_again(world, counted):
-    """The batch is free for the next step."""
-    jobs, batches = jobs_of(world), []
-    ready = compiled.CompiledEngine().prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
-    for left in (9, 0, 9):
-        with nullcontext() if left else pytest.raises(ZeroDivisionError):
-            ready.step([job.g for job in jobs], [job.now for job in jobs], None, Failing(left))
-        batches.append(counted["batches"])
-    assert batches[0] == batches[-1] > 0
 
 
 @worlds
@@ -411,13 +332,3 @@ def test_a_prepared_step_says_that_an_array_is_not_where_it_was(insisting, which
     kept.untyped_storage().resize_(size)
     left = 600 if change == "shortened" else 1200
     assert torch.equal(kept.view(-1)[:left], before.view(-1)[:left])
-
-
-@worlds
-def test_nothing_is_kept_alive(world):
-    jobs, engine = jobs_of(world), world.engine()
-    engine.step(jobs)
-    kept = [weakref.ref(array) for job in jobs for array in (*stored(job), job.g)]
-    del jobs
-    gc.collect()
-    assert [ref() for ref in kept] == [None] * len(kept)

@@ -13,7 +13,6 @@ import torch
 from cases import KERNELED, case_of
 from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of
 
-import layerwise.torch
 from layerwise import engines
 from layerwise.checks import number
 from layerwise.engines import compiled, programs, structures
@@ -88,26 +87,6 @@ def test_what_has_no_kernels_is_the_rules_and_its_neighbours_are_not(job):
     assert [isinstance(one, compiled.Measured) for one in measured] == [False, True]
 
 
-def test_a_derived_optimizer_with_such_an_option_is_the_rules(monkeypatch):
-    p = torch.nn.Parameter(torch.ones(3))
-    p.grad = torch.ones(3)
-    for fused in (None, True):
-        opt = layerwise.torch.Lamb([p], lr=0.1, fused=fused)
-        monkeypatch.setattr(opt._stepper.groups, "check", lambda group: Warm(lr=0.1, warmth=2.0))
-        if fused:
-            with pytest.raises(EngineError, match=WARMTH):
-                opt.step()
-        else:
-            opt.step()
-            assert not isinstance(next(iter(opt._stepper.turns.values())).prepared.stats()[0], compiled.Measured)
-
-
-def test_a_program_is_not_made_up():
-    with pytest.raises(LookupError, match="there are no kernels for SimpleNamespace"):
-        programs.program_for(job_with(SimpleNamespace()))
-    assert programs.numbers(SimpleNamespace(), Now(1, 0.1, 0.0)) is None
-
-
 def test_the_gpu_engine_says_the_same():
     gpu = pytest.importorskip("layerwise.engines.gpu.kinds", reason="it needs Triton")
     on = mapped(job_with(Warm(lr=0.1, warmth=2.0)), WORLDS[1].array)
@@ -146,10 +125,6 @@ def test_every_setting_has_kernels(case):
 def test_a_number_is_no_form(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
     assert structures.form_of(value) is form
-
-
-def test_a_state_of_0_is_there():
-    assert structures.presence_of((np.zeros(2), None, 0)) == (True, False, True)
 
 
 # ---- the numbers of a step

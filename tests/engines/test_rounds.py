@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from cases import KERNELED, case_of
-from engines.parts import Cut, Failing, Noting, check, in_parts, step_parts
+from engines.parts import Cut, Failing, check, in_parts, step_parts
 from engines.worlds import EPS, WORLDS, bits, copied, make_job, mapped, needed
 
 from layerwise import engines
@@ -122,31 +122,6 @@ def test_weights_that_have_moved_since_they_were_measured_are_not_written(one):
     with pytest.raises(engines.Changed):
         next(steps, None)
     assert bits([job]) == before
-
-
-@pytest.mark.parametrize("one", ENGINES[:2], indirect=True)
-def test_a_step_that_is_closed_after_measuring_has_touched_nothing_and_can_begin_again(one):
-    engine, world = one
-    jobs = [mapped(make_job(case_of("Lamb"), case_of("Lamb").hyper(), (5, 3), (), 0), world.array)]
-    ready, before = engine.prepare([engines.Job(j.rule, j.h, j.p, j.state) for j in jobs]), bits(jobs)
-    for _ in range(2):
-        steps = ready.ahead([j.g for j in jobs], [j.now for j in jobs])
-        next(steps), next(steps)
-        steps.close()
-        assert bits(jobs) == before
-    ready.step([j.g for j in jobs], [j.now for j in jobs])
-    assert bits(jobs) != before
-
-
-@cases
-@pytest.mark.parametrize("one", ENGINES[:4], indirect=True)
-def test_sums_come_in_the_order_of_the_jobs(case, one):
-    """Others may have stacked theirs in another way."""
-    jobs = [make_job(case, case.hyper(), shape, (), i) for i, shape in enumerate([(3, 4), (5,), (3, 4), (5,)])]
-    others = Noting()
-    prepared(one, jobs)[1](others)
-    assert {*others.seen[0]} == ({0, 1, 2, 3} if case.rounds else set())
-    assert all(places == sorted(places) for places in others.seen)
 
 
 @pytest.mark.parametrize("case", [case_of("Lamb"), case_of("Lars")], ids=lambda case: case.name)

@@ -4,7 +4,6 @@ many tensors. None of that may change what a step comes to.
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +13,6 @@ from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
-from layerwise import engines
 from layerwise.engines import Counter, places
 from layerwise.engines.gpu import step_params
 from layerwise.engines.gpu.layout import aligned
@@ -79,17 +77,6 @@ def test_steps_have_the_same_bits_however_the_engine_is_told_of_them(case, told)
     assert {int(count) for count in counts} == {2 if told == "counted there" else 0}
 
 
-def test_a_number_in_a_dtype_that_is_converted_may_change():
-    jobs, others = jobs_of(LAMB, [(5,)]), jobs_of(LAMB, [(5,)])
-    ready, theirs, rate = prepared(jobs), prepared(others), real(0.5, torch.float16)
-    nows = [Now(1, rate, 0.0)]
-    for lr in (0.5, 0.25):
-        rate.fill_(lr)
-        step(ready, jobs, nows)
-        step(theirs, others, [Now(1, lr, 0.0)])
-    assert bits(jobs) == bits(others)
-
-
 def test_a_number_may_follow_one_that_was_on_the_device(monkeypatch):
     """Even 0, in the place of which the host knew nothing, as it does of all that is on a GPU."""
     known = step_params.numbers
@@ -121,18 +108,6 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
     assert found()[2] == [2] * len(jobs)
 
 
-@pytest.mark.thinned(2)
-@cases
-def test_a_bound_of_one_tensor_is_none_of_anothers(case):
-    """Whose squares are beyond float32, and who is not bounded."""
-    bounded, free = jobs_of(case, [(4,)], max_grad_norm_per_tensor=1.0), jobs_of(case, [(4,)])
-    big = torch.tensor([3e19, 1.0, 1.0, 1.0], device=DEVICE)
-    alone, together = copies(free), copies(free)
-    step(prepared([*bounded, *together]), [*bounded, *together], grads=[bounded[0].g, big])
-    step(prepared(alone), alone, grads=[big])
-    np.testing.assert_array_equal(numbers(together[0].p), numbers(alone[0].p))
-
-
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the interpreter
 @pytest.mark.thinned(2)
 @cases
@@ -162,24 +137,6 @@ def test_a_step_sends_nothing_to_the_device_that_it_has(monkeypatch):
         sent.clear()
     assert counted == [1, 0, 1]
     assert bits(jobs) == bits(others)
-
-
-def test_settings_that_tensors_share_are_computed_once(monkeypatch):
-    """As often for a hundred tensors in two groups as for two, and each tensor has its own group's."""
-    computed, made, tables, compute = [], [], [], step_params.numbers
-    monkeypatch.setattr(step_params, "numbers", lambda *given: (computed.append(1), compute(*given))[1])
-    [job] = jobs_of(LAMB, [(5,)])
-    for n in (2, 100):
-        params = step_params.StepParams([engines.Job(job.rule, job.h, job.p, job.state)] * n, torch.device(DEVICE))
-        groups = Now(3, 0.1, 0.0), Now(3, 0.2, 0.5)
-        computed.clear()
-        params.write([groups[i % 2] for i in range(n)])
-        params.send(np.zeros(n, np.int64))
-        made.append(len(computed))
-        tables.append(params.table.cpu())
-    assert made == [2, 2]
-    assert torch.equal(tables[1], tables[0].repeat(50, 1))
-    assert (tables[0][0] != tables[0][1]).sum() == 2
 
 
 def odd(g):
@@ -219,14 +176,3 @@ def test_vectors_are_moved_only_where_all_begin_at_multiples_of_sixteen_bytes():
     assert aligned(given(job), arrays)
     for i, x in enumerate(arrays):
         assert not aligned(given(job), [*arrays[:i], odd(x), *arrays[i + 1 :]])
-
-
-def test_what_is_measured_can_be_kept():
-    jobs = jobs_of(LAMB, [(10, 9), (5,)])
-    ready = prepared(jobs)
-    assert ready.stats() == []
-    step(ready, jobs)
-    first = pickle.loads(pickle.dumps(dict(ready.stats()[0])))
-    assert set(first) == {"weight_norm", "update_norm", "trust_ratio"}
-    step(ready, jobs)
-    assert dict(ready.stats()[0]) != first

@@ -13,7 +13,6 @@ from engines.worlds import EPS, Stepping, agree, bits, make_job, mapped, now_of,
 from gpu.world import GPU, SMALL, given, near
 
 from layerwise.engines.gpu import GpuEngine
-from layerwise.engines.gpu.kernels import parts as parts_of_kernels
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes
 from layerwise.engines.gpu.proof import Alone
@@ -89,20 +88,6 @@ def test_a_gradient_may_be_one_number():
     held_to_the_rule(replace(job, g=torch.full((), 0.3, device=job.p.device).expand(10, 33)))
 
 
-@pytest.mark.parametrize(
-    ("shape", "sizes"),
-    [
-        ((40, 2), replace(TINY, tiles=1)),  # dozens of strips
-        ((2, 90), replace(TINY, tiles=1)),
-        ((20, 11), TINY),
-        ((20, 11), Sizes()),
-    ],
-    ids=["tall", "broad", "tiny", "usual"],
-)
-def test_sizes_of_tiles_change_roundings_alone(shape, sizes):
-    held_to_the_rule(there(job_of(shape)), sizes)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
     low = there(job_of((20, 17), {}, ("float32", "float32", dtype)))
@@ -111,18 +96,6 @@ def test_statistics_are_rounded_where_they_are_stored_and_nowhere_else(dtype):
     assert bits([replace(mine, state=())]) == bits([replace(wanted, state=())])
     for rounded, whole in zip(stored(mine)[1:], stored(wanted)[1:], strict=True):
         assert torch.equal(rounded, whole.to(rounded.dtype))
-
-
-@pytest.mark.parametrize("name", ["Lamb", "Adafactor"])
-def test_a_gradient_at_another_address_changes_roundings_alone(name):
-    """Sixteen bytes at once, or one number after the other: not even those, but where tiles have another shape."""
-    case = case_of(name)
-    job = there(make_job(case, case.hyper(lr=0.1), (12, 24), (), 0))
-    elsewhere = torch.zeros(job.g.numel() + 1, device=job.g.device)[1:].view(12, 24).copy_(job.g)
-    assert elsewhere.data_ptr() % 16 != job.g.data_ptr() % 16
-    before, (one, other) = [numbers(a) for a in stored(job)], (stepped(job)[0], stepped(replace(job, g=elsewhere))[0])
-    agree(one, other, before, FLOATS)
-    assert case is CASE or bits([one]) == bits([other])
 
 
 @pytest.mark.parametrize(
@@ -163,34 +136,9 @@ def test_steps_with_other_ranks_and_without_may_take_turns():
         near([ours], [theirs])
 
 
-def test_what_was_measured_is_of_each_block():
-    job = there(job_of((3, 8, 5), blocks=(0,)))
-    _, stats = stepped(job)
-    for i in range(3):
-        state = type(job.state)(*(None if s is None else s[i] for s in job.state))
-        one = replace(job, h=CASE.hyper(**BUSY).fit((8, 5), (), EPS["float32"]), block_dims=())
-        _, alone = stepped(replace(one, p=job.p[i].clone(), g=job.g[i].clone(), state=state))
-        for name, value in alone.items():
-            np.testing.assert_allclose(stats[name][i], value[0], rtol=1e-6)
-
-
 def kind(shape, dtypes=FLOATS):
     job = there(job_of(shape, {}, dtypes))
     return kind_of(given(job), job.g, Sizes())
-
-
-def test_programs_of_small_matrices_are_few(monkeypatch):
-    """A convolution has as many matrices as pairs of channels, and each program takes dozens at least."""
-    sizes, launched, kernels = Sizes(), [], type(parts_of_kernels.root)
-    monkeypatch.setattr(kernels, "run", lambda self, *a, grid, **k: launched.append(grid[0]))
-    for shape, tile in {
-        (128, 64, 3, 3): sizes.narrow, (64, 3, 7, 7): sizes.narrow, (128, 64, 1, 1): sizes.single, (1, 1): sizes.single,
-        (768, 3072): sizes.wide, (4096, 16): sizes.wide,
-    }.items():  # fmt: skip
-        assert kind(shape).tile == tile
-        launched.clear()
-        stepped(there(job_of(shape, {})), sizes)
-        assert 0 < max(launched) <= 128 * 64 // 32, launched
 
 
 def test_sixteen_bytes_are_read_at_once_where_all_rows_begin_there():

@@ -57,15 +57,6 @@ def test_weights_and_state_that_moved_are_noticed_before_anything_is_written(whi
     assert torch.equal(kept, before)
 
 
-def test_a_few_layouts_are_kept():
-    jobs = jobs_of(case_of("Lamb"), SHAPES)
-    ready = prepare(jobs)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        for change in (lambda g: g, odd):
-            step(ready, jobs, grads=[change(job.g.to(dtype)) for job in jobs])
-    assert len(ready._layouts) == engines.LAYOUTS
-
-
 @pytest.fixture
 def capturing(monkeypatch):
     """Begin a recording, or end it."""

@@ -97,27 +97,6 @@ def test_what_a_rank_holds_is_judged_by_the_shape_of_the_whole():
 
 @pytest.mark.thinned(2)
 @cases
-@pytest.mark.parametrize(
-    ("shape", "blocks", "laid"),
-    [
-        ((1, 2, 1, 2, 1, 2, 1, 2, 1, 2), (), torch.clone),
-        ((4, 3, 2, 2), (), lambda a: a.contiguous(memory_format=torch.channels_last)),
-        ((5, 1, 3), (0,), lambda a: a.as_strided((5, 1, 3), (3, 77, 1))),  # no stride of one entry matters
-        ((1, 3, 4), (1,), torch.clone),
-    ],
-    ids=["ten dimensions", "channels last", "any stride of one entry", "one block"],
-)
-def test_what_fills_its_memory_is_taken_in_any_order(case, shape, blocks, laid):
-    job = mapped(make_job(case, case.hyper(**UNFACTORED.get(case.name, {})), shape, blocks, 0), GPU.array)
-    job = replace(mapped(job, lambda a: laid(a) if a.shape == job.p.shape else a), g=job.g.clone())
-    theirs = mapped(job, GPU.copy)
-    step(prepared([job]), [job])
-    step(prepared([theirs], RULE), [theirs])
-    near([job], [theirs])
-
-
-@pytest.mark.thinned(2)
-@cases
 @pytest.mark.parametrize("bound", [None, 0.5])
 def test_it_is_stepped_beside_what_kernels_take_and_under_the_same_bound(case, bound):
     jobs = jobs_of(case, [(6, 5), (7,)], max_grad_norm=bound)

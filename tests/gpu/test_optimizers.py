@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from copy import deepcopy
 
 import pytest
 import torch
-from cases import KERNELED
 from contract.apis import close
-from gpu.front import SHAPES, alike, both, fronts, give, parameters, walk
+from gpu.front import alike, both, fronts, give, parameters, walk
 from gpu.world import DEVICE
 from torch_front.front import BUSY, bits
 
-from layerwise.torch import Lamb, Mixed
+from layerwise.torch import Lamb
 
 pytestmark = pytest.mark.usefixtures("on_gpu")
 
@@ -39,18 +36,6 @@ def test_steps_are_those_by_the_rule(front, options):
     alike(ours, theirs)
     assert [int(opt.state[p]["step"]) for p in ours] == [int(other.state[p]["step"]) for p in theirs] == [4, 3, 4, 4]
     check_stats(opt, other)
-
-
-def test_groups_may_have_different_rules():
-    def mixed(params, **more):
-        rules = [{"params": params[i :: len(KERNELED)], "rule": x.name, **x.busy} for i, x in enumerate(KERNELED)]
-        return Mixed(rules, max_grad_norm=0.5, capturable=True, **more)
-
-    ours, theirs = (parameters(shapes=[shape for shape in SHAPES for _ in KERNELED]) for _ in range(2))
-    pairs = (ours, mixed(ours, fused=True)), (theirs, mixed(theirs, fused=False))
-    walk(pairs, range(2))
-    alike(ours, theirs)
-    check_stats(pairs[0][1], pairs[1][1])
 
 
 @pytest.mark.thinned(1)
@@ -95,31 +80,6 @@ def test_what_a_scaler_found_on_the_device_skips_the_step(front, capturable):
     opt.step()
     assert bits([p.cpu() for p in params]) != before[0]
     assert {int(opt.state[p]["step"]) for p in params} == {2}
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.kinds("factored")
-@fronts
-def test_weights_and_state_go_when_nobody_has_them_any_more(front):
-    """Without the garbage collector."""
-    gc.collect()
-    gc.disable()
-    try:
-        (params, opt), rest = both(front, max_grad_norm=1.0, capturable=True)
-        del rest
-        for seed in range(2):
-            give(params, seed)
-            opt.step()
-        opt.stats()
-        grads = [weakref.ref(p.grad) for p in params]
-        opt.zero_grad()  # while the optimizer lives
-        assert not any(ref() is not None for ref in grads)
-        tensors = [*params, *(x for state in opt.state.values() for x in state.values())]
-        refs = [weakref.ref(x) for x in tensors if isinstance(x, torch.Tensor)]
-        del params, opt, tensors
-        assert not any(ref() is not None for ref in refs)
-    finally:
-        gc.enable()
 
 
 def test_autograd_knows_that_parameters_were_written():

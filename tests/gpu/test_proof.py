@@ -28,7 +28,6 @@ from layerwise.engines.gpu.call import Call
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
-from layerwise.engines.gpu.small import LARGEST, smaller
 from layerwise.errors import EngineError
 from layerwise.registry import ENTRIES
 from layerwise.torch import SGD, Adafactor, Lamb, Lars
@@ -335,24 +334,6 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
         p.grad = LAYOUTS[layout](p.grad)
     opt.step()
     assert launched[0] == launched[1] != set()
-
-
-@pytest.mark.parametrize(
-    ("shape", "expected"),
-    [
-        ((), ()),
-        ((0, 5), (0, 5)),
-        ((543,), (543,)),
-        ((3072, 768), (384, 384)),
-        ((50257, 770), (385, 386)),
-        ((512,) * 4, None),
-    ],
-)
-def test_small_tensors_are_alike_in_alignment_and_remainders(shape, expected):
-    found = smaller(shape)
-    assert expected is None or found == expected
-    assert np.prod(found) <= LARGEST
-    assert all(n == small or n % 16 == small % 16 or n <= 32 for n, small in zip(shape, found, strict=True))
 
 
 # ---- where others hold parts

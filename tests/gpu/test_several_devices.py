@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import NamedTuple
-
 import pytest
 import torch
 from engines.worlds import mapped
@@ -12,14 +9,9 @@ from gpu.world import RULE, SMALL, cases, jobs_of, near, prepared
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layerwise.drive import Run, local
 from layerwise.engines.gpu import GpuEngine, kinds
 from layerwise.engines.gpu.kernels import parts
-from layerwise.rules.asks import ModelSum, Now
-from layerwise.torch import Lamb
-from layerwise.torch._stepper import Stepper
-from layerwise.torch.step import _tensors
-from layerwise.torch.step._namespace import beside
+from layerwise.rules.asks import Now
 
 MOVING = {"_to_copy", "copy_", "empty", "empty_strided"}
 SHAPES = [(6, 5), (7,)]
@@ -85,49 +77,3 @@ def test_kernels_are_launched_where_their_tensors_are(case, monkeypatch):
     monkeypatch.setattr(kinds, "DEVICES", ("cpu", "meta"))
     stepped(GpuEngine(sizes=SMALL), case, 4e-6)
     assert min(launches.count({device}) for device in ("cpu", "meta")) > 1
-
-
-class Number(NamedTuple):
-    """A number that can be added to those of its own device."""
-
-    value: float
-    device: str
-
-    def __add__(self, other):
-        assert self.device == other.device
-        return Number(self.value + other.value, self.device)
-
-
-def asking(number):
-    """A rule that returns the sum over the model."""
-    return (yield (ModelSum(number),))[0]
-
-
-def test_a_sum_over_the_model_is_brought_to_each_device():
-    library = SimpleNamespace(
-        squares=lambda x, dims: x,
-        reshape=lambda x, shape: x,
-        beside=lambda x, like: Number(x.value, like.device),
-    )
-    given = [Number(1.0, "a"), Number(2.0, "b"), Number(4.0, "b")]
-    runs = [Run((asking(one),), (), together=True) for one in given]
-    assert [found for (found,) in local(library, runs)] == [Number(7.0, one.device) for one in given]
-
-
-def test_what_is_brought_beside_a_number_is_one():
-    assert beside(torch.tensor(2.0), 1.0) == beside(2.0, torch.tensor(1.0)) == 2.0
-    assert not isinstance(beside(torch.tensor(2.0), 1.0), torch.Tensor)
-    assert beside(torch.tensor(2.0), torch.tensor(1.0, device="meta")).is_meta
-
-
-def test_what_another_device_has_found_is_counted_with_the_rest(monkeypatch):
-    p = torch.nn.Parameter(torch.ones(3))
-    p.grad = torch.ones(3)
-    opt = Lamb([p], fused=False)
-    monkeypatch.setattr(Stepper, "might_skip", True)
-    monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(True))
-    opt._stepper.skipped = torch.tensor(3, device="meta")
-    with Apart():
-        opt.step()
-    assert opt._stepper.skipped.is_meta
-    assert torch.equal(p, torch.ones(3))

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from cases import KERNELED, case_of
-from gpu.front import had_by
+from cases import case_of
 from gpu.storing import (
     BF16,
     ENGINE,
@@ -23,18 +22,15 @@ from gpu.storing import (
     stored_job,
 )
 from gpu.world import DEVICE, proving
-from torch_front.front import BUSY, FRONT_OF
 
 from layerwise import engines
 from layerwise.engines.distributor import prepare
 from layerwise.engines.gpu import stored
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.kinds import declined
-from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.proof import Alone
 from layerwise.errors import EngineError
 from layerwise.storage.index import Index, part_of
-from layerwise.torch.step import _engines
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
 DRAWN, SPLIT, SPLIT24 = FORMS[:3]
@@ -134,21 +130,6 @@ def test_a_step_number_on_the_device_draws_the_same_bits(case, form, start, told
         count.fill_(t)
 
 
-def test_a_plain_step_has_no_formats(monkeypatch):
-    """Not even beside tensors that have: its kernels are those for plain tensors."""
-    launched, launch = [], Kernels.launch
-    monkeypatch.setattr(
-        Kernels, "launch", lambda self, *a, **flags: (launched.append(flags), launch(self, *a, **flags))
-    )
-    drawn = stored_job(LAMB, (5, 64), DRAWN)
-    job = drawn._replace(storage=None)
-    for jobs, of_plain, of_drawn in (([job], 2, 0), ([job, drawn], 2, 2)):
-        launched.clear()
-        ENGINE.prepare(jobs).step([gradient_of(job, 1)] * len(jobs), [now_of(job, 1, 1)] * len(jobs))
-        found = [flags["FORMATS"] for flags in launched if "FORMATS" in flags]
-        assert (found.count(0), len(found)) == (of_plain, of_plain + of_drawn)
-
-
 # ---- what is left to the rule
 
 
@@ -212,26 +193,3 @@ def test_kernels_that_are_right_pass_their_proof(case):
     engine = proving()
     engine.prepare(jobs).step([gradient_of(job, 1) for job in jobs], [now_of(job, 1, 1) for job in jobs], skip)
     assert set(engine.proof.known.values()) == {""}
-
-
-# ---- PyTorch's front
-
-
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in KERNELED])
-def test_an_optimizer_in_formats_is_the_one_by_the_rule(front, monkeypatch):
-    options = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}
-    table = (engines.Candidate("gpu", ENGINE), engines.Candidate("rule", _engines.RULE))
-    monkeypatch.setattr(_engines, "ENGINES", table)
-    found = []
-    for fused in (True, False):
-        torch.manual_seed(0)
-        params = [torch.nn.Parameter(torch.randn(shape, dtype=BF16, device=DEVICE)) for shape in [(64, 8), (7,)]]
-        opt = front(params, fused=fused, seed=5, **had_by(front, {**BUSY[front], **options}))
-        for _ in range(2):
-            for p in params:
-                p.grad = torch.randn_like(p)
-            opt.step()
-        found.append([p.detach().float() for p in params])
-    for ours, theirs in zip(*found, strict=True):
-        assert (ours != theirs).double().mean() <= 0.05

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from engines.parts import Cut, check, in_parts, step_parts
 from engines.worlds import EPS, Job, mapped
-from gpu.world import DEVICE, ENGINE, GPU, cases, near, prepared, step
+from gpu.world import ENGINE, GPU, near, prepared, step
 from test_printing import UNSEEN, load
 
-from layerwise import engines
-from layerwise.engines import Counter, printed, programs, structures
-from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.step_params import StepParams
+from layerwise.engines import printed, programs, structures
 from layerwise.registry import Entry
 from layerwise.rules.asks import Now
 
@@ -74,23 +70,3 @@ def test_its_parts_make_the_whole(unseen):
     GPU.engine().step([alone := mapped(job, GPU.array)])
     step_parts(ENGINE, [[part] for part in parts], [job.p.shape], [cut], GPU.array)
     check(alone, parts, 8 * EPS["float32"])
-
-
-@cases
-@pytest.mark.parametrize("seed", range(12))
-def test_the_device_computes_the_same_coefficients(case, seed):
-    """From counts and rates that only it knows, by the same text; what the host knows of them it writes itself."""
-    h = case.hyper(**case.drawn(seed)).fit((4, 3), (), EPS["float32"])
-    state = case.rule.State(*(None if s is None else torch.zeros(s) for s in case.rule.shapes(h, (4, 3))))
-    jobs = [engines.Job(case.rule, h, torch.zeros(4, 3, device=DEVICE), state)] * 3
-    params, rate = StepParams(jobs, torch.device(DEVICE)), 0.1
-    counts = [torch.tensor(n, device=DEVICE) for n in (0, 1, 7)]
-    lr = torch.tensor(rate, dtype=torch.float64, device=DEVICE, requires_grad=True)
-    params.write([Now(Counter(n), lr, 0.25, beta2=h.beta2_of(int(n) + 1)) for n in counts])
-    params.send(np.zeros(3, np.int64))
-    for n, row in zip(counts, params.table, strict=True):
-        t = int(n) + 1
-        expected = programs.numbers(h, Now(t, rate, 0.25, beta2=h.beta2_of(t)))
-        assert int(row[at.COUNTER.value]) == n.data_ptr()
-        found = row.view(torch.float64)[at.NUMBERS.value :].cpu().numpy()
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-300)

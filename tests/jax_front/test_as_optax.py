@@ -23,7 +23,7 @@ pytestmark = pytest.mark.thinned(1, 2)
 
 exact_b2 = parity.exact_b2
 each = pytest.mark.parametrize("name", NAMES)
-SEEDS = seeds(2, 6)
+SEEDS = seeds(1, 4)
 with_theirs = pytest.mark.parametrize("name", THEIRS)
 
 

@@ -240,31 +240,6 @@ def joined(p: Any, rest: Any) -> Any:
     return np.asarray(formats.join_bf16(BITS, BITS.as_floats(p), BITS.integers(rest), 8 * rest.dtype.itemsize))
 
 
-def test_a_state_goes_from_one_form_to_another():
-    plain, compact = lamb(0.01), lamb(0.01, **EVERYTHING)
-    params, state = begun(plain)
-    made_of_it = convert.stored_as(state, compact, params)
-    assert jax.tree.structure(made_of_it) == jax.tree.structure(compact.init(params))
-    assert made_of_it.inner.count == state.count
-    again = convert.stored_as(made_of_it, plain, params)
-    for ours, theirs in zip(jax.tree.leaves((again.mu, again.nu)), jax.tree.leaves((state.mu, state.nu)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0.05, atol=0.02 * float(jnp.max(jnp.abs(theirs))))
-    same(convert.stored_as(made_of_it, compact, params), made_of_it)
-    with pytest.raises(StateError, match="must be a LarsState, but is a LambState"):
-        convert.stored_as(state, made("Lars"), params)
-
-
-def test_masters_become_remainders_and_masters_again():
-    masters, split = lamb(0.01, master_weights=True), lamb(0.01, master_weights="split")
-    state = begun(masters)[1]._replace(weights=tree(2, STORED))
-    shown = jax.tree.map(lambda x: x.astype(jnp.bfloat16), state.weights)
-    rest = convert.stored_as(state, split, shown)
-    back = convert.stored_as(rest, masters, shown)
-    for key, full in state.weights.items():
-        np.testing.assert_allclose(joined(shown[key], rest.weights[key]), full, rtol=2.0**-23)
-        np.testing.assert_allclose(back.weights[key], full, rtol=2.0**-23)
-
-
 @pytest.mark.parametrize("axes", [None, {"w": (1, 0)}], ids=["as they are", "transposed"])
 def test_formats_go_to_pytorch_and_back(axes):
     opt = lamb(0.01, **EVERYTHING)

@@ -6,39 +6,16 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
-import optax
 import pytest
 import torch
-from jax_front.front import NAMES, close, made, mainly
+from jax_front.front import NAMES, made
 
 import layerwise.jax as front
 from layerwise.errors import HyperparameterError
 
 pytestmark = pytest.mark.thinned(1, 2)
+
 each = pytest.mark.parametrize("name", NAMES)
-
-
-@mainly("Lars")
-@pytest.mark.parametrize("one", [pytest.param(jnp.array([0.25]), marks=pytest.mark.slow), np.array([[0.25]])])
-def test_a_rate_may_be_an_array_of_one_element(name, one):
-    """And gives no parameter its dimensions."""
-    params = {"w": jnp.arange(1.0, 4.0), "number": jnp.ones(())}
-
-    def moved(rate):
-        opt = made(name, learning_rate=rate)
-        return opt.update(params, opt.init(params), params)[0]
-
-    injected = optax.inject_hyperparams(lambda learning_rate: made(name, learning_rate=learning_rate))(one)
-    wanted = moved(0.25)
-    for found in (
-        moved(one),
-        moved(lambda count: one),
-        jax.jit(moved)(jnp.array([0.25])),
-        jax.jit(lambda: moved(lambda count: one + 0 * count))(),
-        jax.jit(injected.update)(params, injected.init(params), params)[0],
-    ):
-        assert jax.tree.map(jnp.shape, found) == {"w": (3,), "number": ()}
-        close(found, wanted)
 
 
 def test_a_traced_rate_leaves_the_arithmetic_in_the_dtype_of_the_parameter(jax64):
@@ -70,19 +47,6 @@ def test_the_dtype_of_a_momentum_that_is_off_is_taken_as_optax_does():
     params = {"w": jnp.ones((3, 2))}
     alike = (front.sgd(0.1, accumulator_dtype=given).init(params) for given in (None, "bfloat16"))
     assert jax.tree.structure(next(alike)) == jax.tree.structure(next(alike))
-
-
-def test_a_schedule_multiplies_a_relative_step():
-    params = {"w": jnp.ones((4, 3))}
-    halved = front.adafactor(optax.exponential_decay(1.0, 1, 0.5), relative_step="factor")
-    plain = front.adafactor(relative_step=True)
-    a, b = halved.init(params), plain.init(params)
-    for t in range(3):
-        one, a = halved.update(params, a, params)
-        other, b = plain.update(params, b, params)
-        np.testing.assert_allclose(one["w"], other["w"] * 0.5**t, rtol=1e-6)
-    capped = front.adafactor(lambda count: 0.6, relative_step="cap", clipping_threshold=None)
-    np.testing.assert_allclose(capped.update(params, capped.init(params), params)[0]["w"], -0.6, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

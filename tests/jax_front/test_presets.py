@@ -16,7 +16,14 @@ pytestmark = pytest.mark.thinned(1, 2)
 NEEDS_RATE = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
 
 
-@pytest.mark.parametrize("one", presets(), ids=lambda one: one.name)
+# Of those of an optimizer the first is tried by `make test`.
+FIRST = {one.optimizer: one.name for one in reversed(presets())}
+
+
+@pytest.mark.parametrize(
+    "one",
+    [pytest.param(one, id=one.name, marks=() if one.name in FIRST.values() else pytest.mark.slow) for one in presets()],
+)
 def test_the_numbers_of_the_numpy_front(one, jax64):
     """The same preset takes the same steps here and there."""
     case, draw = BY_NAME[one.optimizer], np.random.default_rng(0)

@@ -10,7 +10,6 @@ import pytest
 from jax_front.front import BY_NAME, FRONTS, LITTLE, NAMES, arguments, gradients, made, mainly, run, tree
 
 from layerwise import jax as front
-from layerwise.errors import StateError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -35,22 +34,6 @@ def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name
     assert jax.tree.map(lambda x: x.dtype, before) == jax.tree.map(lambda x: x.dtype, after)
     assert not any(np.any(x) for x in jax.tree.leaves(before.stats))
     assert front.stats(after)["w"]["trust_ratio"].shape == (5,)
-
-
-@mainly("Lamb")
-def test_they_cost_nothing_when_not_asked_for(name):
-    """The program that is compiled has no output, and no operation, for their sake."""
-    params = tree(0, LITTLE)
-    plain, asked = (
-        jax.jit(opt.update).lower(params, opt.init(params), params).compile().as_text()
-        for opt in (made(name), made(name, stats=True))
-    )
-    assert len(plain) < len(asked)
-    assert made(name).init(tree(0)).stats is None
-    with pytest.raises(StateError, match="stats=True"):
-        front.stats(made(name).init(tree(0)))
-    with pytest.raises(StateError, match="stats=True"):
-        front.stats(optax.adam(0.1).init(tree(0)))
 
 
 @mainly("Adafactor")

@@ -28,7 +28,6 @@ from jax_front.front import (
 from reference.adafactor import ramp
 
 from layerwise import jax as front
-from layerwise.errors import StateError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -121,23 +120,6 @@ def test_inject_hyperparams(name):
         expected, plain_state = goes_on(made(name, **{**rounded, "learning_rate": lr}), expected, plain_state, [g])
     close(ours, expected, 5e-6)
     assert update._cache_size() == 1
-
-
-@pytest.mark.parametrize("name", ["Lars", "SGD", "ScaleSGD", "SinkGD"])
-@pytest.mark.thinned(1, 4)
-def test_an_injected_momentum_of_0_keeps_no_buffer(name):
-    params, grads = tree(0, LITTLE), gradients(2, LITTLE)
-    static = {"static_args": tuple(taken(name, {"iterations": 5}))}
-    injected, plain = (
-        optax.inject_hyperparams(FRONTS[name], **static)(0.1, momentum=0.0),
-        FRONTS[name](0.1, momentum=0.0),
-    )
-    state = injected.init(params)
-    assert jax.tree.structure(state.inner_state) == jax.tree.structure(plain.init(params))
-    close(goes_on(injected, params, state, grads)[0], run(plain, params, grads)[0], 1e-5)
-    state.hyperparams["momentum"] = jnp.asarray(0.9, jnp.float32)
-    with pytest.raises(StateError, match="momentum=0 and has no buffer"):
-        injected.update(grads[0], state, params)
 
 
 OF_MANY = {

@@ -17,11 +17,8 @@ import layerwise.mlx as front  # noqa: E402
 from layerwise import preset, schedules  # noqa: E402
 from layerwise.errors import (  # noqa: E402
     ContradictionError,
-    GradientError,
     HyperparameterError,
-    ParameterError,
     StateError,
-    UnknownOptionError,
 )
 from layerwise.mlx import _namespace  # noqa: E402
 
@@ -165,17 +162,6 @@ def test_a_schedule_that_answers_with_no_number_changes_nothing():
 # ---- its ways
 
 
-def test_several_optimizers_step_their_own_parameters():
-    ours, plain = front.Lamb(0.05, weight_decay=0.1), theirs.SGD(0.05)
-    both = theirs.MultiOptimizer([ours, plain], [lambda path, _: path.endswith("weight")])
-    found, alone = weights(trained(both, 3)), weights(trained(front.Lamb(0.05, weight_decay=0.1), 1))
-    one = weights(trained(theirs.MultiOptimizer([front.Lamb(0.05, weight_decay=0.1), plain], both.filters[:1]), 1))
-    assert bits(one["layers.0.weight"]) == bits(alone["layers.0.weight"])
-    assert (one["layers.0.bias"] != alone["layers.0.bias"]).any()
-    assert {*ours.state["layers"][0]} == {"weight"}
-    assert (found["layers.0.bias"] != one["layers.0.bias"]).any()
-
-
 def test_frozen_parameters_stay_and_are_stepped_once_they_are_not():
     made, opt = model(), front.Lamb(0.05)
     made.layers[0].freeze()
@@ -286,26 +272,6 @@ def test_norms_fit_float32_where_there_is_no_float64(monkeypatch, size):
 # ---- refused
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "error", "says"),
-    [
-        ("Lamb", {"lr": 0.1}, UnknownOptionError, "`learning_rate`"),
-        (
-            "Lamb",
-            {"learning_rate": -1.0},
-            HyperparameterError,
-            r"`learning_rate` must be .* such as learning_rate=1e-3",
-        ),
-        ("Lamb", {"betas": (1.5, 0.9)}, HyperparameterError, "`betas`"),
-        ("Lamb", {"weight_decay": "much"}, HyperparameterError, "`weight_decay`"),
-        ("Adafactor", {"beta2": lambda: 0.5}, HyperparameterError, "`beta2`"),
-    ],
-)
-def test_an_option_that_cannot_be_is_named(name, options, error, says):
-    with pytest.raises(error, match=says):
-        getattr(front, name)(**options)
-
-
 def test_a_rate_that_is_none_is_refused_when_it_is_set():
     opt = front.Lamb(0.125)
     with pytest.raises(HyperparameterError, match=r"`learning_rate` must be a finite number ≥ 0, but is -1\.0"):
@@ -319,21 +285,6 @@ def refused(error, says, gradients, parameters, opt=None):
     with pytest.raises(error, match=says):
         opt.apply_gradients(gradients, parameters)
     assert bits(dict(tree_flatten(opt.state))) == before
-
-
-def test_what_does_not_fit_is_named_and_changes_nothing():
-    p, g = tree(0), tree(1)
-    refused(
-        GradientError,
-        r"the gradient of vector must have its shape \(5,\), but is \(3,\)",
-        {**g, "vector": mx.zeros(3)},
-        p,
-    )
-    refused(GradientError, "the gradient of vector .* but is None", {**g, "vector": None}, p)
-    refused(GradientError, "'more'", {**g, "more": mx.zeros(3)}, p)
-    whole = {"whole": mx.zeros(3, dtype=mx.int32)}
-    refused(ParameterError, "whole has the dtype .*int32.* Freeze it", {**g, **whole}, {**p, **whole})
-    refused(ParameterError, "a number called 'step'", {"step": mx.zeros(3)}, {"step": mx.zeros(3)})
 
 
 @pytest.mark.parametrize("other", [front.Lars, lambda: front.Lamb(keep_norm="first")], ids=["rule", "options"])

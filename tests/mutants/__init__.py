@@ -17,8 +17,6 @@ changes. `MUTANTS_ARGS` says what to run:
     --near          only tests near to the room
     --jobs N        so many errors at the same time
     --again         also what is recorded
-    --draw N        in place of the rows, N errors drawn from the sources by operators: a comparison, a number, a
-                    condition, a statement, or two arguments; `--seed` draws others
     --table         write the table of what is recorded
 
 A row whose text has moved fails a test of `make test`: give it the new text.

@@ -119,3 +119,9 @@ ROOMS: tuple[Room, ...] = (
     _room("trainers", "trainers/ run.py", "trainers", slow=True),
     _room("cli", "cli/ __main__.py files.py", "cli"),
 )
+
+
+def room_of(file: str) -> Room | None:
+    """Return the room of a file."""
+    found = [(len(path), i) for i, room in enumerate(ROOMS) for path in room.paths if file.startswith(path)]
+    return ROOMS[max(found)[1]] if found else None

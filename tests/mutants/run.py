@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
@@ -14,13 +13,11 @@ from typing import Any
 
 from mutants import record
 from mutants.copies import Copies
-from mutants.drawn import drawn
 from mutants.errors import ROOT
 from mutants.rooms import ROOMS, Room
 from mutants.trial import Trial
 
 FOLDER = ROOT / "build/mutants"
-DRAWN = FOLDER / "drawn.json"
 
 
 class Examination:
@@ -40,7 +37,7 @@ class Examination:
             return
         with self._lock:
             self._kept[error.name] = found
-            self._write()
+            record.write(self._kept, ROOMS)
         shown = f"{found['test']} {found['how']}" if found["test"] else "NOT NOTICED"
         print(f"{room.name}: {error.name}: {shown} ({found['seconds']} s)", flush=True)
 
@@ -66,12 +63,6 @@ class Examination:
         files = dict.fromkeys(one["test"].partition("::")[0] for one in others if one["by"] != "all")
         return [file for file in files if file.endswith(".py") and (ROOT / file).exists()]
 
-    def _write(self) -> None:
-        if self._asked.draw:
-            DRAWN.write_text(json.dumps(self._kept, indent=1, ensure_ascii=False), encoding="utf-8")
-        else:
-            record.write(self._kept, ROOMS)
-
 
 def _arguments() -> Namespace:
     parser = ArgumentParser(prog="make mutants", description="Which errors do the tests notice?")
@@ -80,8 +71,6 @@ def _arguments() -> Namespace:
     parser.add_argument("--near", action="store_true", help="only tests near to the room")
     parser.add_argument("--jobs", type=int, default=1, help="errors at the same time")
     parser.add_argument("--again", action="store_true", help="also what is recorded")
-    parser.add_argument("--draw", type=int, default=0, help="so many drawn errors in place of the rows")
-    parser.add_argument("--seed", type=int, default=0, help="of the draw")
     parser.add_argument("--table", action="store_true", help="write the table of what is recorded")
     parser.add_argument("--near-limit", type=float, default=900, help="seconds for the tests near to a room")
     parser.add_argument("--limit", type=float, default=3600, help="seconds for all tests")
@@ -89,24 +78,18 @@ def _arguments() -> Namespace:
 
 
 def _chosen(asked: Namespace, kept: record.Record) -> Iterable[tuple[Room, Any]]:
-    rooms = tuple(room for room in ROOMS if asked.room is None or room.name in asked.room)
-    each = (
-        [(room, error) for room, error in drawn(ROOMS, asked.draw, asked.seed) if room in rooms]
-        if asked.draw
-        else [(room, error) for room in rooms for error in room.errors]
-    )
-    for room, error in each:
-        known = kept.get(error.name)
-        done = (
-            known is not None and known["mark"] == error.mark and (known["test"] or known["by"] == "all" or asked.near)
-        )
-        if asked.only in error.name and (asked.again or not done):
-            yield room, error
+    for room in ROOMS if asked.room is None else [room for room in ROOMS if room.name in asked.room]:
+        for error in room.errors:
+            known = kept.get(error.name)
+            same = known is not None and known["mark"] == error.mark
+            done = same and (known["test"] or known["by"] == "all" or asked.near)
+            if asked.only in error.name and (asked.again or not done):
+                yield room, error
 
 
 def main() -> None:
     asked = _arguments()
-    kept: record.Record = {} if asked.draw else record.read()
+    kept = record.read()
     if asked.table:
         record.write(kept, ROOMS)
         return

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy_front.front import arrays, bits, busy, everything, fronts
 
-from layerwise.errors import EngineError, GradientError, LayerwiseError, ParameterError
+from layerwise.errors import GradientError, LayerwiseError, ParameterError
 
 
 def read_only(array):
@@ -133,13 +133,3 @@ def test_names_are_text_or_integers(front, name):
 def test_mappings_are_needed(front, weights, grads):
     with pytest.raises(LayerwiseError):
         busy(front).step_all(weights, grads)
-
-
-@fronts
-@pytest.mark.parametrize("engine", ["cuda", "", 3, True, ["rule"]], ids=repr)
-def test_unknown_engines(front, engine):
-    with pytest.raises(EngineError) as caught:
-        front(engine=engine)
-    assert str(caught.value).startswith("`engine` must be None or one of ")
-    assert repr(engine) in str(caught.value)
-    assert '"rule"' in str(caught.value)

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from numpy_front.front import arrays, bits, busy, everything, fronts
 
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
-from layerwise.numpy import Lamb
+from layerwise.errors import GradientError, ParameterError
 
 pytestmark = pytest.mark.thinned(1, 3)
 IDS = {7: (3, 2), -1: (3,), 2**70: (2,), 0: ()}
-ONES = {"w": np.ones(2)}
 
 
 def trained(front, names, **options):
@@ -32,16 +30,6 @@ def test_integers_name_parameters_as_strings_do(front):
     assert ids.parameters == IDS
     assert names.parameters == {str(i): shape for i, shape in IDS.items()}
     assert ids.stats().keys() == IDS.keys()
-
-
-@fronts
-def test_integers_of_numpy_are_the_same_integers(front):
-    opt, w = busy(front), np.ones(3)
-    for name in (7, np.int64(7), np.uint8(7)):
-        opt.step(name, w, np.ones(3))
-    opt.step_all({np.int32(7): w}, {7: np.ones(3)})
-    assert opt.state_dict()["7/step"] == 4
-    assert [type(name) for name in opt.parameters] == [int]
 
 
 @fronts
@@ -83,34 +71,6 @@ def test_an_integer_and_its_digits_are_not_mixed(front, first, second):
 
 
 @fronts
-@pytest.mark.parametrize("name", ["07", "+7", "7.0", " 7", "-0", "٧"])
-def test_texts_that_no_integer_prints_are_other_names(front, name):
-    opt, fresh = busy(front), busy(front)
-    weights = {7: np.ones(2), name: np.ones(2), 0: np.ones(2)}
-    opt.step_all(weights, {key: np.ones(2) for key in weights})
-    fresh.load_state_dict(opt.state_dict())
-    assert set(fresh.parameters) == {7, name, 0}
-
-
-@fronts
-def test_settings_go_by_integer_and_by_pattern(front):
-    opt, seen = busy(front, lr_scale={7: 0.5, "1*": 0.25, "w": 0.0}), []
-    each = {7: 0.5, 12: 0.25, 1: 0.25, 3: 1.0, "w": 0.0}
-    weights = {name: np.array([3.0, -1.0]) for name in each}
-    opt.step_all(weights, {name: np.ones(2) for name in each})
-    for name, scale in each.items():
-        alone = np.array([3.0, -1.0])
-        busy(front, lr_scale=scale).step("w", alone, np.ones(2))
-        assert weights[name].tobytes() == alone.tobytes(), name
-    busy(front, lr_scale=lambda name: seen.append(name)).step(np.int64(3), np.ones(2), np.ones(2))
-    assert {(type(name), name) for name in seen} == {(int, 3)}
-    with pytest.raises(HyperparameterError, match="speaks of 7, which matches none"):
-        busy(front, lr_scale={7: 0.5}).step_all(ONES, ONES)
-    with pytest.raises(HyperparameterError, match="`lr_scale`"):
-        busy(front, lr_scale={True: 0.5})
-
-
-@fronts
 def test_errors_and_blocks_name_the_integer(front):
     opt, w = busy(front, blocks={7: 3}), np.ones((6, 2))
     opt.step(7, w, np.ones((6, 2)))
@@ -126,11 +86,3 @@ def test_errors_and_blocks_name_the_integer(front):
             opt.clear_state(name)
     opt.clear_state(np.int64(7))
     assert opt.parameters == {}
-
-
-@pytest.mark.parametrize("ids", [["8"], ["x"], [["7"]], "7", [7], ["7", "7"], ["07"]], ids=str)
-def test_a_list_of_integers_that_cannot_be_is_refused(ids):
-    opt = Lamb()
-    opt.step(7, np.ones(2), np.ones(2))
-    with pytest.raises(StateError, match="'ids' must list the names that are integers"):
-        Lamb().load_state_dict({**opt.state_dict(), "ids": np.array(ids)})

@@ -8,7 +8,7 @@ from numpy_front.front import arrays, bits
 
 from layerwise import optional
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError
-from layerwise.numpy import SGD, AdamW, Lamb, Lans, Lars, Mixed
+from layerwise.numpy import SGD, AdamW, Lamb, Lans, Mixed
 
 SHAPES = {"a.bias": (2,), "b.bias": (2,), "q": (2, 2)}
 
@@ -37,23 +37,6 @@ def test_a_name_goes_before_patterns_and_these_in_their_order():
     stepped(Mixed({"*": Lamb(), optional("c"): SGD()}))
     with pytest.raises(ParameterError, match=r'no optimizer steps \'q\'.*"\*" matches what is left'):
         stepped(Mixed({"*.bias": SGD()}))
-
-
-def test_options_are_those_of_the_optimizers_and_the_bound_is_of_all():
-    opt = Mixed({"*.bias": SGD(lr=0.5), "*": Lars(lr=lambda step: 1.0)})
-    weights = {"a.bias": np.ones(2), "a.weight": np.ones((2, 2))}
-    opt["*.bias"].lr = 0.25
-    opt.step_all(weights, {"a.bias": np.ones(2), "a.weight": None})
-    np.testing.assert_allclose(weights["a.bias"], 0.75)
-    opt.max_grad_norm = 1.0
-    opt.step_all(weights, {"a.bias": np.full(2, 10.0)})
-    opt.max_grad_norm = 0.5
-    opt.step_all(weights, {"a.bias": np.full(2, 10.0)})
-    np.testing.assert_allclose(weights["a.bias"], 0.75 - (0.25 + 0.125) / np.sqrt(2))
-    with pytest.raises(AttributeError):
-        opt.lr = 0.1
-    with pytest.raises(HyperparameterError, match="`max_grad_norm` must be"):
-        opt.max_grad_norm = -1.0
 
 
 def test_an_error_of_one_name_changes_nothing_of_any_optimizer():

@@ -7,7 +7,7 @@ from inspect import signature
 import numpy as np
 import pytest
 import reference.adafactor
-from numpy_front.front import BUSY, FRONTS, arrays, bits, busy, close, copies, everything, fronts
+from numpy_front.front import BUSY, FRONTS, arrays, busy, close, copies, everything, fronts
 
 from layerwise import Blocks, optional
 from layerwise.errors import HyperparameterError, ParameterError
@@ -97,15 +97,6 @@ def test_lr_scale_scales_a_relative_step_and_its_decay_and_not_the_lr_that_is_re
     assert Lamb(lr=0.5, lr_scale=0.1).lr == 0.5
 
 
-@fronts
-def test_where_nothing_is_said_of_a_name_it_has_the_default(front):
-    plain = bits(trajectory(busy(front)))
-    for option in ("lr_scale", "decay", "blocks", *(["adapt"] if front in RATIO else [])):
-        other = {"lr_scale": 0.5, "decay": 0.5, "blocks": 2, "adapt": False}[option]
-        for given in ({}, {optional("other"): other}, lambda name: None):
-            assert bits(trajectory(busy(front, **{option: given}))) == plain
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -157,19 +148,6 @@ def test_rates_that_multiply_to_infinity_change_nothing():
     np.testing.assert_array_equal(w, 1)
 
 
-@fronts
-def test_a_mapping_is_taken_as_it_was_given(front):
-    given = {BIAS: 0.0}
-    opt, calm = busy(front, lr_scale=given), busy(front, lr_scale={BIAS: 0.0})
-    weights, expected = arrays(1, NAMES), arrays(1, NAMES)
-    for lr in (0.1, 0.2):
-        opt.lr = calm.lr = lr
-        opt.step_all(weights, arrays(2, NAMES))
-        calm.step_all(expected, arrays(2, NAMES))
-        given.clear()
-    assert bits(weights) == bits(expected)
-
-
 @pytest.mark.parametrize("argument", ["blocks", "lr_scale", "adapt", "decay"])
 def test_a_pattern_must_match_one_of_all_weights(argument):
     """Of a single name it cannot be known, and a name without a gradient is one all the same."""
@@ -184,12 +162,6 @@ def test_a_pattern_must_match_one_of_all_weights(argument):
         opt = Lamb(**{argument: said})
         opt.step_all(weights, grads)
         opt.step_all({"a.weight": weights["a.weight"]}, grads)
-
-
-def test_a_function_is_asked_of_every_name():
-    seen = []
-    trajectory(Lamb(lr_scale=lambda name: seen.append(name)))
-    assert {*seen} == {*NAMES}
 
 
 # ---- what is known of a name

@@ -166,27 +166,6 @@ def test_a_schedule_is_not_replaced_by_a_number_beside_others():
     assert opt.betas == (0.9, 0.999)
 
 
-def test_momentum_comes_and_goes():
-    opt, weights = pair(Lars, dampening=0.0, momentum=0.0)
-    stepped(opt, weights, 9)
-    opt.momentum = 0.5
-    stepped(opt, weights, 10)
-    assert opt.state_dict()["w/momentum_buffer"].shape == (4, 3)
-    opt.momentum = 0
-    stepped(opt, weights, 11)
-    assert "w/momentum_buffer" not in opt.state_dict()
-
-
-def test_the_momentum_s_dtype():
-    opt, weights = pair(Adafactor)
-    stepped(opt, weights, 9)
-    for name, dtype in (("float16", np.float16), (None, np.float64)):
-        opt.momentum_dtype = name
-        assert opt.state_dict()["w/exp_avg"].dtype == dtype
-        stepped(opt, weights, 10)
-    assert opt.state_dict()["w/exp_avg_sq_row"].dtype == np.float64
-
-
 @pytest.mark.parametrize(
     ("name", "value"), [("factored", False), ("min_dim_size_to_factor", 9), ("blocks", {"w": "each"})]
 )
@@ -223,12 +202,6 @@ def test_unknown_attributes_have_a_hint(front, name, hint):
     with pytest.raises(UnknownOptionError):
         opt.set_options(**{name: 0.5})
     assert name not in vars(opt)
-
-
-def test_what_is_only_read_cannot_be_set():
-    with pytest.raises(AttributeError):
-        Lamb().steps = 3
-    assert not hasattr(Lamb(), "clip_threshold")
 
 
 class Extended(Lamb):

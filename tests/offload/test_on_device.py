@@ -20,11 +20,11 @@ NEWER = pytest.mark.skipif(
 
 
 @NEWER
-@pytest.mark.parametrize("checks", sorted(path.stem for path in (HERE / "on_device").glob("check_*.py")))
-def test_offloaded_steps(checks):
+def test_offloaded_steps():
+    """One process does all of it, because it takes seconds to start."""
     given = ["-q", "-x", "-p", "no:cacheprovider", "-p", "offload.stand_in", "-p", "no:xdist"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *given, str(HERE / "on_device" / f"{checks}.py")],
+        [sys.executable, "-m", "pytest", *given, *map(str, sorted((HERE / "on_device").glob("check_*.py")))],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": PATHS, "TRITON_INTERPRET": "0"},
@@ -33,6 +33,7 @@ def test_offloaded_steps(checks):
 
 
 @NEWER
+@pytest.mark.slow
 def test_offloaded_steps_of_sharded_parameters(tmp_path):
     ranks = [
         subprocess.Popen(

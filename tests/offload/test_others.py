@@ -129,16 +129,6 @@ def test_names_are_lost_and_blocks_say_so():
         HOW["torchao"](Lamb, blocks={"first": 2})(params())
 
 
-def test_storage_is_kept_to_where_the_copy_is():
-    opt = LikeTorchAO([p.detach().bfloat16().requires_grad_() for p in params()], Lamb, lr=0.01, state_dtype="int8")
-    for p in opt.host:
-        p.grad = torch.ones_like(p)
-    with torch.no_grad():
-        opt.step()
-    first = next(iter(opt.optims.values()))
-    assert first.storage()["parameter 0 of group 0"]["state"] == {"exp_avg": "int8", "exp_avg_sq": "int8"}
-
-
 def test_zero_3_puts_one_partition_after_the_other_into_a_group():
     """A group is empty but for the moment in which one of its sub-groups steps: as a whole, or a part of each rank."""
 

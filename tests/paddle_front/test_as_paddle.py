@@ -3,14 +3,12 @@
 import copy
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from cases import CASES
 from paddle_front.front import FRONT_OF, bits, close, make, numbers, paddle, parameters, set_grads, walk
 
-import layerwise.paddle
 from layerwise.errors import (
     ContradictionError,
     EngineError,
@@ -19,10 +17,10 @@ from layerwise.errors import (
     ParameterError,
     UnknownOptionError,
 )
-from layerwise.paddle import SGD, Adafactor, Lamb, Lars, preset
-from layerwise.registry import ENTRIES
+from layerwise.paddle import SGD, Adafactor, Lamb, Lars
 
 pytestmark = pytest.mark.slow
+
 nn = paddle.nn
 
 
@@ -53,20 +51,6 @@ def test_the_compiled_engine_writes_where_the_parameter_lies(dtype):
     assert all(job.p is p for job, p in zip(jobs, params.values(), strict=True))
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars", "Adafactor"])
-def test_engines_agree_on_transposed_parameters(name):
-    ours, rule = parameters(2, dtype="float32"), parameters(2, dtype="float32")
-    for params in (ours, rule):
-        turned = paddle.base.framework.EagerParamBase.from_tensor(params["matrix"].detach().T)
-        turned.name = "matrix"
-        assert turned.strides == [1, 4]
-        params["matrix"] = turned
-    first, second = make(name, ours), make(name, rule, engine="rule")
-    walk(first, ours, range(3))
-    walk(second, rule, range(3))
-    close(numbers(ours), numbers(rule), 1e-6)
-
-
 @pytest.mark.parametrize("moved", ["matrix", "stack"])
 def test_a_parameter_that_lies_elsewhere_now_is_stepped_there(moved):
     def optimizer(params):
@@ -84,9 +68,6 @@ def test_a_parameter_that_lies_elsewhere_now_is_stepped_there(moved):
         params[moved].detach().clone()._share_buffer_to(params[moved])
         assert params[moved].data_ptr() != before
     close(numbers(params), numbers(others), 0)
-
-
-# ---- precision
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -142,9 +123,6 @@ def test_amp_decorate_asks_for_masters():
     _set_multi_precision(opt, False)
     opt.step()
     assert not opt._master_weights
-
-
-# ---- learning rates and groups
 
 
 def test_a_scheduler_sets_the_rate():
@@ -225,9 +203,6 @@ def test_excluded_parameters_have_no_decay():
     for one in each:
         walk(one, others, range(3))
     close(numbers(params), numbers(others))
-
-
-# ---- gradients
 
 
 CLIPS = {
@@ -372,9 +347,6 @@ def test_a_grad_scaler_unscales_and_skips(scaler, call):
     assert opt.skipped == 1
 
 
-# ---- the interface
-
-
 def test_minimize_returns_what_theirs_does():
     found = []
     for front in (Lamb, paddle.optimizer.Lamb):
@@ -421,20 +393,6 @@ def test_clear_grad():
     assert all(p.grad is None for p in params.values())
 
 
-def test_every_optimizer_is_here():
-    assert {*layerwise.paddle.__all__} == {"preset", *ENTRIES}
-    assert all(hasattr(layerwise.paddle, name) for name in layerwise.paddle.__all__)
-    with pytest.raises(AttributeError, match=r"or from layerwise\.paddle"):
-        _ = layerwise.Lamb
-
-
-def test_is_an_optimizer_of_paddle_s():
-    opt = make("Adafactor", parameters(19))
-    assert isinstance(opt, paddle.optimizer.Optimizer)
-    assert repr(opt) == "layerwise.paddle.Adafactor(learning_rate=1.0, 4 parameters)"
-    assert opt.num_parameters == 4
-
-
 def test_a_copy_goes_its_own_way():
     params = parameters(21)
     opt = make("Lamb", params)
@@ -447,18 +405,6 @@ def test_a_copy_goes_its_own_way():
     twin.step()
     assert bits(opt.state_dict()) == before
     assert bits(twin.state_dict()) != before
-
-
-def test_presets_are_keyword_arguments_here():
-    from layerwise.variants import presets
-
-    for one in presets():
-        FRONT_OF[one.optimizer].like(one.name, 0.1, parameters=list(parameters(22).values()))
-    opt = Lamb.like("paddle.Lamb", 0.1, 0.3, parameters=list(parameters(22).values()), always_adapt=True)
-    assert (opt._groups[0].h.adapt, opt._groups[0].h.weight_decay) == (True, 0.3)
-    assert preset("apex.FusedLAMB", beta1=0.5)["beta1"] == 0.5
-    with pytest.raises(UnknownOptionError, match="Is `lamb_weight_decay` meant"):
-        preset("paddle.Lamb", weight_decay=0.1)
 
 
 def test_the_static_graph_is_declined():
@@ -583,14 +529,6 @@ def test_parameters_that_cannot_be_stepped(dtype):
         SGD(parameters=[p])
 
 
-def test_parameters_of_a_group_that_are_none():
-    used = (p for p in nn.Linear(2, 2).parameters())
-    list(used)
-    for params, says in ((nn.Linear(2, 2).parameters, "are a method"), (used, "are a generator with nothing left")):
-        with pytest.raises(ParameterError, match=says):
-            Lamb(parameters=[{"params": nn.Linear(2, 2).parameters()}, {"params": params}])
-
-
 def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():
     p, q = parameters(29, {"p": (2,), "q": (3,)}).values()
     for given, own, wanted in (
@@ -673,17 +611,3 @@ def test_bad_gradients_change_nothing(clip):
     layer(paddle.to_tensor([1, 2])).sum().backward()
     with pytest.raises(GradientError, match=r"is sparse.*sparse=False"):
         Lamb(parameters=layer.parameters()).step()
-
-
-def test_threads_step_one_optimizer_one_after_the_other():
-    """Also a copy of it, with a lock of its own."""
-    ours, alone = (make("Lamb", parameters(0), {}) for _ in range(2))
-    ours = copy.deepcopy(ours)
-    for opt in (ours, alone):
-        set_grads({p.name: p for p in opt._members}, 0)
-    with ThreadPoolExecutor(6) as threads:
-        list(threads.map(lambda _: [ours.step() for _ in range(10)], range(6)))
-    for _ in range(60):
-        alone.step()
-    for p, q in zip(ours._members, alone._members, strict=True):
-        np.testing.assert_array_equal(p.numpy(), q.numpy())

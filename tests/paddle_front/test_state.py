@@ -265,16 +265,6 @@ def test_states_that_do_not_fit_change_nothing(what):
     walk(opt, params, range(1))
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars", "SGD", "NovoGrad"])
-def test_a_count_that_names_no_class_is_read(name):
-    params = parameters(14, dtype="float32")
-    saved, opt = (make(name, params, name="outer") for _ in range(2))
-    walk(saved, params, range(3))
-    state = saved.state_dict()
-    opt.set_state_dict({key.replace(f"_outer_{name.lower()}_step_", "_outer_step_"): x for key, x in state.items()})
-    assert bits(opt.state_dict()) == bits(state)
-
-
 @pytest.mark.parametrize("engine", [None, "rule"])
 @pytest.mark.parametrize("how", ["emptied", "shortened"])
 def test_state_whose_memory_was_given_away_is_an_error(engine, how):
@@ -315,12 +305,3 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     assert bits(other._tensors.slots["matrix"].arrays["exp_avg"]) == bits(
         opt._tensors.slots["matrix"].arrays["exp_avg"]
     )
-
-
-def test_a_scheduler_s_state_that_nothing_takes_is_said_to_be_dropped():
-    params = parameters(11)
-    opt = make("Lamb", params, learning_rate=lr.StepDecay(0.1, 2))
-    walk(opt, params, range(1))
-    with pytest.warns(UserWarning, match="LR_Scheduler") as caught:
-        make("Lamb", params).set_state_dict(opt.state_dict())
-    assert [one.filename for one in caught] == [__file__]

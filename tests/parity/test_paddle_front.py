@@ -111,7 +111,7 @@ def assert_alike(mine, theirs, params, grads, of_size, of_move=0.0, dtype=None, 
 
 
 @pytest.mark.parametrize(
-    ("seed", "engine"), [*((seed, None) for seed in range(20)), *((seed, "rule") for seed in range(6))]
+    ("seed", "engine"), [*((seed, None) for seed in range(10)), *((seed, "rule") for seed in range(4))]
 )
 def test_lamb_with_drawn_options(seed, engine):
     draw = Draw(seed)
@@ -125,7 +125,7 @@ def test_lamb_with_drawn_options(seed, engine):
     assert_alike(mine, theirs, params, grads, 1e-11)
 
 
-@pytest.mark.parametrize("seed", range(20, 30))
+@pytest.mark.parametrize("seed", range(20, 24))
 def test_lamb_with_drawn_options_in_float32(seed):
     options, groups = drawn(Draw(seed))
     params, grads = gradients("float32", seed)

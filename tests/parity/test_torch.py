@@ -9,7 +9,7 @@ from layerwise.numpy import SGD, Adafactor, AdamW, Lamb, Lars, Muon
 
 torch = pytest.importorskip("torch")
 
-DRAWS = range(25)
+DRAWS = range(10)
 LRS = [0.002, 0.004, 0.016, 0.008, 0.001]
 
 

@@ -37,7 +37,7 @@ def options(draw):
     )
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(10))
 def test_drawn_options(seed):
     their_options, our_options, lrs = options(Draw(seed))
     params, grads = tensors()

@@ -100,13 +100,6 @@ def test_one_all_reduce_for_each_round_and_each_dimension_that_cuts(
 
 
 @fronts
-@pytest.mark.thinned(1)
-def test_meshes_share_what_they_have_in_common(ranks, front):
-    """A mesh of two dimensions, each of its dimensions, and one that is all ranks: three groups of ranks."""
-    assert len(steady(ranks, front, "several meshes")) <= 3 * ROUNDS[front]
-
-
-@fronts
 @pytest.mark.needs("max_grad_norm")
 @pytest.mark.thinned(1)
 def test_the_norm_of_all_gradients_takes_at_most_one_more(ranks, front):
@@ -127,24 +120,6 @@ def test_whole_tensors_send_nothing(ranks, front):
     assert steady(ranks, front, "plain", **CLIP) == []
     assert not dist.is_initialized()
     assert _per_step(front, None, CLIP) == [[]] * 3
-
-
-def _in_turn() -> list[int]:
-    """The number of collectives of steps of two optimizers that take turns, of many parameters and of few."""
-    lying, found = Lying("fsdp on 2", torch.float32), []
-    opts = [Lamb(list(lying.params.items())[:n], lr=0.1) for n in (None, 2)]
-    for i in range(3):
-        lying.give(i)
-        for opt in opts:
-            with Collectives() as collectives:
-                opt.step()
-            found.append(len(collectives.seen))
-    return found
-
-
-def test_optimizers_that_take_turns_leave_each_other_room(ranks):
-    """The larger one would otherwise send two messages in every step, as in its first."""
-    assert [found[2:] for found in ranks.run(2, _in_turn)] == [[1] * 4] * 2
 
 
 def _separately() -> int:
@@ -289,20 +264,6 @@ def _recorded(front: Any, layout: Any, folder: Any, watched: int) -> tuple[list[
         else {}
     )
     return found, {key: [float(x) for x in row.values() if x] for key, row in rows.items()}
-
-
-@fronts
-@pytest.mark.thinned(1)
-@pytest.mark.parametrize("layout", ["fsdp on 3", "two-dimensional"])
-def test_monitors_of_all_ranks_know_together_what_one_process_knows(ranks, front, layout, tmp_path):
-    found = [rows for _, rows in ranks.run(world_of(layout), _recorded, front, layout, tmp_path, 4)]
-    _, wanted = _recorded(front, None, tmp_path, 1)
-    assert {key for rows in found for key in rows} == wanted.keys()
-    for rows in found:
-        assert {key for key in wanted if not key[2]} <= rows.keys()
-        for key, numbers in rows.items():
-            assert numbers == pytest.approx(wanted[key], rel=1e-9), key
-    assert any(rows.keys() < wanted.keys() for rows in found)
 
 
 def test_a_monitor_of_one_rank_sends_nothing(ranks, tmp_path):

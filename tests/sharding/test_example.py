@@ -94,11 +94,3 @@ def test_wrong_arguments_are_named(given, sentence, capsys):
         module().main(given)
     assert problem.value.code == 2
     assert sentence in capsys.readouterr().err
-
-
-def test_a_checkpoint_of_another_run_is_refused(ranks, tmp_path):
-    ranks.run(1, _said, *arguments(1, "--save", tmp_path))
-    other = arguments(2, "--resume", tmp_path, "--optimizer", "lars")
-    assert f"the checkpoint in {tmp_path} is of lamb" in ranks.run(1, _said, *other)[0]
-    no_more = arguments(1, "--resume", tmp_path)
-    assert "--steps must be more than the 1 of the checkpoint" in ranks.run(1, _said, *no_more)[0]

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from layerwise.blocks import Blocks
 from layerwise.errors import ParameterError, StateError, SynchronizationError
-from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat, param_groups
+from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.sharding._stretches import boxes
 from sharding import flats
@@ -107,17 +107,6 @@ def test_a_whole_state_without_numbers_is_refused(wrong):
         flat.load_full_state_dict(opt, state)
 
 
-def test_a_buffer_that_is_described_again_holds_something_else():
-    buffer = nn.Parameter(torch.ones(16))
-    opt = Lamb(Segments({buffer: [Stretch("a", (8,), 0, 8), Stretch("b", (8,), 0, 8)]}).named_parameters(), lr=0.1)
-    buffer.grad = torch.ones(16)
-    opt.step()
-    assert opt.stats().keys() == {"a", "b"}
-    Segments({buffer: [Stretch("w", (4, 4), 0, 16)]})
-    opt.step()
-    assert opt.stats().keys() == {"w"}
-
-
 @pytest.mark.parametrize(
     "now", [torch.ones(2, 2), torch.ones(5), torch.ones(8)[::2]], ids=["matrix", "longer", "strided"]
 )
@@ -129,16 +118,6 @@ def test_a_buffer_keeps_the_length_that_was_described(now):
         opt.step()
 
 
-def test_exemptions_follow_the_whole_tensor():
-    """A matrix is one in groups by dimensions, although its stretch is none."""
-    model = nn.Linear(3, 2)
-    model.weight.data, model.bias.data = model.weight.data.flatten(), model.bias.data.clone()
-    Segments({model.weight: [("weight", (2, 3), 0, 6)], model.bias: [("bias", (2,), 0, 2)]})
-    groups = param_groups(model, no_decay=[1])
-    assert [[name for name, _ in group["params"]] for group in groups] == [["weight"], ["bias"]]
-    assert "2×3" in str(groups)
-
-
 # ---- states
 
 
@@ -146,13 +125,6 @@ def whole_buffer() -> tuple[Segments, nn.Parameter]:
     model = named(Irregular(0, DOUBLE))
     buffer = nn.Parameter(torch.cat([p.detach().flatten() for p in model.values()]))
     return Segments({buffer: [(name, tuple(p.shape), 0, p.numel()) for name, p in model.items()]}), buffer
-
-
-def test_a_whole_state_has_groups_and_names_of_one_process():
-    """So that load_state_dict of any optimizer takes it."""
-    opt = Lamb(list(named(Irregular(0, DOUBLE)).items()))
-    found = flat.full_state_dict(Lamb(whole_buffer()[0].named_parameters()))
-    assert found["param_groups"] == opt.state_dict()["param_groups"]
 
 
 def test_whole_states_do_not_fit_by_load_state_dict():
@@ -214,12 +186,6 @@ def test_pytorch_cannot_make_whole_states_and_is_told_what_can(ranks, front, ori
         assert has_all
         assert len(said) == 3
         assert all("flat.full_state_dict(optimizer)" in one for one in said), said
-
-
-@pytest.mark.parametrize("name", ["__main__", "torch.distributed", "my.torch.distributed.checkpoint", None])
-def test_everybody_else_gets_the_state_of_a_rank(name):
-    opt = Lamb(whole_buffer()[0].named_parameters())
-    assert eval("ask()", {"ask": opt.state_dict, "__name__": name})["param_groups"]  # noqa: S307
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])

@@ -16,34 +16,12 @@ from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from layerwise.errors import ContradictionError
-from layerwise.rules.matrices import Sides, divided_sides, in_stretches, shorter_kept
+from layerwise.rules.matrices import divided_sides, in_stretches, shorter_kept
 from layerwise.rules.muon import JORDAN
 from layerwise.torch import AdamW, Mixed, Muon
 
 STRETCHES = in_stretches(JORDAN * 5)
 OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices]
-
-
-def test_there_is_a_rule_of_matrices():
-    assert Muon in OF_MATRICES
-
-
-@pytest.mark.parametrize(
-    ("shape", "parts", "by_one", "wanted"),
-    [
-        ((8, 512), (1, 1), True, Sides((0,), (1,))),
-        ((8, 512), (1, 4), True, Sides((0,), (1,))),  # adds up on the shorter side
-        ((8, 512), (4, 1), True, Sides((0,), (1,), whole=True)),  # on the longer one that would cost more
-        ((512, 500), (8, 1), True, Sides((1,), (0,), whole=True)),
-        ((512, 500), (8, 1), False, Sides((1,), (0,), whole=True)),
-        ((512, 200), (2, 1), True, Sides((1,), (0,), whole=True)),
-        ((512, 200), (2, 1), False, Sides((1,), (0,))),  # where all would have to work on all of it
-        ((8, 512), (2, 2), True, Sides((0,), (1,), whole=True)),
-        ((8, 512), None, True, Sides((0,), (1,), whole=True)),
-    ],
-)
-def test_the_cheaper_of_both_ways_is_taken(shape, parts, by_one, wanted):
-    assert divided_sides(shorter_kept(shape, (0,), (1,)), shape, parts, STRETCHES, by_one) == wanted
 
 
 def test_dimensions_that_count_matrices_may_be_cut_for_nothing():

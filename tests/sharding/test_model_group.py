@@ -93,12 +93,6 @@ def test_other_things_than_groups_are_refused(front):
             front([given], **({} if isinstance(given, dict) else {"model_group": 3}))
 
 
-@fronts
-def test_what_a_wrapper_says_again_is_heard_once(front):
-    opt = front([{"params": [torch.nn.Parameter(torch.ones(2))], "model_group": None, "blocks": None, "fused": None}])
-    assert not {"model_group", "blocks", "fused"} & opt.param_groups[0].keys()
-
-
 def _of_two_norms() -> None:
     opt = Lamb([torch.nn.Parameter(torch.ones(2))], model_group=dist.group.WORLD)
     opt.param_groups[0] |= {"max_grad_norm": 1.0, "max_grad_norm_per_tensor": 1.0}
@@ -139,20 +133,3 @@ def test_copies_have_the_group_and_pickles_only_that_of_all_ranks(ranks, front, 
         assert same
         assert bool(said) == (how == "pickle" and not default)
         assert not said or "optimizer.model_group" in said
-
-
-def _pickled() -> bytes:
-    return pickle.dumps(Lamb([torch.nn.Parameter(torch.ones(2))], lr=0.1, model_group=dist.group.WORLD))
-
-
-def test_an_optimizer_read_where_there_are_no_processes_says_what_it_lacks(ranks):
-    """And goes on once an argument says that the model is whole."""
-    opt = pickle.loads(ranks.run(1, _pickled)[0])
-    p = opt.param_groups[0]["params"][0]
-    p.grad = torch.ones(2)
-    with pytest.raises(ContradictionError, match=r"model_group.*all processes"):
-        opt.step()
-    assert p.tolist() == [1, 1]
-    opt.model_group = None
-    opt.step()
-    assert p.tolist() != [1, 1]

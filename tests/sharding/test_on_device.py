@@ -17,11 +17,10 @@ import torch.distributed as dist
 from sharding.cells import MAY_SKIP, ODD, Found, Lying, Row, agree, alone, kernels, with_nan, world_of
 from sharding.layouts import mesh_of
 from sharding.test_collectives import ACROSS, ROUNDS
-from sharding.test_disagreement import CHANGES, changed, tried
+from sharding.test_disagreement import CHANGES, tried
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
-from layerwise.errors import LayerwiseError
 from layerwise.torch import Lamb
 from layerwise.torch.sharding import _on_device
 from layerwise.torch.sharding._agreement import Agreement, Outcome
@@ -166,45 +165,6 @@ def test_a_disagreement_changes_nothing_and_is_an_error_of_the_next_step(ranks, 
         assert (first == TOGETHER) == ("capturable=True" in now)
         assert outcome.skipped == (not first)
     agree([one._replace(skipped=0) for _, one in found], wanted)
-
-
-def _made_again() -> list[tuple[str, bool]]:
-    """What comes of steps for the first of which one rank has made its optimizer again, with the state it had."""
-    with agreeing():
-        lying, old = _begun(Lamb, "fsdp on 3")
-        opt = old
-        if dist.get_rank() == ODD:
-            opt = lying.optimizer(Lamb, OPTIONS)
-            opt.load_state_dict(old.state_dict())
-        return [tried(opt, lying.params) for _ in range(2)]
-
-
-def test_an_optimizer_that_one_rank_makes_again_is_a_disagreement(ranks):
-    """Its list of sums is new to it until all have agreed on it, for which none may wait on the device."""
-    for rank, said in enumerate(ranks.run(3, _made_again)):
-        names = [(error.partition(":")[0], stayed) for error, stayed in said]
-        assert names == [(TOGETHER if rank == ODD else "", True), (TOGETHER, True)]
-
-
-def _read() -> list[str]:
-    """The errors of `stats`, of the step after it, and of `stats` again, after a step about which ranks disagreed."""
-    with agreeing():
-        lying, opt = _begun(Lamb, "fsdp on 2")
-        with changed(CHANGES["lr"], opt, lying.params) if dist.get_rank() == ODD else nullcontext():
-            opt.step()
-        lying.give(3)
-        found = []
-        for act in (opt.stats, opt.step, opt.stats):
-            try:
-                act()
-                found.append("")
-            except LayerwiseError as problem:
-                found.append(type(problem).__name__)
-        return found
-
-
-def test_measurements_say_that_a_step_was_disputed(ranks):
-    assert ranks.run(2, _read) == [[TOGETHER, TOGETHER, ""]] * 2
 
 
 def test_a_disagreement_is_remembered_until_the_host_learns_of_it():

@@ -57,13 +57,6 @@ def test_a_step_is_that_of_one_process_with_these_gradients(ranks, front, wrappi
     check(ranks, front, wrapping, torch.float32)
 
 
-@fronts
-@pytest.mark.needs("max_grad_norm")
-@pytest.mark.thinned(1, 2)
-def test_clipping_and_climbing_too(ranks, front):
-    check(ranks, front, "TP and FSDP2", DOUBLE, maximize=True, **CLIP)
-
-
 @pytest.mark.parametrize("front", [*FRONTS, Blend])
 @pytest.mark.thinned(1, 2)
 @pytest.mark.parametrize("options", [{}, CLIP], ids=str)

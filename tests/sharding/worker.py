@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+import torch._dynamo  # which PyTorch imports with the first DTensor: once, and not in every rank
 import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp

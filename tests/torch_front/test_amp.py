@@ -128,33 +128,6 @@ def test_a_step_that_overflowed_is_skipped(front, unscale, bad, handles):
 ALL = {"max_grad_norm": 0.5, "max_grad_norm_per_tensor": 0.4, "max_grad_value": 0.3}
 
 
-@pytest.mark.parametrize(
-    ("bound", "clip"),
-    [
-        ({"max_grad_norm": 0.5}, lambda ps: torch.nn.utils.clip_grad_norm_(ps, 0.5)),
-        ({"max_grad_value": 0.3}, lambda ps: torch.nn.utils.clip_grad_value_(ps, 0.3)),
-        ({"max_grad_norm_per_tensor": 0.3}, lambda ps: [torch.nn.utils.clip_grad_norm_([p], 0.3) for p in ps]),
-    ],
-)
-@fronts
-@pytest.mark.thinned(2)
-def test_clipping_is_torchs_own(front, bound, clip):
-    """Up to the 1e-6 that clip_grad_norm_ adds to the norm."""
-    sides = []
-    for options in (bound, {}):
-        params = parameters(1)
-        first, *others = params.items()
-        before = numbers(params)
-        opt = busy(front, [{"params": [first], "lr": 0.2}, {"params": others}], **options)
-        for t in range(2):
-            set_grads(params, t)
-            if not options:
-                clip(list(params.values()))
-            opt.step()
-        sides.append({name: after - before[name] for name, after in numbers(params).items()})
-    close(*sides, 1e-5)
-
-
 @fronts
 @pytest.mark.needs("max_grad_norm")
 def test_bounds_are_of_unscaled_gradients(front):

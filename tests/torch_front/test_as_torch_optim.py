@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 import warnings
 
 import pytest
@@ -12,10 +11,9 @@ import torch
 from contract.apis import close
 from torch.optim import lr_scheduler as lrs
 from torch.optim import swa_utils
-from torch_front.front import BUSY, FRONTS, bits, busy, fronts, numbers, parameters, walk
+from torch_front.front import BUSY, bits, busy, fronts, numbers, parameters, walk
 
 import layerwise
-from layerwise.core import turn
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
 from layerwise.torch import Adafactor, Lamb, Lars, Mixed
@@ -58,52 +56,6 @@ def test_added_groups_are_refused_as_torch_does(front):
         with pytest.raises(error, match=words):
             opt.add_param_group(group)
         assert len(opt.param_groups) == 1
-
-
-OF_ADAM = [
-    {},
-    {"lr": 0.01},
-    {"lr": torch.tensor(0.001)},
-    {"betas": (0.8, 0.88)},
-    {"weight_decay": 0.1, "maximize": True},
-    {"weight_decay": 0.1},
-    {"differentiable": False, "fused": False},
-]
-OF_SGD = [
-    {},
-    {"lr": 0.01},
-    {"lr": torch.tensor(0.001)},
-    {"weight_decay": 0.5},
-    {"momentum": 0.9},
-    {"weight_decay": 0.1, "maximize": True},
-    {"momentum": 0.9, "dampening": 0.5},
-    {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-]
-TABLE = [(Lamb, torch.optim.Adam, {"adapt": False, "decay": "l2", "eps": 1e-8}, options) for options in OF_ADAM] + [
-    (Lars, torch.optim.SGD, {"adapt": False, "momentum": 0.0, "lr": 1e-3, "lr_in_momentum": False}, options)
-    for options in OF_SGD
-]
-
-
-@pytest.mark.parametrize(("front", "theirs", "limit", "options"), TABLE, ids=str)
-@pytest.mark.parametrize("two_groups", [False, True])
-def test_without_the_ratio_torchs_own(front, theirs, limit, options, two_groups):
-    """torch.testing's option table of Adam and of SGD, in one group and in two that differ."""
-    a, b = parameters(1), parameters(1)
-
-    def groups(params):
-        first, *others = params.items()
-        return [{"params": [first], "lr": 0.05}, {"params": others}] if two_groups else params.items()
-
-    opt, peer = front(groups(a), **{**limit, **options}), theirs(groups(b), foreach=False, **_known(theirs, options))
-    walk(opt, a, range(4))
-    walk(peer, b, range(4))
-    # A float32 tensor as lr makes torch divide it by 1 − b^t in float32.
-    close(numbers(a), numbers(b), 1e-7 if isinstance(options.get("lr"), torch.Tensor) else 1e-12)
-
-
-def _known(theirs, options):
-    return {key: value for key, value in options.items() if key in inspect.signature(theirs).parameters}
 
 
 SCHEDULERS = {
@@ -165,19 +117,6 @@ def test_schedulers(front, name, tensor):
             opt.set_lr(0.5)
 
 
-@pytest.mark.parametrize("front", [Lamb, Lars])
-def test_a_long_cycle_does_not_fill_the_memory(front):
-    """Momentum that moves at every step is a new setting each time, and old ones need not be kept."""
-    p = some()
-    opt = front([p], lr=0.1)
-    cycle = lrs.CyclicLR(opt, 0.01, 0.1, 500)
-    p.grad = torch.ones_like(p)
-    for _ in range(200):
-        opt.step()
-        cycle.step()
-    assert len(opt._stepper.groups._made) < 100
-
-
 @pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @fronts
@@ -197,17 +136,6 @@ def test_stats_of_unnamed_parameters(front):
 
 
 @fronts
-def test_two_models_with_the_same_names(front):
-    """Their statistics are both there."""
-    p, q = some(), some()
-    with pytest.warns(UserWarning, match="several parameters are named 'weight'"):
-        opt = busy(front, [{"params": [("weight", p)]}, {"params": [("weight", q)]}])
-    p.grad, q.grad = torch.ones_like(p), torch.ones_like(q)
-    opt.step()
-    assert len(opt.stats()) == 2
-
-
-@fronts
 def test_options_are_keywords_of_torch(front, monkeypatch):
     with pytest.raises(TypeError, match="foreach"):
         front([some()], foreach=True)
@@ -221,15 +149,6 @@ def test_options_are_keywords_of_torch(front, monkeypatch):
     front([some()], lr=0.1)
     with pytest.raises(EngineError, match="not available: it was not built"):
         front([some()], lr=0.1, fused=True)
-
-
-@fronts
-def test_is_a_torch_optimizer(front):
-    opt = busy(front, parameters(1).items())
-    assert isinstance(opt, torch.optim.Optimizer)
-    assert repr(opt).startswith(f"{front.__name__} (\nParameter Group 0\n    ")
-    assert opt.param_groups[0]["param_names"] == list(parameters(1))
-    assert set(opt.defaults) <= set(inspect.signature(front).parameters)
 
 
 @fronts
@@ -254,31 +173,6 @@ def test_step_warns_of_nothing(front):
         walk(opt, params, range(2))
         copy.deepcopy(opt.state_dict())
     assert not any(p.grad_fn for p in params.values())
-
-
-def test_torchs_own_error_inputs():
-    common = pytest.importorskip("torch.testing._internal.common_optimizers", exc_type=ImportError)
-    for front in FRONTS:
-        for one in common.get_error_inputs_for_all_optims("cpu", torch.float32):
-            given = one.optimizer_error_input
-            with pytest.raises(one.error_type):
-                busy(front, [some()] if given.params is None else given.params, **given.kwargs)
-
-
-@fronts
-def test_public_names_are_those_that_people_call(front):
-    """Completion shows nothing that the library calls by itself."""
-    own = {name for name in dir(front) if not name.startswith("_")} - set(dir(torch.optim.Optimizer))
-    assert own == {
-        "clear_state", "get_lr", "like", "model_group", "num_parameters", "parameters", "set_lr", "skipped", "stats",
-        "step_param", "step_parameter", "storage",
-    }  # fmt: skip
-
-
-@fronts
-def test_every_parameter_is_described(front):
-    described = re.findall(r"^    (\w+): ", inspect.getdoc(front), re.MULTILINE)
-    assert described == list(inspect.signature(front).parameters)
 
 
 def test_presets_by_name():
@@ -315,20 +209,3 @@ def test_a_wrapper_of_the_same_attributes_steps_as_itself():
     wrapper.step()
     assert not torch.equal(p, before)
     assert wrapper.state[p]["step"] == 3
-
-
-def test_a_step_that_cannot_be_prepared_leaves_no_state(monkeypatch):
-    p = torch.nn.Parameter(torch.ones(3))
-    p.grad = torch.ones(3)
-    opt = Lamb([p], lr=0.1)
-
-    def out_of_memory(*_, **__):
-        raise MemoryError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(turn, "prepare", out_of_memory)
-        with pytest.raises(MemoryError):
-            opt.step()
-    assert not opt.state
-    opt.step()
-    assert opt.state[p]["step"] == 1

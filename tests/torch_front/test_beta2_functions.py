@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import pickle
 import warnings
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -81,18 +79,6 @@ def test_a_checkpoint_of_another_beta2_is_told_of_and_changes_no_option():
         with pytest.warns(UserWarning, match="beta2.*<function ramp>"):
             other.load_state_dict(saved(opt))
         assert other.param_groups[0]["beta2"] is beta2
-
-
-def test_an_optimizer_with_a_function_is_copied_and_pickled():
-    params = parameters(1)
-    opt = Adafactor(list(params.values()), lr=0.1, beta2=ramp)
-    walk(opt, params, range(2))
-    copies = deepcopy(opt), pickle.loads(pickle.dumps(opt))
-    walk(opt, params, [7])
-    for copied in copies:
-        own = dict(zip(params, copied.parameters(), strict=True))
-        walk(copied, own, [7])
-        assert bits(own) == bits(params)
 
 
 @pytest.mark.parametrize("offset", [0, 2])

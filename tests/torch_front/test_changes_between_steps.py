@@ -13,7 +13,6 @@ from torch_front.front import bits, busy, everything, fronts, parameters, set_gr
 from layerwise.engines import compiled, places
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
-from layerwise.torch import Adafactor, Lamb
 from layerwise.torch.step import _counts
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
@@ -192,25 +191,6 @@ def test_each_of_these_changes_makes_a_difference(front, change):
     assert bits(everything(*changed)) != bits(everything(*plain))
 
 
-def test_what_follows_from_the_dtype_follows_from_that_of_the_step():
-    """Adafactor's eps, which decides where gradients are as small as these."""
-    params = {"vector": Parameter(torch.ones(6))}
-    opt = Adafactor(params.items(), eps=(None, 1e-3))
-    small_step(opt, params)
-    others = twins(params)
-    other = Adafactor(others.items(), eps=(None, 1e-3))
-    other.load_state_dict(copy.deepcopy(opt.state_dict()))
-    for one, its in ((opt, params), (other, others)):
-        its["vector"].data = its["vector"].data.double()
-        small_step(one, its)
-    assert bits(params) == bits(others)
-
-
-def small_step(opt, params):
-    params["vector"].grad = torch.full_like(params["vector"], 1e-9)
-    opt.step()
-
-
 ERRORS = {
     "a sparse gradient": (of_grad("matrix", lambda g: g.to_sparse()), GradientError),
     "state of another shape": (of_state(lambda x: x[:1, :1].clone()), StateError),
@@ -232,17 +212,6 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
     with pytest.raises(error):
         opt.step()
     assert everything(opt, params) == before
-
-
-@each_watch
-def test_numbers_and_gradients_in_other_memory_need_no_new_preparation(watch):
-    opt, params = after_two_steps(Lamb, False, None)
-    prepared = list(opt._stepper.turns.values())
-    set_grads(params, 7)
-    params["matrix"].data.mul_(2)
-    opt.state[params["vector"]]["step"] += 1
-    opt.step()
-    assert list(opt._stepper.turns.values()) == prepared
 
 
 @each_watch

@@ -93,18 +93,6 @@ def test_a_differentiable_step_is_the_same_step(case):
 
 
 @fronts
-def test_stats_are_numbers(front):
-    lr, *start = inputs()
-    params = [p.clone() for p in start]
-    opt = front(params, lr=lr, differentiable=True)
-    for p in params:
-        p.grad = torch.ones_like(p)
-    opt.step()
-    assert all(type(x) is float for one in opt.stats().values() for x in one.values())
-    assert all(p.requires_grad for p in params)
-
-
-@fronts
 def test_a_leaf_is_refused_before_anything_is_done(front):
     """As in torch.optim: an in-place step of a leaf that requires a gradient cannot be differentiated."""
     free = torch.ones(3, dtype=torch.float64)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 from contract.apis import close
@@ -216,24 +214,6 @@ def test_a_bad_option_of_a_group_leaves_the_groups_as_they_were(front, options):
     assert len(opt.param_groups) == groups
 
 
-@pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
-def test_groups_with_rates_of_their_own_step_as_optimizers_of_their_own(front):
-    """In some steps some of them have no gradient; one rate is a tensor, which is changed in place."""
-    rates = [{"lr": 0.1 * (i + 1), "weight_decay": 0.01 * (i % 3)} for i in range(8)]
-    ours, theirs = ([torch.nn.Parameter(torch.linspace(-1, 2, 6).reshape(3, 2) + i) for i in range(8)] for _ in "ab")
-    rates = [{**one, "lr": torch.tensor(one["lr"])} if i == 5 else one for i, one in enumerate(rates)]
-    together = front([{"params": [p], **copy.deepcopy(one)} for p, one in zip(ours, rates, strict=True)], lr=1.0)
-    alone = [front([p], **copy.deepcopy(one)) for p, one in zip(theirs, rates, strict=True)]
-    for t in range(6):
-        for i, (p, q) in enumerate(zip(ours, theirs, strict=True)):
-            p.grad = q.grad = None if t % 2 and (i + t) % 3 == 0 else torch.sin(torch.arange(6.0) + t + i).reshape(3, 2)
-        for opt in (together, *alone):
-            opt.step()
-            for group in opt.param_groups:
-                group["lr"] *= 0.9 if t < 4 else 1
-        assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
-
-
 def test_printed_is_what_is_not_the_default():
     p, q = ones(2), ones(2)
     opt = Lamb([{"params": [p]}, {"params": [q], "lr": 0.5, "adapt": False, "depth": 3}], weight_decay=0.1)
@@ -276,12 +256,6 @@ def test_what_only_has_parameters_or_had_them_is_refused(make, words):
 def test_a_group_needs_parameters():
     with pytest.raises(ParameterError, match="must have 'params', but has 'lr', 'weight_decay'"):
         Lamb([{"lr": 0.1, "weight_decay": 0.1}])
-
-
-def test_parameters_in_a_set_have_no_order():
-    """PyTorch took them up to 2.13, and its newer versions warn in the same class."""
-    with pytest.warns(FutureWarning, match="`params` is a set: its order changes from run to run"):
-        Lamb({ones(2), ones(2)})
 
 
 def test_an_iterator_that_gives_nothing_is_said():
@@ -358,20 +332,3 @@ def test_a_wrapper_may_lend_its_groups(front):
     walk(plain, b, [2])
     assert bits(a) == bits(b)
     assert opt.base.param_groups[0]["rho"] == 0.1
-
-
-def test_a_rate_in_an_array_is_read_at_every_step():
-    """NumPy's arrays, like tensors, may hold another number without being replaced."""
-    p = torch.nn.Parameter(torch.ones(3))
-    p.grad, rate = torch.ones(3), np.array(0.1)
-    opt = Lamb([p], lr=0.1)
-    opt.param_groups[0]["lr"] = rate
-    opt.step()
-    before = p.detach().clone()
-    assert not torch.equal(before, torch.ones(3))
-    rate[...] = 0
-    opt.step()
-    assert torch.equal(p, before)
-    rate[...] = -1
-    with pytest.raises(HyperparameterError, match="`lr` must be"):
-        opt.step()

@@ -10,7 +10,6 @@ import pickle
 import warnings
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import Parameter
@@ -96,15 +95,6 @@ def test_few_bytes_of_a_column_are_not_taken_for_saved_ones(form):
         walk(again, other, [2])
         assert bits(other) == bits(params)
         assert bits(again.state_dict()) == bits(opt.state_dict())
-
-
-def test_keys_of_the_user_in_groups_keep_what_they_say():
-    params = [*parameters(1).values()]
-    one = Lamb([{"params": params, "team": "blue", "floor": 3}])
-    other = Lamb([{"params": params, "team": "red", "ceiling": 4}])
-    other.load_state_dict(one.state_dict())
-    found = other.param_groups[0]
-    assert [found[key] for key in ("team", "floor", "ceiling")] == ["blue", 3, 4]
 
 
 @fronts
@@ -275,18 +265,6 @@ def test_the_memory_format_of_a_parameter_is_that_of_its_state(front, monkeypatc
     assert {x.stride() for x in fresh.state[b["conv"]].values() if x.shape == p.shape} == {p.stride()}
 
 
-@fronts
-def test_two_tensors_that_were_saved_as_one_are_two(front):
-    params = parameters(1)
-    opt, fresh = busy(Lamb, params.items()), busy(Lamb, (again := twins(params)).items())
-    walk(opt, params, range(2))
-    state = opt.state_dict()
-    state["state"][0]["exp_avg"] = state["state"][0]["exp_avg_sq"]
-    fresh.load_state_dict(state)
-    one = fresh.state[again["matrix"]]
-    assert len({x.data_ptr() for x in (*one.values(), *state["state"][0].values())}) == len(one) + 2
-
-
 # ---- what does not fit
 
 
@@ -369,41 +347,6 @@ def test_a_checkpoint_that_does_not_fit_changes_nothing(front, what):
         assert list(params)[where[1]] in str(found.value)
         assert (where[2] or MAIN[front]) in str(found.value)
     walk(fresh, again, [5])
-
-
-# ---- state that was set by hand
-
-
-@pytest.mark.parametrize("step", [3, 3.0, np.int64(3), torch.tensor(3.0), torch.tensor([3])], ids=repr)
-@fronts
-def test_a_step_count_may_be_set_by_hand(front, step):
-    params = parameters(1)
-    opt = busy(front, params.items())
-    walk(opt, params, [0])
-    opt.state[params["matrix"]]["step"] = copy.deepcopy(step)
-    walk(opt, params, [1])
-    assert int(opt.state[params["matrix"]]["step"]) == 4
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("step", x) for x in (2.5, "one", None, -1, torch.tensor(1j), torch.tensor(2.5), torch.tensor(-1))),
-        *(("step", x) for x in (torch.tensor(2**60), torch._neg_view(torch.tensor(-1)), torch.ones(2))),
-        *((None, x) for x in ([1.0], torch.eye(4, 3, dtype=torch.float64).to_sparse(), NESTED)),
-    ],
-    ids=repr,
-)
-@fronts
-def test_state_set_by_hand_that_does_not_fit_is_named(front, key, value):
-    params = parameters(1)
-    opt = busy(front, params.items(), **whole(front))
-    walk(opt, params, [0])
-    opt.state[params["matrix"]][key or MAIN[front]] = value
-    before = bits(params)
-    with pytest.raises(StateError, match=f"'{key or MAIN[front]}' of matrix"):
-        walk(opt, params, [1])
-    assert bits(params) == before
 
 
 # ---- groups with different rules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from copy import deepcopy
 
 import pytest
@@ -12,7 +11,7 @@ from torch_front.front import BUSY, bits, busy, everything, fronts, kept_of
 
 import layerwise
 from layerwise.errors import GradientError, LayerwiseError, ParameterError, StateError
-from layerwise.torch import Lamb, Lars, step_in_backward
+from layerwise.torch import Lamb, Lars
 
 SHAPE = (6, 4)
 engines = pytest.mark.parametrize("fused", [None, False], ids=["compiled", "rule"])
@@ -80,40 +79,6 @@ def test_a_gradient_is_used_with_the_value_it_has(front, lazy, fused):
     torch.testing.assert_close(params[0], params[1], rtol=1e-6, atol=1e-6)  # in another order where it is a column
 
 
-def in_backward(p, g):
-    step_in_backward(opt := Lars([p], lr=0.1))
-    p.grad = g
-    (p * 0).sum().backward()
-    assert opt.state
-
-
-def where_infinities_are_looked_for(p, g):
-    p.grad = g
-    Lamb([p], lr=0.1, skip_nonfinite=True).step()
-
-
-@pytest.mark.parametrize("way", [in_backward, where_infinities_are_looked_for])
-def test_other_ways_to_step_use_that_value_too(way):
-    params = [nn.Parameter(numbers(1)) for _ in range(2)]
-    for p, how in zip(params, (torch.clone, LAZY["negated where it lies"][1]), strict=True):
-        way(p, how(numbers(2)))
-    assert bits(params[0]) == bits(params[1])
-
-
-@fronts
-@engines
-@pytest.mark.parametrize("blocks", [None, {"odd": 2}], ids=["whole", "blocks"])
-@pytest.mark.thinned(2)
-def test_a_gradient_whose_sign_changes_where_it_lies_is_used_as_it_is(front, fused, blocks):
-    sides = [stepped(front, fused, blocks=blocks) for _ in range(2)]
-    plain, odd = (params["odd"] for _, params in sides)
-    plain.grad = -plain.grad
-    odd.grad.data = NEGATED(odd.grad.data)
-    for opt, _ in sides:
-        opt.step()
-    assert bits(sides[0][1]) == bits(sides[1][1])
-
-
 # ---- parameters and state whose memory is not their value
 
 
@@ -140,17 +105,6 @@ def test_such_parameters_are_refused_and_such_state_too(front, fused, what):
     with pytest.raises(StateError, match=f"{key}.*odd"):
         opt.step()
     assert bits(params) == before
-
-
-@fronts
-@engines
-def test_a_parameter_that_becomes_one_is_refused(front, fused):
-    opt, params = stepped(front, fused)
-    params["odd"].data = parts(numbers(3))
-    before = everything(opt, params)
-    with pytest.raises(ParameterError, match="odd"):
-        opt.step()
-    assert everything(opt, params) == before
 
 
 @fronts
@@ -264,19 +218,6 @@ def test_parameters_that_share_memory_are_refused(front, fused, make):
         Lamb([nn.Parameter(torch.ones(20).as_strided((3, 3), (4, 2)))])  # within itself
 
 
-@fronts
-@engines
-def test_parameters_beside_one_another_in_one_storage_are_stepped(front, fused):
-    memory = numbers(1, (6, 8))
-    params = [nn.Parameter(memory[:, ::2]), nn.Parameter(memory[:, 1::2])]
-    apart = [nn.Parameter(p.detach().clone()) for p in params]
-    for some in (params, apart):
-        for p in some:
-            p.grad = numbers(2, (6, 4))
-        busy(front, some, fused=fused).step()
-    assert bits(params) == bits(apart)
-
-
 @pytest.mark.parametrize("what", ["the parameters", "state and its parameter", "state and another's"])
 @fronts
 @engines
@@ -306,22 +247,6 @@ def test_kernels_that_are_insisted_on_say_that_a_subclass_is_in_the_way():
     p.grad = numbers(2)
     with pytest.raises(LayerwiseError, match="Wrapped"):
         opt.step()
-
-
-def test_nested_and_fake_tensors_are_named():
-    from torch._subclasses import FakeTensorMode
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch's first nested tensor of a process is announced
-        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
-    with pytest.raises(ParameterError, match=r"odd.*nested"):
-        Lamb([("odd", nn.Parameter(nested))])
-    with FakeTensorMode(), pytest.raises(ParameterError, match=r"odd.*FakeTensorMode"):
-        Lamb([("odd", nn.Parameter(torch.ones(3)))])
-    opt, _ = stepped(Lamb, steps=0)
-    with FakeTensorMode(), pytest.raises(ParameterError, match=r"other.*FakeTensorMode"):
-        opt.step()
-    assert not opt.state
 
 
 # ---- the mode of the processor's arithmetic

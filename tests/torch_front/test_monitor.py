@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import sys
 from copy import deepcopy
 
 import numpy as np
@@ -12,8 +11,8 @@ import torch
 from torch_front.front import bits, busy, fronts, parameters, set_grads, walk
 
 from layerwise.contrib.records import COLUMNS, QUANTITIES, scalars, writing_to
-from layerwise.errors import HyperparameterError, MissingPackageError
-from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor, step_in_backward
+from layerwise.errors import HyperparameterError
+from layerwise.torch import Adafactor, Lamb, Lars, heatmap, monitor
 
 BLOCKS = {"stack": "each", "matrix": 2}
 
@@ -106,25 +105,6 @@ def test_blocks_elsewhere_have_no_rows(tmp_path):
     assert rows == [("a", "1", "3.0"), ("b", "", "nan")]  # that a layer has lost its numbers is to be seen
 
 
-def test_steps_that_are_not_written_are_not_measured(monkeypatch):
-    opt, params = made(Lamb)
-    asked, measured = [], opt._stepper.measured
-    monkeypatch.setattr(opt._stepper, "measured", lambda: asked.append(1) or measured())
-    monitor(opt, Board(), every=5)
-    for t in range(11):
-        walk(opt, params, [t])
-        assert len(asked) == (t + 1) // 5
-
-
-def test_it_ends_with_its_context():
-    opt, params = made(Lamb)
-    board = Board()
-    with monitor(opt, board):
-        walk(opt, params, range(2))
-    walk(opt, params, range(2, 4))
-    assert list(board.seen) == [1, 2]
-
-
 def test_a_resumed_run_goes_on_in_its_table(tmp_path):
     """Rows of steps that are taken again are replaced, and others kept."""
     opt, params = made(Lamb)
@@ -192,18 +172,6 @@ def test_a_step_that_only_makes_state_is_not_written(tmp_path):
     assert not (tmp_path / "run.csv").exists()
 
 
-def test_steps_in_the_backward_pass_are_written():
-    p = torch.nn.Parameter(torch.ones(3))
-    opt, board = Lamb([("w", p)]), Board()
-    step_in_backward(opt)
-    monitor(opt, board)
-    for _ in range(2):
-        (p * p).sum().backward()
-        opt.step()
-        assert board.seen[max(board.seen)]["trust_ratio/w"] == opt.stats()["w"]["trust_ratio"]
-    assert list(board.seen) == [1, 2]
-
-
 def share(front, weight, grad, dtype=torch.float32, **options):
     """Of the two layers that have this weight and gradient, and twice of both, how many were clipped."""
     params = {str(k): torch.nn.Parameter(k * torch.tensor(weight, dtype=dtype)) for k in (1, 2)}
@@ -258,26 +226,6 @@ def test_a_heatmap_shows_the_ratios_of_all_layers(tmp_path):
     np.testing.assert_allclose(mesh.get_array(), np.transpose(wanted), rtol=1e-12)
     again = heatmap(str(tmp_path / "run.csv")).axes[0].collections[0]
     assert (again.get_array() == mesh.get_array()).all()
-
-
-@pytest.mark.parametrize(("options", "steps"), [({"adapt": False}, 3), ({}, 1), ({"zero_norm_ratio": 0.0}, 2)])
-def test_a_heatmap_of_little_is_drawn_too(tmp_path, options, steps):
-    """All ratios alike, one step, a ratio of 0."""
-    p = torch.nn.Parameter(torch.zeros(2)) if "zero_norm_ratio" in options else torch.nn.Parameter(torch.ones(2))
-    opt = Lamb([("w", p)], lr=0.0 if "zero_norm_ratio" in options else 0.1, **options)
-    opt.param_groups[0]["lr"] = 0.1
-    handle = monitor(opt, tmp_path / "run.csv")
-    for _ in range(steps):
-        p.grad = torch.ones(2)
-        opt.step()
-    heatmap(handle, tmp_path / "run.png")
-    assert (tmp_path / "run.png").stat().st_size > 1000
-
-
-def test_a_heatmap_names_the_package_that_it_needs(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingPackageError, match=r"layerwise\[demo\]"):
-        heatmap(tmp_path / "run.csv")
 
 
 def test_a_heatmap_needs_a_table_with_rows(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import pickle
 import warnings
 import weakref
 
@@ -20,7 +19,7 @@ from torch_front.front import BUSY, bits, busy, everything, fronts, parameters, 
 
 from layerwise import optional
 from layerwise.errors import ParameterError, StateError
-from layerwise.torch import Adafactor, Lamb, Lars, convert
+from layerwise.torch import Lamb
 
 SQUARES = dict.fromkeys("abcd", (3, 3))
 
@@ -103,27 +102,6 @@ def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
     assert states(fresh, again) == states(opt, params)
 
 
-@pytest.mark.parametrize("front", [Lamb, Lars, Adafactor])
-def test_converted_checkpoints_go_by_name(front):
-    """Also with a wrapper's prefix there, and in another order here."""
-    source, theirs_of = {
-        Lamb: ("torch.Adam", torch.optim.AdamW),
-        Lars: ("torch.SGD", lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9)),
-        Adafactor: ("torch.Adafactor", torch.optim.Adafactor),
-    }[front]
-    params = parameters(1, SQUARES)
-    theirs = theirs_of([(f"_orig_mod.{name}", p) for name, p in params.items()])
-    set_grads(params, 1)
-    theirs.step()
-    options = {Lamb: {"adapt": False}, Lars: {"adapt": False, "lr_in_momentum": False}, Adafactor: {"lr": None}}[front]
-    fresh = front(reversed(params.items()), **options)
-    fresh.load_state_dict(convert(theirs.state_dict(), source))
-    key = {Lamb: "exp_avg", Lars: "momentum_buffer", Adafactor: "exp_avg_sq_row"}[front]
-    theirs_key = {Adafactor: "row_var"}.get(front, key)
-    for p in params.values():
-        assert torch.equal(fresh.state[p][key], theirs.state[p][theirs_key])
-
-
 # ---- names that contradict, are there twice, or are not there
 
 
@@ -166,28 +144,6 @@ def test_names_on_one_side_alone_go_by_place(front, there):
     fresh.load_state_dict(opt.state_dict())
     assert states(fresh, params) == states(opt, params)
     assert fresh.param_groups[0].get("param_names") == (None if there else list(params))
-
-
-ODD_NAMES = {"too few": ["a"], "too many": list("abcde"), "no strings": [1, 2, 3, 4], "no list": "abcd", "none": None}
-
-
-@pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("what", ODD_NAMES)
-def test_names_that_cannot_be_right(what, named):
-    opt = stepped(Lamb, params := parameters(1, SQUARES))
-    state = copy.deepcopy(opt.state_dict())
-    state["param_groups"][0]["param_names"] = ODD_NAMES[what]
-    fresh = busy(Lamb, params.items() if named else params.values())
-    with pytest.raises(StateError, match="'param_names'"):
-        fresh.load_state_dict(state)
-
-
-def test_names_of_some_groups():
-    opt = busy(Lamb, [{"params": [("a", torch.ones(3))]}, {"params": [("b", torch.ones(3))]}])
-    state = opt.state_dict()
-    del state["param_groups"][1]["param_names"]
-    with pytest.raises(StateError, match="some groups"):
-        opt.load_state_dict(state)
 
 
 # ---- groups
@@ -287,21 +243,6 @@ def test_distributed_checkpoints_of_another_order(front, how, names):
             assert bits(by_hand.state[theirs[name]]) == bits(opt.state[p])
 
 
-def test_distributed_checkpoints_beside_names_of_the_callers_own():
-    model = Net("ab")
-    opt = Lamb([("first", model.a.weight), ("second", model.b.weight)])
-    for p in model.parameters():
-        p.grad = torch.randn_like(p)
-    opt.step()
-    state = get_optimizer_state_dict(model, opt)
-    again = Net("ab")
-    fresh = Lamb([("first", again.a.weight), ("second", again.b.weight)])
-    set_optimizer_state_dict(again, fresh, state)
-    assert bits(fresh.state[again.b.weight]) == bits(opt.state[model.b.weight])
-    with pytest.raises(StateError, match="first"):
-        Lamb([("second", again.b.weight), ("first", again.a.weight)]).load_state_dict(state)
-
-
 # ---- parameters taken out of a group
 
 
@@ -340,24 +281,6 @@ def test_names_stay_with_their_parameters(front, what, before):
     assert len(opt.state) == kept  # what was taken out may come back
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))], ids=["copy", "pickle"])
-def test_copies_have_the_names_that_are_left(copied):
-    params = parameters(1, SQUARES)
-    opt = busy(Lamb, params.items())
-    del opt.param_groups[0]["params"][0]
-    assert copied(opt).param_groups[0]["param_names"] == list("bcd")
-
-
-def test_a_parameter_in_place_of_another_has_its_name():
-    params = parameters(1, SQUARES)
-    opt = busy(Lamb, params.items())
-    walk(opt, params, [0])
-    opt.param_groups[0]["params"][1] = new = torch.nn.Parameter(torch.ones(3, 3))
-    new.grad = torch.ones(3, 3)
-    opt.step()
-    assert [name for p, name in opt._stepper.members.named(0) if p is new] == ["b"]
-
-
 @pytest.mark.parametrize("removed", [False, True])
 def test_a_parameter_without_a_name(removed):
     params = parameters(1, SQUARES)
@@ -377,22 +300,6 @@ def test_a_parameter_without_a_name(removed):
         group["param_names"].append("new")
         opt.step()
         assert "new" in opt.stats()
-
-
-def test_parameters_moved_to_another_group():
-    params = parameters(1, SQUARES)
-    opt = in_groups(Lamb, params, ("ab", {}), ("cd", {}))
-    opt.param_groups[1]["params"].append(opt.param_groups[0]["params"].pop())
-    walk(opt, params, [0])
-    assert [group["param_names"] for group in opt.param_groups] == [["a"], ["c", "d", "b"]]
-
-
-def test_names_given_otherwise_hold():
-    params = parameters(1, SQUARES)
-    opt = busy(Lamb, params.items())
-    opt.param_groups[0]["param_names"] = [f"new.{name}" for name in params]
-    walk(opt, params, [0])
-    assert opt.stats().keys() == {f"new.{name}" for name in params}
 
 
 def test_names_keep_nothing_alive():

@@ -8,13 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.nn import Parameter
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch_front.front import bits, busy, fronts, lows, parameters, set_grads, told_on_device, twins, walk
+from torch_front.front import bits, fronts, parameters, set_grads, told_on_device, twins, walk
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
 from layerwise.torch import Lamb, _planner
-from layerwise.torch.step import _counts, _plan, _settings, _tensors
+from layerwise.torch.step import _plan, _settings, _tensors
 
 NAN, INF = float("nan"), float("inf")
 
@@ -56,71 +55,6 @@ def standing(monkeypatch):
         return engine
 
     return stand
-
-
-class Called(TorchDispatchMode):
-    """Counts the operations that PyTorch is asked for."""
-
-    def __init__(self):
-        super().__init__()
-        self.names = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-def calls_of_a_step(n, dtypes, **options):
-    params = {str(i): Parameter(torch.full((3,), 0.5, dtype=dtypes[i % len(dtypes)])) for i in range(n)}
-    opt = Lamb(params.items(), lr=torch.tensor(0.1), **options)
-    walk(opt, params, range(2))
-    set_grads(params, 2)
-    with Called() as called:
-        opt.step()
-    assert {int(state["step"]) for state in opt.state.values()} == {3}
-    return called.names
-
-
-VARIANTS = {
-    "plain": {},
-    "capturable": {"capturable": True},
-    "master weights": {"master_weights": True},
-    "skip_nonfinite": {"skip_nonfinite": True},
-    "all": {"capturable": True, "master_weights": True, "skip_nonfinite": True},
-}
-
-
-@pytest.mark.parametrize("on_device", [False, True])
-@pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize("options", VARIANTS.values(), ids=VARIANTS)
-def test_a_step_calls_as_often_for_many_tensors_as_for_few(options, counts, on_device, standing, monkeypatch):
-    standing(counts)
-    # As they are where the numbers are not in this machine's memory.
-    monkeypatch.setattr(_counts.compiled, "count", lambda steps: False)
-    if on_device:
-        told_on_device(monkeypatch, False)
-    dtypes = torch.float32, torch.bfloat16, torch.float16
-    few, many = (calls_of_a_step(n, dtypes, **options) for n in (3, 30))
-    assert few == many
-    assert few
-
-
-@pytest.mark.parametrize("counts", [False, True])
-@pytest.mark.parametrize("skip", [None, False, True])
-def test_steps_are_counted_by_the_front_or_by_the_engine(counts, skip, standing, monkeypatch):
-    engine, params = standing(counts), parameters(1)
-    if skip is not None:
-        told_on_device(monkeypatch, skip)
-    opt = Lamb(params.items(), capturable=skip is None)
-    walk(opt, params, range(3))
-    steps = [state["step"] for state in opt.state.values()]
-    assert {int(step) for step in steps} == {0 if skip else 3}
-    for t, (nows, told) in enumerate(engine.told, 1):
-        assert (told is None) is (skip is None)
-        if counts:
-            assert all(now.t.step is step for now, step in zip(nows, steps, strict=True))
-        else:
-            assert [int(now.t) for now in nows] == [1 if skip else t] * len(params)
 
 
 def test_each_group_is_told_its_count_and_its_rate_as_they_change(standing):
@@ -252,26 +186,6 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
     assert (before, opt.skipped) == (1, 2)
     assert opt._stepper.skipped is kept, "the tensor that a graph has the address of"
     assert copy.deepcopy(opt).skipped == 2
-
-
-# ---- master weights
-
-
-@lows
-@fronts
-def test_master_weights_of_several_dtypes_are_rounded_each_to_its_own(front, low):
-    wide, params = parameters(1, dtype=torch.float32), parameters(1, dtype=low)
-    params["vector"] = Parameter(params["vector"].detach().to(torch.float16))
-    params["scalar"] = Parameter(params["scalar"].detach().to(torch.bfloat16))
-    params |= {f"wide {name}": p for name, p in wide.items()}
-    opt = busy(front, params.items(), master_weights=True)
-    versions = {name: p._version for name, p in params.items()}
-    walk(opt, params, range(3))
-    for name, p in params.items():
-        assert ("master" in opt.state[p]) is (p.dtype is not torch.float32)
-        if "master" in opt.state[p]:
-            assert bits(p) == bits(opt.state[p]["master"].to(p.dtype))
-        assert p._version > versions[name], "autograd has to hear of it"
 
 
 # ---- rates

@@ -9,7 +9,7 @@ from torch import nn
 from layerwise import optional
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.recipes import recommend
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Mixed, param_groups
+from layerwise.torch import Adafactor, AdamW, Lamb, Mixed, param_groups
 
 
 class Odd(nn.Module):
@@ -102,20 +102,6 @@ def test_by_default_biases_and_norms_have_neither_decay_nor_ratio(front):
         assert (group["weight_decay"], group.get("adapt")) == wanted
 
 
-@pytest.mark.parametrize("given", [{}, {"no_adapt": ["bias", "head.*"]}], ids=["default", "given"])
-@pytest.mark.parametrize("rule", [AdamW, Adafactor, SGD])
-def test_without_a_ratio_there_is_none_to_turn_off(rule, given):
-    """Also in copies of groups; what asks for a ratio is an error."""
-    copies = [g | {"lr": 1e-3} for g in param_groups(Odd(), **given)]
-    assert any("adapt" in group for group in copies)
-    own = rule(copies).param_groups
-    mixed = Mixed([g | {"rule": rule.__name__.lower()} for g in copies]).param_groups
-    assert not any("adapt" in group for group in (*own, *mixed))
-    for asked in (True, "decayed"):
-        with pytest.raises(HyperparameterError, match="`adapt` is no option"):
-            rule([g | {"adapt": asked} for g in copies])
-
-
 # ---- which modules are norms
 
 
@@ -168,24 +154,6 @@ def test_what_may_be_a_norm_and_is_left_out_is_said_once():
     param_groups(model, no_decay=["bias"], no_adapt=[1])
 
 
-# ---- the table
-
-
-def test_groups_print_as_a_table_also_after_an_optimizer_was_made_of_them():
-    groups = param_groups(Odd(), no_decay=["norm"], no_adapt=["embedding"])
-    head, *rows = str(groups).splitlines()
-    cells = {row.split()[0]: row.split()[1:] for row in rows}
-    assert head.split() == ["parameter", "shape", "weight", "decay", "trust", "ratio"]
-    assert cells["embed.weight"] == ["5×4", "yes", "no"]
-    assert cells["norm.weight"] == ["4", "none", "yes"]
-    assert cells["scale"] == ["scalar", "yes", "yes"]
-    assert "head.weight" not in cells
-    assert str(param_groups(nn.ReLU())).split() == head.split()
-    before = str(groups)
-    Lamb(groups)
-    assert str(groups) == before
-
-
 # ---- several rules
 
 
@@ -234,31 +202,6 @@ def test_muon_has_the_hidden_matrices():
         "head.weight",
         "head.bias",
     }
-
-
-def test_one_norm_clips_what_muon_steps_and_the_others():
-    """Muon alone would not notice: its step does not depend on the length of a gradient, but AdamW's eps does here."""
-    torch.manual_seed(0)
-    model, options = (
-        Hidden().double(),
-        {"rule": "muon", "lr": 0.02, "others": {"rule": "adamw", "lr": 3e-4, "eps": 0.1}},
-    )
-    opt = Mixed(param_groups(model, **options), max_grad_norm=0.5)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    grads = {name: torch.randn_like(p) for name, p in model.named_parameters()}
-    norm = torch.stack([g.norm() for g in grads.values()]).norm()
-    for name, p in model.named_parameters():
-        p.grad = grads[name].clone()
-    opt.step()
-    for name, p in model.named_parameters():
-        if name in ("up.weight", "down.weight"):
-            assert not torch.equal(p, before[name])
-            continue
-        g = grads[name] * (0.5 / norm)
-        decay = 0.01 if p.ndim > 1 or name == "gain" else 0.0
-        torch.testing.assert_close(
-            p, before[name] * (1 - 3e-4 * decay) - 3e-4 * g / (g.abs() + 0.1), rtol=0, atol=1e-14
-        )
 
 
 def test_which_are_others_may_be_said():

@@ -7,7 +7,6 @@ import pickle
 import warnings
 
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -15,10 +14,9 @@ from torch.nn import Parameter
 from torch.optim import lr_scheduler
 from torch_front.front import bits, parameters, set_grads
 
-from layerwise import preset
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.schedules import Cosine, Polynomial, Stages
-from layerwise.torch import Adafactor, Lamb, convert, scheduler
+from layerwise.torch import Adafactor, Lamb, scheduler
 
 WARM = Polynomial(0.8, total=12, warmup=4, power=2, start=0.1, end=0.2)
 
@@ -126,25 +124,6 @@ def test_a_scheduler_of_pytorch_scales_the_relative_step():
         assert [one] == walked(by_hand, fixed, steps=1)
 
 
-@pytest.mark.parametrize("lr", [1e-2, 0.6])
-def test_torchs_adafactor_is_met_under_its_schedulers(lr):
-    params, others = parameters(1), parameters(1)
-    theirs = torch.optim.Adafactor(others.values(), lr=lr, weight_decay=0.1)
-    ours = Adafactor(params.values(), **preset("torch.Adafactor", lr=lr, weight_decay=0.1))
-    both = [lr_scheduler.StepLR(opt, 2, gamma=0.5) for opt in (ours, theirs)]
-    for _ in range(6):
-        for opt, ps, sched in zip((ours, theirs), (params, others), both, strict=True):
-            set_grads(ps, 1)
-            opt.step()
-            sched.step()
-    assert both[0].get_last_lr() == both[1].get_last_lr() == [lr / 8]
-    for mine, its in zip(params.values(), others.values(), strict=True):
-        torch.testing.assert_close(mine, its, rtol=1e-5, atol=1e-6)
-    fresh = Adafactor(params.values(), **preset("torch.Adafactor", lr=lr))
-    fresh.load_state_dict(convert(theirs.state_dict(), "torch.Adafactor"))
-    assert fresh.get_lr() == lr / 8
-
-
 def test_groups_settle_what_their_lr_is():
     a, b, c = (Parameter(torch.ones(2)) for _ in range(3))
     groups = [{"params": [a]}, {"params": [b], "lr": 0.1}, {"params": [c], "lr": 0.1, "relative_step": "factor"}]
@@ -187,17 +166,6 @@ def test_a_checkpoint_with_an_lr_of_none_goes_on(role):
 
 
 # ---- options as arrays and dtypes of other libraries
-
-
-@pytest.mark.parametrize("given", [torch.bfloat16, "bfloat16", ml_dtypes.bfloat16])
-def test_the_dtype_of_the_momentum_may_be_any_librarys(given):
-    params = parameters(1)
-    opt = Adafactor(params.values(), beta1=0.9, momentum_dtype=given)
-    walked(opt, params, steps=1)
-    assert opt.state[params["matrix"]]["exp_avg"].dtype == torch.bfloat16
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        Adafactor(params.values(), beta1=0.9, momentum_dtype="bfloat16").load_state_dict(opt.state_dict())
 
 
 @pytest.mark.parametrize("lr", [np.array([0.25]), jnp.array([0.25])])

@@ -15,7 +15,7 @@ from torch_front.front import bits, busy, everything, fronts, in_slices, lows
 from torch_front.storing import BLOCKS, by_one_engine, engines, give, held, made, same, snapshot, walk
 
 from layerwise.errors import HyperparameterError, StateError
-from layerwise.torch import SGD, Lamb, Lars, full_precision_state_dict, load_full_precision_state_dict
+from layerwise.torch import SGD, Lamb, full_precision_state_dict, load_full_precision_state_dict
 from layerwise.torch.step._storage import named_state
 
 pytestmark = pytest.mark.thinned(1, 2)
@@ -269,18 +269,6 @@ def test_a_run_goes_on_from_its_state_and_its_weights_in_full():
     same(snapshot(new, params_of(other)), snapshot(opt, params_of(net)))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what torch.compile imports
-@pytest.mark.parametrize("wrap", [nn.DataParallel, pytest.param(torch.compile, marks=pytest.mark.slow)])
-def test_keys_are_those_of_the_model_as_it_is_wrapped(wrap):
-    net, opt = begun("split", steps=1)
-    wrapped = wrap(net)
-    full = full_precision_state_dict(wrapped, opt)
-    assert list(full) == list(wrapped.state_dict())
-    load_full_precision_state_dict(wrapped, opt, full)
-    with pytest.raises(StateError, match="Prefixes"):
-        load_full_precision_state_dict(net, opt, full)
-
-
 @pytest.mark.parametrize("saved_as", [*FORMS, False])
 @pytest.mark.parametrize("form", [*FORMS, False])
 @pytest.mark.parametrize("first", ["model", "optimizer"])
@@ -302,19 +290,6 @@ def test_checkpoints_of_any_form_load_in_any_order(first, form, saved_as):
             assert torch.allclose(found[key], wanted, rtol=0 if exact else 2.0**-24, atol=0), key
         error = (found[key].float() - wanted).abs() / wanted.abs()
         assert error.max() <= (2.0**-16 if form == "split24" else 2.0**-8)
-
-
-def test_several_optimizers_may_hold_one_model():
-    net = Net()
-    first = Lamb([("embed.weight", net.embed.weight)], master_weights="split")
-    second = Lars([("other.weight", net.other.weight)], master_weights=True)
-    for opt in (first, second):
-        on(net, opt, [0])
-    full = full_precision_state_dict(net, [first, second])
-    assert full["head.weight"].dtype == full["other.weight"].dtype == torch.float32
-    assert full["other.bias"].dtype == torch.float16
-    load_full_precision_state_dict(net, [first, second], full)
-    same(full_precision_state_dict(net, [first, second]), full)
 
 
 WRONG = {

@@ -192,17 +192,6 @@ def test_a_checkpoint_goes_on(way, first):
     assert_same(resumed, plain)
 
 
-@ways
-def test_nothing_happens_without_a_gradient(way):
-    model, optimizer = made()
-    before = weights_of(model)
-    way(optimizer)
-    optimizer.step()
-    optimizer.step_parameter(optimizer.param_groups[0]["params"][0], optimizer.param_groups[0], 0)
-    assert not is_moved(model, before)
-    assert not optimizer.state
-
-
 # ---- in the backward pass
 
 
@@ -221,16 +210,6 @@ def test_gradients_never_exist_all_at_once_and_shared_parameters_step_once():
     assert set(steps.values()) == {1}
     assert len(steps) == 7
     assert not any(name.startswith(("unused", "frozen")) for name in steps)
-
-
-def test_a_rate_that_is_set_after_a_checkpoint_is_heeded():
-    plain, one = made(), made()
-    step_in_backward(one[1])
-    for model, opt in (plain, one):
-        opt.load_state_dict(opt.state_dict())
-        opt.set_lr(0.3)
-        train(model, opt, range(2))
-    assert_same(one, plain)
 
 
 @pytest.mark.parametrize(
@@ -280,19 +259,6 @@ def test_removed_hooks_leave_the_steps_to_step(passes, loaded):
     optimizer.step()
     optimizer.zero_grad()
     assert_same((model, optimizer), plain)
-
-
-def test_a_group_added_later_is_stepped_by_step():
-    first, second = nn.Linear(3, 3), nn.Linear(3, 1)
-    optimizer = Lamb(first.parameters(), lr=0.1)
-    step_in_backward(optimizer)
-    optimizer.add_param_group({"params": second.parameters()})
-    before = weights_of(second)
-    second(first(torch.ones(2, 3))).square().sum().backward()
-    assert first.weight.grad is None
-    assert not is_moved(second, before)
-    optimizer.step()
-    assert is_moved(second, before)
 
 
 @pytest.mark.parametrize("groups", [slice(None), slice(-1, None)], ids=["all groups", "one group"])

@@ -25,7 +25,6 @@ from torch_front.front import (
     parameters,
     set_grads,
     told_on_device,
-    twins,
     walk,
 )
 
@@ -138,17 +137,6 @@ def test_layouts(front, what, blocks, monkeypatch):
         assert odd["w"].stride() == strides
 
 
-@fronts
-def test_expanded_gradients(front):
-    params = parameters(1)
-    calm = twins(params)
-    for p, q in zip(params.values(), calm.values(), strict=True):
-        p.grad, q.grad = torch.full((), 0.5, dtype=p.dtype).expand(p.shape), torch.full_like(p, 0.5)
-    busy(front, params.items()).step()
-    busy(front, calm.items()).step()
-    assert bits(params) == bits(calm)
-
-
 @pytest.mark.parametrize("rate", [torch.tensor(0.1).double(), torch.tensor([0.1]).double(), torch.tensor(0.1)], ids=str)
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
 @cases
@@ -165,7 +153,7 @@ def test_a_tensor_as_a_rate_is_the_number(case, name, rate):
 @cases
 def test_capturable_takes_the_same_step(case, dtype):
     """As in torch.optim, what is computed of a step count on the device is computed in float32."""
-    for seed in range(8):
+    for seed in range(3):
         options = case.drawn(seed)
         a, b = parameters(1, dtype=dtype), parameters(1, dtype=dtype)
         opt = FRONT_OF[case.name](a.items(), capturable=True, **options)
@@ -178,7 +166,7 @@ def test_capturable_takes_the_same_step(case, dtype):
 @pytest.mark.parametrize("skip", [False, True])
 @cases
 def test_told_on_the_device_whether_to_skip(case, skip, monkeypatch):
-    for seed in range(6):
+    for seed in range(3):
         options = case.drawn(seed)
         a, b = parameters(1, dtype=torch.float32), parameters(1, dtype=torch.float32)
         opt, calm = (FRONT_OF[case.name](ps.items(), **options) for ps in (a, b))
@@ -228,22 +216,6 @@ def test_a_step_that_the_device_skips_leaves_what_is_stored(front, stored, monke
     walk(opt, params, [3])
     assert all(p.isfinite().all() for p in params.values())
     assert bits(opt.state_dict()) != before[1]
-
-
-@fronts
-@pytest.mark.needs("max_grad_norm")
-def test_a_first_step_that_is_skipped_on_the_device_leaves_the_start(front, monkeypatch):
-    a, b = parameters(1), parameters(1)
-    opt, calm = busy(front, a.items(), max_grad_norm=0.5), busy(front, b.items(), max_grad_norm=0.5)
-    told_on_device(monkeypatch, True)
-    set_grads(a, 1)
-    a["vector"].grad.fill_(float("inf"))
-    opt.step()
-    assert bits(a) == bits(b)
-    monkeypatch.undo()
-    walk(opt, a, range(2))
-    walk(calm, b, range(2))
-    close(numbers(a), numbers(b), 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(3,), (70, 80)], ids=["stacked", "alone"])

@@ -238,7 +238,6 @@ def with_averaged_weights(model, opt):
     [
         (Lamb, with_compiled_model),
         (Lamb, with_compiled_step),
-        (Adafactor, with_compiled_step),
         (Lars, with_averaged_weights),
     ],
 )

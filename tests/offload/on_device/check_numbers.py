@@ -19,7 +19,6 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _ahead
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
-LARGE = torch.float32, torch.bfloat16
 
 
 def mixed(model, **options):
@@ -42,20 +41,19 @@ def test_each_optimizer(late, name):
     assert len(stepper_of(b.opt).host._now.ring.parts) > 4
 
 
-@pytest.mark.parametrize("dtype", LARGE)
 @pytest.mark.parametrize(
-    "options",
+    ("options", "dtype"),
     [
-        {},
-        {"master_weights": True},
-        {"master_weights": "split"},
-        {"master_weights": "split24", "state_dtype": "int8"},
-        {"rounding": "stochastic", "state_dtype": "bfloat16"},
-        {"reproducible": True},
-        {"skip_nonfinite": True},
-        {"max_grad_norm": 0.01},
-        {"max_grad_norm_per_tensor": 0.01},
-        {"blocks": {"layers.*.1.weight": 4}},
+        ({}, torch.bfloat16),
+        ({"master_weights": True}, torch.bfloat16),
+        ({"master_weights": "split"}, torch.bfloat16),
+        ({"master_weights": "split24", "state_dtype": "int8"}, torch.bfloat16),
+        ({"rounding": "stochastic", "state_dtype": "bfloat16"}, torch.bfloat16),
+        ({"reproducible": True}, torch.float32),
+        ({"skip_nonfinite": True}, torch.float32),
+        ({"max_grad_norm": 0.01}, torch.float32),
+        ({"max_grad_norm_per_tensor": 0.01}, torch.float32),
+        ({"blocks": {"layers.*.1.weight": 4}}, torch.float32),
     ],
     ids=str,
 )
@@ -276,16 +274,16 @@ def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, op
     assert same(a, b)
 
 
-SMALL = {"master_weights": "split24", "state_dtype": "int8"}
-
-
-@pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.01}], ids=str)
+@pytest.mark.parametrize(
+    ("options", "dtype"),
+    [
+        ({}, torch.float32),
+        ({"max_grad_norm": 0.01, "master_weights": "split24", "state_dtype": "int8"}, torch.bfloat16),
+    ],
+    ids=["large", "small"],
+)
 @pytest.mark.parametrize("what", ["a rate", "an option", "weights", "state", "nothing"])
-@pytest.mark.parametrize("small", [False, True])
-def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what, options, small):
-    if small:
-        options = {**options, **SMALL}
-
+def test_what_has_changed_since_it_was_measured_is_measured_again(late, what, options, dtype):
     def train(run):
         run.overlap()
         for i in range(4):
@@ -303,7 +301,7 @@ def test_what_has_changed_since_it_was_measured_is_measured_again(schedule, what
             run.opt.step()
             run.opt.zero_grad()
 
-    a, b = both(LAMB, torch.bfloat16 if small else torch.float32, **options)
+    a, b = both(LAMB, dtype, **options)
     train(a), train(b)
     assert same(a, b)
 
