@@ -10,12 +10,12 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from layerwise.torch.offload._copies import Arrival, Pairs
+from layerwise.torch.offload import _copies
+from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.step._ahead import Ahead
 
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
-HOST = torch.device("cpu")
 
 
 class Slot:
@@ -43,7 +43,7 @@ class Slot:
 
     def waiting(self) -> Callable[[], None]:
         """Return the wait for what was sent here."""
-        return partial(_wait, list(self.arrivals))
+        return partial(wait_for, list(self.arrivals))
 
     def leave(self) -> None:
         """Give up what was measured here."""
@@ -55,11 +55,6 @@ class Slot:
         """Forget what was copied here."""
         self.leave()
         self.part, self.arrivals, self._sent = None, [], {}
-
-
-def _wait(arrivals: Sequence[Arrival]) -> None:
-    for arrival in arrivals:
-        arrival.wait()
 
 
 class Ring:
@@ -74,7 +69,7 @@ class Ring:
         sizes: list[int] = []
         start, at = 0, 0
         for i, g in enumerate(grads):
-            n = 0 if g.device == HOST else -(-g.numel() * g.element_size() // ALIGNED) * ALIGNED
+            n = 0 if g.device == HOST else aligned(g.nbytes)
             if at + n > most and i > start:
                 self.parts.append(range(start, i))
                 sizes.append(at)
@@ -98,7 +93,7 @@ class Ring:
             return self.slots[number]
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
-    def send(self, grads: Any, which: Sequence[int], out: Callable[[Pairs], list[Arrival]]) -> Slot | None:
+    def send(self, grads: Any, which: Sequence[int]) -> Slot | None:
         """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
         number = self._part_of[which[0]] if len(which) else 0
         slot = self._slot(number)
@@ -108,7 +103,7 @@ class Ring:
         new = [i for i in which if grads[i].device != HOST and not slot.has(i, grads[i])]
         if new:
             slot.leave()
-            slot.arrivals += out([(grads[i], self._view(slot, i, grads[i])) for i in new])
+            slot.arrivals += _copies.begin([(grads[i], self._view(slot, i, grads[i])) for i in new])
             for i in new:
                 slot.note(i, grads[i])
         return slot
@@ -119,9 +114,7 @@ class Ring:
         sent = {j: slot.sent(j) for j in part}
         return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
-    def each(
-        self, grads: Sequence[Tensor], out: Callable[[Pairs], list[Arrival]]
-    ) -> Iterator[tuple[range, list[Tensor], Slot]]:
+    def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], Slot]]:
         """Yield the parts with their gradients in host memory. What a slot has is good until the next part, unless
         there is one for each part.
         """
@@ -132,10 +125,10 @@ class Ring:
         try:
             for at, number in enumerate(order):
                 for ahead in order[at:]:
-                    if not self.send(grads, self.parts[ahead], out):
+                    if not self.send(grads, self.parts[ahead]):
                         break
                 slot: Any = self._slot(number)
-                slot.waiting()()
+                wait_for(slot.arrivals)
                 yield self.parts[number], self.here(slot, self.parts[number], grads), slot
                 if few:
                     slot.free()
@@ -149,15 +142,18 @@ class Ring:
 
     def here(self, slot: Slot, part: range, grads: Any) -> list[Tensor]:
         """Return the gradients of a part in host memory."""
-        return [self._here(slot, i, grads[i]) for i in part]
-
-    def _here(self, slot: Slot, i: int, g: Tensor) -> Tensor:
-        return g if g.device == HOST else self._view(slot, i, g)
+        each = ((i, grads[i]) for i in part)
+        return [g if g.device == HOST else self._view(slot, i, g) for i, g in each]
 
     def _view(self, slot: Slot, i: int, g: Tensor) -> Tensor:
         """Return the place of a gradient, which lies there as it does on the device if it is dense."""
         at = self._places[i]
-        return laid_out_as(g, slot.memory[at : at + g.numel() * g.element_size()])
+        return laid_out_as(g, slot.memory[at : at + g.nbytes])
+
+
+def aligned(size: int) -> int:
+    """Return the bytes to the next place at which something may begin."""
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def laid_out_as(x: Tensor, memory: Tensor) -> Tensor:

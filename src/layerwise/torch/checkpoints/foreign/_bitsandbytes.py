@@ -8,43 +8,13 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints.foreign._codec import Codec, Form, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
 from layerwise.torch.checkpoints.foreign._moments import ADAM, Adam, Momentum
 
 WRAPPED = "__bnb_optimizer_quant_state__"  # where 0.50 puts them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048
 ALPHAS = keys("alpha t_alpha t_beta3")
 TABLES = {"state1": "dynamic", "state2": "udynamic"}
-
-
-class Codes(Form):
-    """Numbers in 8 bits, or as they are where theirs has those of a parameter so."""
-
-    def read(self, theirs: State, key: str) -> Tensor:
-        state, number = {**theirs, **theirs.get(WRAPPED, {})}, key[-1]
-        x: Tensor = state[key]
-        if x.dtype is not torch.uint8:
-            return x
-        if f"absmax{number}" not in state:
-            raise StateError(
-                "the checkpoint has 8-bit state with one scale a tensor, of block_wise=False, which bitsandbytes has "
-                "given up. Only block-wise state can be converted."
-            )
-        table, largest = state[f"qmap{number}"].float(), state[f"absmax{number}"].float()
-        if table.numel() != 256:
-            raise StateError(f"a table of 8 bits has 256 numbers, and that of the checkpoint {table.numel()}.")
-        found: Tensor = table[x.flatten().long()] * by_element(largest, x.numel(), BLOCK, OLD_BLOCK)
-        return found.view(x.shape)
-
-    def write(self, x: Tensor, key: str, place: Place) -> State:
-        theirs, config, number = place.optimizer, _config(place), key[-1]
-        if config["optim_bits"] != 8 or place.p.numel() < config["min_8bit_size"]:
-            return {key: x.float()}
-        if "dynamic" not in theirs.name2qmap:
-            theirs.fill_qmap()
-        table = theirs.name2qmap[TABLES[key]].to(place.p.device)
-        codes, largest = nearest_codes(x, table)
-        return {key: codes, f"qmap{number}": table, f"absmax{number}": largest}
 
 
 def _config(place: Place) -> Any:
@@ -73,14 +43,39 @@ def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
 
 
 class OfBits(Codec):
-    """What all have: the norm of an update where theirs bounds it."""
+    """What all have: numbers in 8 bits, or as they are where theirs has those of a parameter so; and the norm of an
+    update where theirs bounds it.
+    """
+
+    def numbers(self, theirs: State, key: str) -> Tensor:
+        state, number = {**theirs, **theirs.get(WRAPPED, {})}, key[-1]
+        x: Tensor = state[key]
+        if x.dtype is not torch.uint8:
+            return x
+        if f"absmax{number}" not in state:
+            raise StateError(
+                "the checkpoint has 8-bit state with one scale a tensor, of block_wise=False, which bitsandbytes has "
+                "given up. Only block-wise state can be converted."
+            )
+        table, largest = state[f"qmap{number}"].float(), state[f"absmax{number}"].float()
+        if table.numel() != 256:
+            raise StateError(f"a table of 8 bits has 256 numbers, and that of the checkpoint {table.numel()}.")
+        found: Tensor = table[x.flatten().long()] * by_element(largest, x.numel(), BLOCK, OLD_BLOCK)
+        return found.view(x.shape)
+
+    def stored(self, x: Tensor, key: str, place: Place) -> State:
+        theirs, config, number = place.optimizer, _config(place), key[-1]
+        if config["optim_bits"] != 8 or place.p.numel() < config["min_8bit_size"]:
+            return {key: x.float()}
+        if "dynamic" not in theirs.name2qmap:
+            theirs.fill_qmap()
+        table = theirs.name2qmap[TABLES[key]].to(place.p.device)
+        codes, largest = nearest_codes(x, table)
+        return {key: codes, f"qmap{number}": table, f"absmax{number}": largest}
 
     def write(self, ours: State, place: Place) -> State:
-        bounded = _config(place)["max_unorm"] > 0
-        return {
-            **super().write(ours, place),
-            **({"unorm_vec": torch.zeros(1, device=place.p.device)} if bounded else {}),
-        }
+        bound = {"unorm_vec": torch.zeros(1, device=place.p.device)} if _config(place)["max_unorm"] > 0 else {}
+        return {**super().write(ours, place), **bound}
 
 
 class BitsAdam(OfBits, Adam):
@@ -130,4 +125,4 @@ OPTIMIZERS: dict[str, tuple[type[Codec], str]] = {
     "bitsandbytes.LARS": (BitsSGD, "Lars"),
     "bitsandbytes.SGD": (BitsSGD, "SGD"),
 }
-CODECS = {name: of(rule, ADAM, ALPHAS, count=int, form=Codes()) for name, (of, rule) in OPTIMIZERS.items()}
+CODECS = {name: of(rule, ADAM, ALPHAS, count=int) for name, (of, rule) in OPTIMIZERS.items()}

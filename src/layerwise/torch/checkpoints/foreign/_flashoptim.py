@@ -7,17 +7,19 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._bitsandbytes import by_element
-from layerwise.torch.checkpoints.foreign._codec import Codec, Form, Group, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, State, keys
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
 
 GROUP = 32
 ANY_FLASH = keys("initial_lr quantize")
 
 
-class Companded(Form):
-    """Numbers in 8 bits, or what they were saved as without them. It quantizes what it loads, so numbers go back."""
+class Flash(Codec):
+    """What both have: numbers in 8 bits, or what they were saved as without them; and an initial_lr also where no
+    schedule began. It quantizes what it loads, so numbers go back.
+    """
 
-    def read(self, theirs: State, key: str) -> Tensor:
+    def numbers(self, theirs: State, key: str) -> Tensor:
         if key in theirs:
             kept: Tensor = theirs[key]
             return kept
@@ -32,10 +34,6 @@ class Companded(Form):
         x: Tensor = (y / (2 - y.abs()) if signed else y) * by_element(scales, codes.numel(), GROUP)
         return (x if signed else x * x).view(codes.shape)
 
-
-class Flash(Codec):
-    """What both have: an initial_lr also where no schedule began."""
-
     def read_options(self, theirs: Group) -> State:
         found = super().read_options(theirs)
         return {name: x for name, x in found.items() if name != "initial_lr" or x != theirs["lr"]}
@@ -49,10 +47,8 @@ class FlashSGD(Flash, Momentum):
     """A momentum."""
 
 
-FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH, count=torch.tensor, form=Companded())
+FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH, count=torch.tensor)
 CODECS: dict[str, Codec] = {
     **dict.fromkeys(("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), FLASH_ADAM),
-    "flashoptim.FlashSGD": FlashSGD(
-        "SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}, count=None, form=Companded()
-    ),
+    "flashoptim.FlashSGD": FlashSGD("SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}, count=None),
 }
