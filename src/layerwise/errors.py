@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 
 INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
 
@@ -60,12 +59,6 @@ class MissingPackageError(LayerwiseError, ImportError):
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """Return a message in the common form, so that every API says the same about the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
-
-
-def shown(names: Sequence[object], most: int = 5) -> str:
-    """Return the first of some names in words, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from layerwise.errors import LayerwiseError
 from layerwise.torch import Adafactor, Lamb, Lars, step_in_backward
 from layerwise.torch._stepper import Stepper
-from layerwise.torch.tools._by_module import ByModule
+from layerwise.torch.tools._backward import InBackward
 
 TOGETHER = "SynchronizationError"
 REST = "the rest"
@@ -190,10 +190,10 @@ def test_a_turn_waits_for_the_stream_that_reduces_gradients(monkeypatch):
     here, theirs = (SimpleNamespace(device=name, wait_stream=waits.append) for name in ("here", "there"))
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: here)
     of = SimpleNamespace(_stream=theirs)
-    ByModule._await_gradients(of)
+    InBackward._await_gradients(of)
     assert waits == [theirs]
     of._stream = here
-    ByModule._await_gradients(of)
+    InBackward._await_gradients(of)
     assert waits == [theirs]
 
 

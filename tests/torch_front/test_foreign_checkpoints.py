@@ -16,7 +16,7 @@ from layerwise import preset
 from layerwise.errors import StateError
 from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, convert, convert_back
 from layerwise.torch.checkpoints.foreign import CODECS
-from layerwise.torch.checkpoints.foreign._bitsandbytes import nearest_codes
+from layerwise.torch.checkpoints.foreign._eight_bits import nearest_codes
 
 
 def of_adam(**options: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.errors import StateError, shown
+from layerwise.errors import StateError
 from layerwise.hyper import in_words
 from layerwise.torch.sharding._forms import FORMS
 
@@ -149,6 +149,12 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
         f"besides {shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
         "the checkpoint's 'param_names'."
     )
+
+
+def shown(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of some names in words, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
 def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:

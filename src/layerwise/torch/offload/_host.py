@@ -12,19 +12,15 @@ from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.core.turn import keep
-from layerwise.engines.places import Looks, objects_of
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
-from layerwise.torch.offload._ring import SLOTS, Ring, Slot, aligned
-from layerwise.torch.offload._sums import Sums
-from layerwise.torch.offload._twins import Twin
+from layerwise.torch.offload._on_host import Sums, Twin
+from layerwise.torch.offload._ring import SLOTS, Kinds, Ring, Slot, aligned
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._due import Work
 from layerwise.torch.step._turn import States
 
 RING = 1 << 28  # bytes, by default
-Kind = tuple[Any, ...]
-Kinds = tuple[Kind, ...]
 RETURNING: Any = WeakTensorKeyDictionary()
 """The ends of the last copies of weights to the device, by parameters: an optimizer may go before they are there."""
 
@@ -35,27 +31,6 @@ class Arrived(NamedTuple):
     params: list[int]  # their ids
     grads: list[Tensor]
     slot: Slot
-
-
-class Planned:
-    """What is known of some parameters that step together: the ring of their gradients, and the state they had."""
-
-    def __init__(self, work: Work, kinds: Kinds, ring: Ring) -> None:
-        self.kinds, self.ring = kinds, ring
-        self.params = list(map(id, work.params))
-        self.place = {p: i for i, p in enumerate(self.params)}
-        self._objects: Any = None
-        self._looks: Any = None
-
-    def holds(self, work: Work, states: States) -> bool:
-        """Return True if the state is as it was after the last step, but for its numbers."""
-        same = self._objects is not None and bool(self._objects.same(work.params, states))
-        return same and self._looks.same(_arrays(work, states), ())
-
-    def see(self, work: Work, states: States) -> None:
-        """Note the state."""
-        if all(p in states for p in work.params) and not self.holds(work, states):
-            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
 
 
 class Host:
@@ -72,13 +47,13 @@ class Host:
         """The gradients, if they are added up here and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
         self._twins: Any = WeakTensorKeyDictionary()  # of parameters that are on a device
-        self._now: Planned | None = None  # which has the ring's memory
+        self._now: Ring | None = None  # which has the memory
         self.forget()
 
     def forget(self) -> None:
-        """Plan the ring again."""
+        """Plan rings again."""
         self._close()
-        self._planned: dict[Kinds, Planned] = {}
+        self._rings: dict[Kinds, Ring] = {}
         self._memory: list[Tensor] = []
 
     # ---- before a step
@@ -97,7 +72,7 @@ class Host:
 
     def knows(self, work: Work, together: bool, states: States) -> bool:
         """Return True if there is a ring for these parameters and gradients, and their state is as it was."""
-        one = self._planned.get(_kinds(work, together))
+        one = self._rings.get(_kinds(work, together))
         if one is None or not one.holds(work, states):
             return False
         self._use(one, work)
@@ -106,31 +81,31 @@ class Host:
     def plan(self, work: Work, together: bool) -> None:
         """Make the ring for these parameters and gradients; `together` if one part's step needs all gradients."""
         kinds = _kinds(work, together)
-        one = self._planned.get(kinds) or Planned(work, kinds, Ring(work.grads_here, self.most // SLOTS, together))
-        self._use(one, work)
-        keep(self._planned, kinds, one, [self._twins])
+        ring = self._rings.get(kinds) or Ring(work, kinds, self.most // SLOTS, together)
+        self._use(ring, work)
+        keep(self._rings, kinds, ring, [self._twins])
 
-    def _use(self, one: Planned, work: Work) -> None:
+    def _use(self, ring: Ring, work: Work) -> None:
         """Give the memory to the ring of some parameters, unless it has it."""
-        if one is self._now:
+        if ring is self._now:
             return
         self._close()
-        for i, size in enumerate(one.ring.sizes):
+        for i, size in enumerate(ring.sizes):
             if i == len(self._memory) or self._memory[i].numel() < size:
                 self._memory[i : i + 1] = [_copies.pinned(size, work.grads_here)]
-        one.ring.open([memory[:size] for memory, size in zip(self._memory, one.ring.sizes, strict=False)])
-        self._now = one
+        ring.open([memory[:size] for memory, size in zip(self._memory, ring.sizes, strict=False)])
+        self._now = ring
 
     def _close(self) -> None:
         if self._now is not None:
-            self._now.ring.clear()
+            self._now.clear()
             self._now = None
 
     def parts(self, work: Work) -> Iterator[Work]:
         """Yield the parts of a step, with their gradients and weights on the host."""
         self._bring(work.params)
-        planned: Any = self._now
-        for part, grads, slot in planned.ring.each(work.grads_here):
+        ring: Any = self._now
+        for part, grads, slot in ring.each(work.grads_here):
             ahead, slot.ahead = slot.ahead, None
             yield work.part(part, grads)._replace(ahead=ahead)
 
@@ -149,8 +124,8 @@ class Host:
         i, g = now.place[id(p)], local(g)
         if g.device == HOST or now.kinds[i + 1] != _kind(p, g):
             return None
-        slot = now.ring.send({i: g}, [i])
-        found = None if slot is None or slot.ahead is not None else now.ring.complete(i, slot)
+        slot = now.send({i: g}, [i])
+        found = None if slot is None or slot.ahead is not None else now.complete(i, slot)
         return None if slot is None or found is None else Arrived([now.params[j] for j in found[0]], found[1], slot)
 
     def count_anew(self, params: Iterable[Tensor]) -> None:
@@ -164,7 +139,7 @@ class Host:
             self.sums.forget()
         self._passes.clear()
         if self._now is not None:
-            self._now.ring.clear()
+            self._now.clear()
 
     def gradient_of(self, p: Tensor) -> Tensor | None:
         """Return the gradient of a parameter that has none on the device."""
@@ -232,13 +207,9 @@ def _returning(params: Iterable[Tensor]) -> list[Arrival]:
     return list({id(one): one for p in params for one in RETURNING.get(p, ())}.values())
 
 
-def _arrays(work: Work, states: States) -> list[Tensor]:
-    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
-
-
 def _kinds(work: Work, together: bool) -> Kinds:
     return (together,), *map(_kind, work.params, work.grads_here)
 
 
-def _kind(p: Tensor, g: Tensor) -> Kind:
+def _kind(p: Tensor, g: Tensor) -> tuple[Any, ...]:
     return id(p), p.shape, p.dtype, type(g), g.layout, g.device, g.shape, g.dtype

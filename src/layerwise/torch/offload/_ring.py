@@ -10,10 +10,15 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
+from layerwise.engines.places import Looks, objects_of
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
+from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
+from layerwise.torch.step._due import Work
+from layerwise.torch.step._turn import States
 
+Kinds = tuple[tuple[Any, ...], ...]
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
 
@@ -58,15 +63,19 @@ class Slot:
 
 
 class Ring:
-    """The gradients of some parameters, in parts of at most `most` bytes, but of one tensor at least; `together` if
-    there is to be room for all parts.
+    """The gradients of some parameters that step together, in parts of at most `most` bytes, but of one tensor at
+    least; and the state that these had. `together` if there is to be room for all parts.
     """
 
-    def __init__(self, grads: Sequence[Tensor], most: int, together: bool) -> None:
+    def __init__(self, work: Work, kinds: Kinds, most: int, together: bool) -> None:
+        self.kinds, self.params = kinds, list(map(id, work.params))
+        self.place = {p: i for i, p in enumerate(self.params)}
+        self._objects: Any = None
+        self._looks: Any = None
         self._places: list[int] = []
         self.parts: list[range] = []
         self.slots: list[Slot] = []
-        sizes: list[int] = []
+        grads, sizes = work.grads_here, list[int]()
         start, at = 0, 0
         for i, g in enumerate(grads):
             n = 0 if g.device == HOST else aligned(g.nbytes)
@@ -86,6 +95,16 @@ class Ring:
     def open(self, memory: Sequence[Tensor]) -> None:
         """Begin to use this memory."""
         self.slots = [Slot(one) for one in memory]
+
+    def holds(self, work: Work, states: States) -> bool:
+        """Return True if the state is as it was after the last step, but for its numbers."""
+        same = self._objects is not None and bool(self._objects.same(work.params, states))
+        return same and self._looks.same(_arrays(work, states), ())
+
+    def see(self, work: Work, states: States) -> None:
+        """Note the state."""
+        if all(p in states for p in work.params) and not self.holds(work, states):
+            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
 
     def _slot(self, number: int) -> Slot | None:
         """Return the slot of a part, or a free one for it."""
@@ -149,6 +168,10 @@ class Ring:
         """Return the place of a gradient, which lies there as it does on the device if it is dense."""
         at = self._places[i]
         return laid_out_as(g, slot.memory[at : at + g.nbytes])
+
+
+def _arrays(work: Work, states: States) -> list[Tensor]:
+    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
 
 
 def aligned(size: int) -> int:

@@ -13,7 +13,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.offload._host import RETURNING, RING, Host, follow
-from layerwise.torch.offload._sums import Sums
+from layerwise.torch.offload._on_host import Sums
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._modules import units_of
 from layerwise.torch.sharding._owner import stepper_of

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import ContradictionError, StateError, shown
+from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state

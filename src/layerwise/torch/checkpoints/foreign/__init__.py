@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layerwise.torch.checkpoints.foreign import _adafactor, _bitsandbytes, _flashoptim, _moments
+from layerwise.torch.checkpoints.foreign import _adafactor, _eight_bits, _moments
 from layerwise.torch.checkpoints.foreign._codec import Codec
 
 CODECS: Mapping[str, Codec] = {
     **_moments.CODECS,
-    **_bitsandbytes.CODECS,
-    **_flashoptim.CODECS,
+    **_eight_bits.CODECS,
     **_adafactor.CODECS,
 }
 """All codecs, by the names of the optimizers that they are of."""

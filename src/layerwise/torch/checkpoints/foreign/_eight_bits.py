@@ -1,4 +1,8 @@
-"""Codecs of bitsandbytes: codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861)."""
+"""Codecs of state in 8 bits.
+
+bitsandbytes has codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861). FlashOptim has groups
+of 32 with a float16 scale: the softsign of m, and the root of v.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,14 @@ from torch import Tensor
 
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
-from layerwise.torch.checkpoints.foreign._moments import ADAM, Adam, Momentum
+from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
 
 WRAPPED = "__bnb_optimizer_quant_state__"  # where 0.50 puts them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048
 ALPHAS = keys("alpha t_alpha t_beta3")
 TABLES = {"state1": "dynamic", "state2": "udynamic"}
+GROUP = 32
+ANY_FLASH = keys("initial_lr quantize")
 
 
 def _config(place: Place) -> Any:
@@ -89,12 +95,6 @@ class BitsAdam(OfBits, Adam):
             raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
         return found
 
-    def read_options(self, theirs: Group) -> State:
-        return {**super().read_options(theirs), "betas": tuple(theirs["betas"][:2])}
-
-    def write_options(self, ours: Group, theirs: Group) -> State:
-        return {**super().write_options(ours, theirs), "betas": (*ours["betas"], *theirs["betas"][2:])}
-
 
 class BitsSGD(OfBits, Momentum):
     """A momentum, which is the first of betas; Lion, RMSprop and Adagrad keep other things in its place."""
@@ -119,10 +119,45 @@ class BitsSGD(OfBits, Momentum):
         return {**super().write_options(ours, theirs), "betas": (ours["momentum"], *theirs["betas"][1:])}
 
 
-OPTIMIZERS: dict[str, tuple[type[Codec], str]] = {
-    "bitsandbytes.Adam": (BitsAdam, "AdamW"),
-    "bitsandbytes.LAMB": (BitsAdam, "Lamb"),
-    "bitsandbytes.LARS": (BitsSGD, "Lars"),
-    "bitsandbytes.SGD": (BitsSGD, "SGD"),
+class Flash(Codec):
+    """What both have: numbers in 8 bits, or what they were saved as without them; and an initial_lr also where no
+    schedule began. It quantizes what it loads, so numbers go back.
+    """
+
+    def numbers(self, theirs: State, key: str) -> Tensor:
+        if key in theirs:
+            kept: Tensor = theirs[key]
+            return kept
+        codes, scales = theirs[f"{key}::quantized"], theirs[f"{key}::scales"]
+        if codes.dtype not in (torch.int8, torch.uint8) or not scales.is_floating_point():
+            found = f"{codes.dtype} and {scales.dtype}"
+            raise StateError(f"{key!r} must have 8-bit codes and float16 scales, but has {found}.")
+        # Beside bfloat16 parameters the bytes of float16 scales are saved as if they were bfloat16.
+        scales = scales.view(torch.float16).float() if scales.element_size() == 2 else scales.float()
+        signed = key != "exp_avg_sq"
+        y = codes.flatten().float() / (127 if signed else 255)
+        x: Tensor = (y / (2 - y.abs()) if signed else y) * by_element(scales, codes.numel(), GROUP)
+        return (x if signed else x * x).view(codes.shape)
+
+    def read_options(self, theirs: Group) -> State:
+        found = super().read_options(theirs)
+        return {name: x for name, x in found.items() if name != "initial_lr" or x != theirs["lr"]}
+
+
+class FlashAdam(Flash, Adam):
+    """Two moments."""
+
+
+class FlashSGD(Flash, Momentum):
+    """A momentum."""
+
+
+FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH, count=torch.tensor)
+CODECS: dict[str, Codec] = {
+    "bitsandbytes.Adam": BitsAdam("AdamW", ADAM, ALPHAS, count=int),
+    "bitsandbytes.LAMB": BitsAdam("Lamb", ADAM, ALPHAS, count=int),
+    "bitsandbytes.LARS": BitsSGD("Lars", ADAM, ALPHAS, count=int),
+    "bitsandbytes.SGD": BitsSGD("SGD", ADAM, ALPHAS, count=int),
+    **dict.fromkeys(("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), FLASH_ADAM),
+    "flashoptim.FlashSGD": FlashSGD("SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}, count=None),
 }
-CODECS = {name: of(rule, ADAM, ALPHAS, count=int) for name, (of, rule) in OPTIMIZERS.items()}
