@@ -19,7 +19,7 @@ from torch import nn
 
 from layerwise.torch import Lamb, overlap
 from layerwise.torch._stepper import Stepper
-from layerwise.torch.offload._host import Host
+from layerwise.torch.offload import _copies
 from layerwise.torch.step import _ahead
 from layerwise.torch.step._turn import Turn
 
@@ -51,10 +51,10 @@ def calls() -> list[Row]:
         layer = next(i for i, y in both if near(y).data_ptr() == near(x).data_ptr())
         rows.append({"during": during, "call": call, "layer": str(layer)})
 
-    def copied(host, pairs, back):
+    def copied(pairs, back=False):
         for source, target in pairs:
             note("copy back", target) if back else note("copy out", source)
-        return by_device(host, pairs, back)
+        return begin(pairs, back)
 
     def measured(turn, work, *given):
         note("measure", work.params[0])
@@ -64,9 +64,9 @@ def calls() -> list[Row]:
         note("step", work.params[0])
         return step_work(stepper, work, *given)
 
-    by_device, ahead, step_work = Host._by_device, Turn.ahead, Stepper._step_work
+    begin, ahead, step_work = _copies.begin, Turn.ahead, Stepper._step_work
     with (
-        replaced(Host, "_by_device", copied),
+        replaced(_copies, "begin", copied),
         replaced(Turn, "ahead", measured),
         replaced(Stepper, "_step_work", stepped),
         replaced(_ahead, "_worker", AtOnce()),

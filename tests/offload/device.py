@@ -137,19 +137,13 @@ class StandIn:
         cls.pinned_bytes += size
         return torch.full((size,), 255, dtype=torch.uint8)
 
-    def out(self, pairs):
-        return self._copied(pairs, 0)
-
-    def back(self, pairs):
-        return self._copied(pairs, 1)
-
-    def _copied(self, pairs, direction: int) -> Ended:
-        lane = self.lanes[direction]
+    def copy(self, pairs, back) -> Ended:
+        lane = self.lanes[back]
         for source, target in pairs:
-            assert (source.device.type, target.device.type) == ((NAME, "cpu"), ("cpu", NAME))[direction]
+            assert (source.device.type, target.device.type) == ((NAME, "cpu"), ("cpu", NAME))[back]
             lane.begin(source, target)
-            size, (out, back) = source.numel() * source.element_size(), self.copied_bytes
-            type(self).copied_bytes = (out, back + size) if direction else (out + size, back)
+            size, (there, here) = source.numel() * source.element_size(), self.copied_bytes
+            type(self).copied_bytes = (there, here + size) if back else (there + size, here)
         if self.schedule == "at once":
             self.end()
         elif self.schedule != "late":

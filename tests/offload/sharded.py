@@ -44,7 +44,7 @@ def stepped(front: Any, on_device: bool, **options: Any) -> list[torch.Tensor]:
     StandIn.end()
     assert opt.skipped == int("skip_nonfinite" in options)
     assert all(local(x).device.type == "cpu" for state in opt.state.values() for x in state.values())
-    assert not on_device or len(stepper_of(opt).host._now.ring.parts) == 1
+    assert not on_device or len(stepper_of(opt).host._now.parts) == 1
     found = [near(local(p.detach())).clone() for p in params.values()]
     return found + [local(x).clone() for state in opt.state.values() for _, x in sorted(state.items())]
 

@@ -77,10 +77,10 @@ def streamed(monkeypatch):
     return _copies.Streamed(torch.device("cuda")), module.calls
 
 
-@pytest.mark.parametrize(("direction", "stream", "there"), [("out", 1, "source"), ("back", 2, "target")])
-def test_a_copy_waits_for_work_before_it_and_its_end_is_an_event(streamed, direction, stream, there):
+@pytest.mark.parametrize(("back", "stream", "there"), [(False, 1, "source"), (True, 2, "target")])
+def test_a_copy_waits_for_work_before_it_and_its_end_is_an_event(streamed, back, stream, there):
     copies, calls = streamed
-    arrival = getattr(copies, direction)([(Thing("source", calls), Thing("target", calls))])
+    arrival = copies.copy([(Thing("source", calls), Thing("target", calls))], back)
     assert calls == [
         f"stream {stream} waits for the current stream",
         f"on stream {stream}",
@@ -107,9 +107,9 @@ def test_memory_that_cannot_be_pinned_says_so(streamed, monkeypatch):
 def test_devices_without_streams_are_waited_for():
     copies = _copies.copies_of(torch.device("mps"))
     target = copies.pinned(4)
-    arrival = copies.out([(torch.arange(4, dtype=torch.uint8), target)])
+    arrival = copies.copy([(torch.arange(4, dtype=torch.uint8), target)], back=False)
     arrival.wait()
     arrival.follow()
     assert target.tolist() == [0, 1, 2, 3]
-    copies.back([(torch.ones(4, dtype=torch.uint8), target)]).follow()
+    copies.copy([(torch.ones(4, dtype=torch.uint8), target)], back=True).follow()
     assert target.tolist() == [1] * 4

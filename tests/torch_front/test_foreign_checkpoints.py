@@ -15,8 +15,8 @@ from torch_front.test_runs_of_others import ADAM, APEX, CUBES, SMALL, TIMM, TIMM
 from layerwise import preset
 from layerwise.errors import StateError
 from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, convert, convert_back
-from layerwise.torch.checkpoints.foreign._bitsandbytes import nearest_codes
-from layerwise.torch.checkpoints.foreign._table import CODECS
+from layerwise.torch.checkpoints.foreign import CODECS
+from layerwise.torch.checkpoints.foreign._eight_bits import nearest_codes
 
 
 def of_adam(**options: Any) -> dict[str, Any]:
@@ -39,7 +39,6 @@ GROUPS = {
     "torch.Muon": torch.optim.Muon(parameters([(3, 4)])).state_dict()["param_groups"][0],
     "torch.SGD": torch.optim.SGD(parameters(SMALL)).state_dict()["param_groups"][0],
     "torch.Adafactor": torch.optim.Adafactor(parameters(SMALL)).state_dict()["param_groups"][0],
-    "torchao.AdamW8bit": {**ADAMS, "amsgrad": False},
     "apex.FusedLAMB": {**ADAMS, **APEX, "step": 4},
     "timm.Lamb": {**ADAMS, **APEX, **TIMM, "step": 4},
     "timm.Lars": {**dict.fromkeys(("lr", "momentum", "weight_decay", "eps")), **TIMM_LARS},
@@ -220,12 +219,14 @@ class Packed(torch.Tensor):
         return self.as_subclass(torch.Tensor) * 2
 
 
-def test_numbers_of_torchao_are_asked_for():
+@pytest.mark.parametrize("source", ["torchao.AdamW8bit", "torch.Adam"])
+def test_numbers_of_torchao_are_asked_for(source):
+    """Its groups are those of an older Adam of PyTorch, which is named for them and reads them as well."""
     saved, expected = of_adam(), convert(of_adam(), "torch.Adam")["state"]
-    saved["param_groups"] = [{**GROUPS["torchao.AdamW8bit"], "lr": 0.1, "betas": (0.5, 0.6), "params": [0, 1]}]
+    saved["param_groups"] = [{**ADAMS, "amsgrad": False, "lr": 0.1, "betas": (0.5, 0.6), "params": [0, 1]}]
     for state in saved["state"].values():
         state["exp_avg"] = (state["exp_avg"] / 2).as_subclass(Packed)
-    for key, state in convert(saved, "torchao.AdamW8bit")["state"].items():
+    for key, state in convert(saved, source)["state"].items():
         for name in ("exp_avg", "exp_avg_sq"):
             assert type(state[name]) is torch.Tensor
             assert torch.equal(state[name], expected[key][name])

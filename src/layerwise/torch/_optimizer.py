@@ -356,7 +356,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             state_dict: The result of `state_dict()`.
         """
         begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
-        _loading.load(self, super().load_state_dict, state_dict)
+        _loading.load(self, state_dict)
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups
         )

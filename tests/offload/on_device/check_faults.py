@@ -141,8 +141,8 @@ def test_a_module_that_is_frozen_between_steps_and_thawed(schedule):
 def test_a_signal_while_copies_are_under_way_comes_after_the_step(late):
     a, b = pair()
 
-    def interrupted(ring, grads, out):
-        for each in parts(ring, grads, out):
+    def interrupted(ring, grads):
+        for each in parts(ring, grads):
             signal.raise_signal(signal.SIGINT)
             yield each
 

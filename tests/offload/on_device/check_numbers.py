@@ -38,7 +38,7 @@ def test_each_optimizer(late, name):
         for _ in range(3):
             run.step()
     assert same(a, b)
-    assert len(stepper_of(b.opt).host._now.ring.parts) > 4
+    assert len(stepper_of(b.opt).host._now.parts) > 4
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, op
     before = b.numbers()
     with replaced(_ahead, "_measure", measure), replaced(_ahead.Ahead, "take", take):
         b.backward()
-        slots = stepper_of(b.opt).host._now.ring.slots
+        slots = stepper_of(b.opt).host._now.slots
         assert all(slot.ahead is not None and slot.ahead._measured.exception() is None for slot in slots)
         assert len(begun) == len(slots)
         assert all(torch.equal(x, y) for x, y in zip(before, b.numbers(), strict=True))
@@ -324,7 +324,7 @@ def test_several_engines(late, options):
 def test_with_max_grad_norm_weights_return_part_by_part(late):
     _, b = both(LAMB, max_grad_norm=0.01)
     b.step()
-    parts = stepper_of(b.opt).host._now.ring.parts
+    parts = stepper_of(b.opt).host._now.parts
     assert len(parts) > 4
     sent = []
     send_back = Host.send_back

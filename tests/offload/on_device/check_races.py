@@ -45,19 +45,19 @@ def train(run, between) -> None:
         run.opt.zero_grad()
 
 
-def not_waiting(ring, grads, out):
+def not_waiting(ring, grads):
     """Parts whose gradients are not waited for."""
     with replaced(Ended, "wait", nothing):
-        yield from EACH(ring, grads, out)
+        yield from EACH(ring, grads)
 
 
-def freed_too_early(ring, grads, out):
+def freed_too_early(ring, grads):
     """Parts whose slots are another's before their gradients are read."""
-    for part, found, own in EACH(ring, grads, out):
+    for part, found, own in EACH(ring, grads):
         for slot in ring.slots:
             slot.free()
         for other in range(len(ring.parts)):
-            ring.send(grads, ring.parts[other], out)
+            ring.send(grads, ring.parts[other])
         yield part, found, own
 
 
@@ -82,7 +82,7 @@ EACH, STEP_WORK = _ring.Ring.each, _stepper.Stepper._step_work
 RACES = {
     "a gradient is read before it has arrived": (_ring.Ring, "each", not_waiting, changed),
     "a gradient is measured before it has arrived": (_ahead, "_measure", measured_at_once, nothing),
-    "the end of another copy is waited for": (_ring, "_wait", all_but_the_last, nothing),
+    "the end of another copy is waited for": (_ring, "wait_for", all_but_the_last, nothing),
     "a buffer is used again before it was read": (_ring.Ring, "each", freed_too_early, changed),
     "a buffer is used again while it is measured": (
         _ring.Ring,

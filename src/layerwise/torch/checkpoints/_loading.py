@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError, warn
-from layerwise.hyper import in_words
+from layerwise.hyper import Hyper, in_words
+from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
@@ -18,111 +20,83 @@ from layerwise.torch.step import _state
 from layerwise.torch.step._due import RATES
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import WAY_OUT
+from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._storage import named_state, storing
 
-ALWAYS = ("capturable",)  # what torch asks of a group
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
 
 
-class Taken(NamedTuple):
-    """The checkpoint in loadable form: options and parameters' keys of each group, and states by key."""
+@torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
+def load(optimizer: Any, state_dict: Any) -> None:
+    """Load a checkpoint, checked after the caller's hooks have had it.
 
-    groups: list[dict[str, Any]]
-    keys: list[list[Any]]
-    state: dict[Any, dict[str, Any]]
-    warnings: list[str]
-
-
-def load(optimizer: Any, load_as_torch_does: Callable[[Any], None], state_dict: Any) -> None:
-    """Load a checkpoint, checked after the caller's hooks have had it, and correct what torch's loading changes."""
-    taken: list[Taken] = []
-    offloads = stepper_of(optimizer).setup.offload
-
-    def before(_: Any, loaded: Any) -> dict[str, Any]:
-        taken.append(_checked(optimizer, loaded))
-        for warning in taken[0].warnings:  # before anything is changed, since a warning may be an error
-            warn(warning)
-        groups = [
-            {"params": keys, **{key: group[key] for key in (*ALWAYS, RULE) if key in group}}
-            for group, keys in zip(optimizer.param_groups, taken[0].keys, strict=True)
-        ]
-        # By the names alone where torch would take everything to the device first.
-        state = {k: dict.fromkeys(one) for k, one in taken[0].state.items()} if offloads else taken[0].state
-        return {**loaded, "state": state, "param_groups": groups}
-
-    def after(_: Any) -> None:
-        for group, options in zip(optimizer.param_groups, taken[0].groups, strict=True):
-            group.update(options)
-            stepper_of(optimizer).groups.see(group)
-        _own(optimizer, taken[0])
-
-    if not isinstance(state_dict, Mapping):
-        raise StateError(f"a checkpoint must be a dict, but is {state_dict!r}. Pass what state_dict() gave.")
-    hooks = [
-        optimizer.register_load_state_dict_pre_hook(before),
-        optimizer.register_load_state_dict_post_hook(after, prepend=True),
-    ]
-    try:
-        load_as_torch_does(dict(state_dict))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    PyTorch's own loading would take all state to the parameter's device, and cast it to its dtype, which rounds float32
+    moments of bfloat16 parameters. If it need not cast, it keeps the checkpoint's tensors: the next step would write to
+    them, and to both of two states that were saved as one.
+    """
+    loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = hook(optimizer, loaded)
+        loaded = loaded if changed is None else changed
+    groups, state, warnings = _checked(optimizer, loaded)
+    for warning in warnings:  # before anything is changed, since a warning may be an error
+        warn(warning)
+    optimizer.__setstate__({"state": defaultdict(dict, state), "param_groups": groups})
+    _put_in_form(optimizer)
+    for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
+        hook(optimizer)
 
 
-def _checked(optimizer: Any, loaded: Mapping[str, Any]) -> Taken:
-    """Return the checkpoint in loadable form, or raise if the optimizer cannot continue from it."""
-    _check_form(loaded)
-    ours = optimizer.param_groups
-    _origin.check(stepper_of(optimizer).groups.kinds.may_write(), loaded)
-    named = [stepper_of(optimizer).members.named(i) for i in range(len(ours))]
-    found = _matched(ours, named, loaded)
+def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Tensor, dict[str, Any]], list[str]]:
+    """Return groups, states by parameter and warnings, or raise if the optimizer cannot continue from a checkpoint."""
+    _matching.check_form(loaded)
+    stepper, ours = stepper_of(optimizer), optimizer.param_groups
+    groups, kinds = stepper.groups, stepper.groups.kinds
+    _origin.check(kinds.may_write(), loaded)
+    named = [stepper.members.named(i) for i in range(len(ours))]
+    found = _matching.aligned(ours, loaded)
     begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
-    sources = _with_own_rates(optimizer, begun)
-    state: dict[Any, dict[str, Any]] = {}
+    sources = _with_own_rates(groups, ours, begun)
+    state: dict[Tensor, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
-        kind = stepper_of(optimizer).groups.kinds.of(group)
-        _origin.check_group(number, kind.hyper, [saved for saved, _ in members])
-        _check_rates(optimizer, group, source)
-        h = stepper_of(optimizer).settings_of({**group, **_moved(group, source)})
+        _origin.check_group(number, kinds.of(group).hyper, [saved for saved, _ in members])
+        h = _settings(stepper, group, source)
         for (p, name), (_, key) in zip(names, members, strict=True):
-            one = loaded["state"].get(key)
-            if key in loaded["state"] and not (isinstance(one, Mapping) and not one):
-                state[key] = _state.checked(stepper_of(optimizer).planner.plan_for(p, group, h, name), one)
-                _convert_momentum(name, state[key], begun[number], h)
+            one = loaded["state"].get(key, {})
+            if not isinstance(one, Mapping) or one:
+                own = _state.checked(stepper.planner.plan_for(p, group, h, name), one)
+                _convert_momentum(name, own, begun[number], h)
+                state[p] = _copies(own, p.device, stepper.setup.offload, group["capturable"])
     due = [
         *_kept(ours, begun, sources),
-        *_differing(optimizer, sources),
+        *_differing(groups, ours, sources),
         *(_regrouped(sources, _matching.regrouped(found)) if sources is begun else ()),
     ]
-    groups = [_options(optimizer, *each) for each in zip(ours, sources, strict=True)]
-    return Taken(groups, [[key for _, key in members] for members in found], state, due)
+    return [_options(groups, *each) for each in zip(ours, sources, strict=True)], state, due
 
 
-def _matched(ours: list[Any], named: list[Any], loaded: Mapping[str, Any]) -> list[list[tuple[Mapping[str, Any], Any]]]:
-    """Return the saved group and key of each parameter."""
-    names = [[name for _, name in members] for members in named]
-    has_names = all(group.get("param_names") for group in ours if group["params"])
-    found = _matching.aligned(ours, names if has_names else None, loaded["param_groups"])
-    unknown = loaded["state"].keys() - {key for members in found for _, key in members}
-    if unknown:
-        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
-    return found
+def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> dict[str, Any]:
+    """Return tensors of the optimizer's own, in the dtype they were saved in; counts stay where they were read."""
+    if offload:
+        return {key: x.detach().to("cpu", copy=True) for key, x in state.items()}
+    stays = () if capturable else ("step",)
+    return {key: x.detach().to(x.device if key in stays else device, copy=True) for key, x in state.items()}
 
 
 def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved values of what schedulers move, if both groups have them."""
     taken = {name: saved[name] for name in MOVED if name in saved and name in group}
     return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
 
 
-def _options(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+def _options(groups: Groups, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
     ours.
     """
-    not_taken = {*stepper_of(optimizer).groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
-    others = {name: x for name, x in saved.items() if name not in not_taken}
-    own = {name: x for name, x in group.items() if name != "params"}
-    return {**own, **{name: _copied(name, x) for name, x in others.items()}, **_moved(group, saved)}
+    not_taken = {*groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
+    others = {name: _copied(name, x) for name, x in saved.items() if name not in not_taken}
+    return {**group, **others, **_moved(group, saved)}
 
 
 def _copied(name: str, value: Any) -> Any:
@@ -142,19 +116,17 @@ def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any
     return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
 
 
-def _with_own_rates(optimizer: Any, begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_own_rates(groups: Groups, ours: Sequence[Any], begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
 
     A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
     """
-    kinds, pairs = stepper_of(optimizer).groups.kinds, list(zip(optimizer.param_groups, begun, strict=True))
-    if all(_origin.same_rule(saved.get(RULE), kinds.of(group).hyper.optimizer, group) for group, saved in pairs):
+    pairs = list(zip(ours, begun, strict=True))
+    rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
+    if all(_origin.same_rule(saved.get(RULE), rule, group) for (group, saved), rule in zip(pairs, rules, strict=True)):
         return begun
-    own = [{name: group[name] for name in MOVED if name in saved and name in group} for group, saved in pairs]
-    return [
-        {**{name: x for name, x in saved.items() if name != "initial_lr"}, **rates}
-        for saved, rates in zip(begun, own, strict=True)
-    ]
+    each = ({**saved, **_moved(saved, group)} for group, saved in pairs)
+    return [{name: x for name, x in saved.items() if name != "initial_lr"} for saved in each]
 
 
 def _kept(ours: Any, begun: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -182,20 +154,10 @@ def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[st
     return {**saved, "lr": lr, "relative_step": role, **scaled}
 
 
-def _check_form(loaded: Mapping[str, Any]) -> None:
-    for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
-        if not isinstance(loaded.get(key), kind):
-            raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
-    for group in loaded["param_groups"]:
-        if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
-            raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
-        for name in MOVED:
-            if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
-                raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
-
-
-def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Raise if the rates to take over are invalid, or turn a rate into the relative step or back."""
+def _settings(stepper: Stepper, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
+    """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
+    step or back.
+    """
     there, here = saved.get("relative_step"), group.get("relative_step")
     if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
@@ -203,9 +165,7 @@ def _check_rates(optimizer: Any, group: Mapping[str, Any], saved: Mapping[str, A
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
-        stepper_of(optimizer).settings_of(
-            {**group, **{name: saved[name] for name in MOVED if name in saved and name in group}}
-        )
+        return stepper.settings_of({**group, **_moved(group, saved)})
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
 
@@ -218,36 +178,23 @@ def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any]
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
-def _own(optimizer: Any, taken: Taken) -> None:
-    """Give the optimizer its own tensors, in the dtype they were saved in.
-
-    torch casts them to the parameter's dtype, which would round float32 moments of bfloat16 parameters. If it need not
-    cast, it keeps the checkpoint's tensors: the next step would write to them, and to both of two states that were
-    saved as one.
-    """
-    params = chain.from_iterable(group["params"] for group in optimizer.param_groups)
-    for key, p in zip(chain.from_iterable(taken.keys), params, strict=True):
-        for name, value in taken.state.get(key, {}).items():
-            device = "cpu" if stepper_of(optimizer).setup.offload else optimizer.state[p][name].device
-            optimizer.state[p][name] = value.detach().to(device, copy=True)
+def _put_in_form(optimizer: Any) -> None:
+    """Put loaded state in the form that is wanted here, but not the weights: the model's own may be loaded later."""
+    stepper = stepper_of(optimizer)
     for number, group in enumerate(optimizer.param_groups):
-        want = stepper_of(optimizer).groups.wanted(group)
-        h = stepper_of(optimizer).settings_of(group)
-        for p, name in stepper_of(optimizer).members.named(number):
+        stepper.groups.see(group)
+        want, h = stepper.groups.wanted(group), stepper.settings_of(group)
+        for p, name in stepper.members.named(number):
             if p in optimizer.state:
-                plan = stepper_of(optimizer).planner.plan_for(p, group, h, name)
-                # Not the weights: the model's own may be loaded after these.
-                stepped = stepper_of(optimizer).in_place_of(p)
-                storing(plan, stepped, want).put_state_in_form(optimizer.state[p])
+                plan = stepper.planner.plan_for(p, group, h, name)
+                storing(plan, stepper.in_place_of(p), want).put_state_in_form(optimizer.state[p])
 
 
-def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _differing(groups: Groups, ours: Sequence[Any], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     differing = {}
-    for group, saved in zip(optimizer.param_groups, sources, strict=True):
-        for name in stepper_of(optimizer).groups.known(group):
-            converted = name == CONVERTED and "momentum" in group
-            if name in (*MOVED, *AS_GIVEN) or name not in saved or converted:
-                continue
+    for group, saved in zip(ours, sources, strict=True):
+        passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in group else [])}
+        for name in [one for one in groups.known(group) if one in saved and one not in passed]:
             if not same(in_words(saved[name]), in_words(group[name])):
                 differing[name] = in_words(saved[name])
     if differing:

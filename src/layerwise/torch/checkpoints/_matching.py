@@ -17,19 +17,35 @@ Group = Mapping[str, Any]
 
 # What schedulers move in the course of a run, and a resumed run has to find where it was.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
-MOST_SHOWN = 5
 
 
-def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved: Sequence[Group]) -> list[list[Any]]:
-    """Return for each of our groups the (saved group, key) of its parameters; `names` are ours, or None.
+def check_form(loaded: Any) -> None:
+    """Raise unless this has the form of a state_dict()."""
+    if not isinstance(loaded, Mapping):
+        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() gave.")
+    for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
+        if not isinstance(loaded.get(key), kind):
+            raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
+    for group in loaded["param_groups"]:
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
+            raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+        for name in MOVED:
+            if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
+                raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
+
+
+def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple[Group, Any]]]:
+    """Return for each of our groups the (saved group, key) of its parameters.
 
     Names decide if both sides have them. Otherwise parameters are matched by position.
     """
+    saved = loaded["param_groups"]
     places = [(group, key) for group in saved for key in group["params"]]
     _check_keys([key for _, key in places])
+    check_owned(loaded)
     theirs = _names_of(saved)
     sizes = [len(group["params"]) for group in ours]
-    if names is None or theirs is None:
+    if theirs is None or not all(group.get("param_names") for group in ours if group["params"]):
         found = [len(group["params"]) for group in saved]
         if found != sizes:
             raise StateError(
@@ -38,7 +54,7 @@ def aligned(ours: Sequence[Group], names: Sequence[Sequence[str]] | None, saved:
             )
         order: Sequence[int] = range(len(places))
     else:
-        order = _order(list(chain.from_iterable(names)), theirs)
+        order = _order([name for group in ours for name in group.get("param_names", ())], theirs)
     each = iter(order)
     return [[places[next(each)] for _ in range(size)] for size in sizes]
 
@@ -81,7 +97,7 @@ def _names_in(group: Group) -> list[str]:
     if len(names) != len(group["params"]):
         raise StateError(
             f"'param_names' of a group of the checkpoint must name its {len(group['params'])} parameters, but has "
-            f"{len(names)} names: {_shown(names)}. Pass what state_dict() gave."
+            f"{len(names)} names: {shown(names)}. Pass what state_dict() gave."
         )
     return list(names)
 
@@ -125,21 +141,20 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     lacking, besides = [a[n] for n in a.keys() - b.keys()], [b[n] for n in b.keys() - a.keys()]
     if not lacking and not besides:
         return (
-            f"the checkpoint has the names {_shown(theirs)}, and this optimizer {_shown(ours)}: names that appear "
+            f"the checkpoint has the names {shown(theirs)}, and this optimizer {shown(ours)}: names that appear "
             "twice have to be in the same order. Pass the parameters in the order in which they were saved."
         )
     return (
-        f"the checkpoint's parameters are not those of this optimizer: it lacks {_shown(sorted(lacking))} and has "
-        f"besides {_shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
+        f"the checkpoint's parameters are not those of this optimizer: it lacks {shown(sorted(lacking))} and has "
+        f"besides {shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
         "the checkpoint's 'param_names'."
     )
 
 
-def _shown(names: Sequence[str]) -> str:
-    if not names:
-        return "nothing"
-    more = f" and {len(names) - MOST_SHOWN} more" if len(names) > MOST_SHOWN else ""
-    return ", ".join(map(repr, names[:MOST_SHOWN])) + more
+def shown(names: Sequence[str], most: int = 5) -> str:
+    """Return the first of some names in words, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
 def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:

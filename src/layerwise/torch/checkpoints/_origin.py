@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from torch import Tensor
-
 from layerwise.errors import StateError
 from layerwise.hyper import Hyper
 from layerwise.registry import ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._codec import Codec
 from layerwise.torch.checkpoints.foreign._moments import ADAM
-from layerwise.torch.checkpoints.foreign._table import CODECS
 from layerwise.torch.step._kinds import RULE
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
@@ -24,58 +22,46 @@ MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_s
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
-
-
 KNOWN = frozenset().union(*(one.has | one.may for one in CODECS.values()), OURS) - {"initial_lr"}
 PYTORCH_OPTIMIZER = {"foreach", "step"}  # its groups have both
 
 
 def check_source(source: str, saved: Mapping[str, Any]) -> None:
     """Raise if a group of a checkpoint has not the keys that an optimizer gives its groups."""
-    counted = _counted(saved)
     for number, group in enumerate(saved["param_groups"]):
-        lacking, others = _odd(CODECS[source], group, counted)
+        lacking, others = _odd(CODECS[source], group)
         if lacking or others:
             parts = (("lacks", lacking), ("has", others))
             told = " and ".join(f"{verb} {', '.join(map(repr, keys))}" for verb, keys in parts if keys)
             raise StateError(
                 f"group {number} of the checkpoint is not as {source} saves it: it {told}. "
-                f"{_likely(group, counted, [] if lacking else others)}"
+                f"{_likely(group, [] if lacking else others)}"
             )
 
 
-def _counted(saved: Mapping[str, Any]) -> bool:
-    """Return True if steps are counted in tensors, as torchao does always, and PyTorch since its groups tell more."""
-    return any(isinstance(one.get("step"), Tensor) for one in saved["state"].values() if isinstance(one, Mapping))
+def _odd(codec: Codec, group: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return the keys that a group lacks, and those by which it is another's."""
+    return sorted(codec.has - group.keys()), sorted((group.keys() & KNOWN) - codec.has - codec.may)
 
 
-def _odd(codec: Codec, group: Mapping[str, Any], counted: bool) -> tuple[list[str], list[str]]:
-    """Return the keys that a group lacks, and those by which it is another's; `counted` is _counted of it."""
-    has = codec.has | (codec.since if counted else frozenset())
-    return sorted(has - group.keys()), sorted((group.keys() & KNOWN) - codec.has - codec.may)
+def _source_of(group: Mapping[str, Any]) -> str | None:
+    """Return the source whose keys fit a group best, or None if none do; the four of Adam alone tell nothing."""
+    fit = {
+        source: len(group.keys() & (one.has | one.may)) for source, one in CODECS.items() if not any(_odd(one, group))
+    }
+    best = max(fit, key=fit.__getitem__, default=None)
+    return None if best is None or fit[best] <= len(ADAM) else best
 
 
-def _fit(codec: Codec, group: Mapping[str, Any], counted: bool) -> int:
-    """Return how much the keys of a group tell of this optimizer; the four of Adam alone tell nothing."""
-    odd = any(_odd(codec, group, counted))
-    return 0 if odd else max(0, len(group.keys() & (codec.has | codec.may)) - len(ADAM))
-
-
-def _likely(group: Mapping[str, Any], counted: bool, added: Sequence[str]) -> str:
+def _likely(group: Mapping[str, Any], added: Sequence[str]) -> str:
     """Return whose a group may be; without what was perhaps added to it, it would be as its source saves it."""
     if OURS & group.keys():
         return "It looks like that of an optimizer of layerwise, which loads it without conversion."
-    if (source := _source_of(group, counted)) is not None:
+    if (source := _source_of(group)) is not None:
         return f'It looks like that of {source}: pass "{source}".'
     named = "one of pytorch_optimizer, which" if group.keys() >= PYTORCH_OPTIMIZER else "an optimizer that"
     yours = f" If your program added {', '.join(map(repr, added))}, remove that from the group." if added else ""
     return f"It looks like that of {named} no converter reads.{yours}"
-
-
-def _source_of(group: Mapping[str, Any], counted: bool) -> str | None:
-    """Return the source whose keys fit a group best, or None if none do."""
-    fit = {source: _fit(one, group, counted) for source, one in CODECS.items()}
-    return max(fit, key=fit.__getitem__) if any(fit.values()) else None
 
 
 def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) -> bool:
@@ -99,7 +85,7 @@ def check(ours: Iterable[type[Hyper]], saved: Mapping[str, Any]) -> None:
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise's {_of(names)}: its groups have {keys} and lack our "
-                f"options. {_way_out(names, group, _counted(saved))}"
+                f"options. {_way_out(names, group)}"
             )
 
 
@@ -128,8 +114,8 @@ def written_by(group: Mapping[str, Any]) -> str | None:
     return best[0] if len(best) == 1 else None
 
 
-def _way_out(ours: Sequence[str], group: Mapping[str, Any], counted: bool) -> str:
-    if (source := _source_of(group, counted)) is None:
+def _way_out(ours: Sequence[str], group: Mapping[str, Any]) -> str:
+    if (source := _source_of(group)) is None:
         return (
             "No converter reads such groups; layerwise.torch.convert lists those that there are. If your program added "
             "keys, remove them from the group."

@@ -6,20 +6,22 @@ A copy is asynchronous: it begins when the work that was given to the device bef
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerwise.errors import EngineError
 
+HOST = torch.device("cpu")
 Pairs = Sequence[tuple[Tensor, Tensor]]
 """Sources and targets of copies."""
 
 
-class Arrival(Protocol):
-    """The end of some copies."""
+class Arrival:
+    """The end of copies that the host has waited for already."""
 
     def wait(self) -> None:
         """Let the host wait for it."""
@@ -28,47 +30,31 @@ class Arrival(Protocol):
         """Let all that the device is given from now on wait for it; the host goes on."""
 
 
-class Copies(Protocol):
-    """The copies between the host and one device. Those of one direction end in the order in which they are asked for.
+def wait_for(arrivals: Iterable[Arrival]) -> None:
+    """Let the host wait for these."""
+    for arrival in arrivals:
+        arrival.wait()
 
-    They are to and from `pinned` memory, which the device reads and writes while the host computes.
+
+class Copies:
+    """Copies between the host and a device without streams, which the host waits for.
+
+    Those of one direction end in the order in which they are asked for. They are to and from `pinned` memory, which the
+    device reads and writes while the host computes.
     """
 
     def pinned(self, size: int) -> Tensor:
         """Return so many bytes of host memory."""
-
-    def out(self, pairs: Pairs) -> Arrival:
-        """Copy from the device to the host."""
-
-    def back(self, pairs: Pairs) -> Arrival:
-        """Copy from the host to the device."""
-
-
-class Now:
-    """The end of copies that the host has waited for already."""
-
-    def wait(self) -> None:
-        pass
-
-    def follow(self) -> None:
-        pass
-
-
-class Blocking:
-    """Copies on a device without streams, which the host waits for."""
-
-    def pinned(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.uint8)
 
-    def out(self, pairs: Pairs) -> Arrival:
+    def copy(self, pairs: Pairs, back: bool) -> Arrival:
+        """Begin to copy from the device to the host, or back."""
         for source, target in pairs:
             target.copy_(source)
-        return Now()
-
-    back = out
+        return Arrival()
 
 
-class Recorded:
+class Recorded(Arrival):
     """The end of copies on a stream."""
 
     def __init__(self, module: Any, stream: Any) -> None:
@@ -82,12 +68,12 @@ class Recorded:
         self._module.current_stream(self._stream.device).wait_event(self._event)
 
 
-class Streamed:
+class Streamed(Copies):
     """Copies on two streams of a device, one for each direction."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._module = device, torch.get_device_module(device)
-        self._out, self._back = self._module.Stream(device), self._module.Stream(device)
+        self._streams = self._module.Stream(device), self._module.Stream(device)
 
     def pinned(self, size: int) -> Tensor:
         try:
@@ -95,18 +81,14 @@ class Streamed:
         except RuntimeError as problem:
             raise unpinned(size, problem) from problem
 
-    def out(self, pairs: Pairs) -> Arrival:
-        return self._copied(pairs, self._out, 0)
-
-    def back(self, pairs: Pairs) -> Arrival:
-        return self._copied(pairs, self._back, 1)
-
-    def _copied(self, pairs: Pairs, stream: Any, on_device: int) -> Arrival:
+    def copy(self, pairs: Pairs, back: bool) -> Arrival:
+        stream = self._streams[back]
         stream.wait_stream(self._module.current_stream(self._device))
         with self._module.stream(stream):
-            for pair in pairs:
-                pair[1].copy_(pair[0], non_blocking=True)
-                pair[on_device].record_stream(stream)  # its memory is given to nobody else before the copy has ended
+            for source, target in pairs:
+                target.copy_(source, non_blocking=True)
+                # The memory on the device is given to nobody else before the copy has ended.
+                (target if back else source).record_stream(stream)
         return Recorded(self._module, stream)
 
 
@@ -122,7 +104,22 @@ KINDS: dict[str, Callable[[torch.device], Copies]] = {"cuda": Streamed, "xpu": S
 """By the types of devices; others block."""
 
 
+@cache
 def copies_of(device: torch.device) -> Copies:
     """Return the copies between the host and a device."""
     make = KINDS.get(device.type)
-    return Blocking() if make is None else make(device)
+    return Copies() if make is None else make(device)
+
+
+def begin(pairs: Pairs, back: bool = False) -> list[Arrival]:
+    """Begin to copy from each device to the host, or back."""
+    found: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
+    for source, target in pairs:
+        found.setdefault((target if back else source).device, []).append((source, target))
+    with torch.no_grad():
+        return [copies_of(device).copy(some, back) for device, some in found.items()]
+
+
+def pinned(size: int, beside: Iterable[Tensor]) -> Tensor:
+    """Return so many bytes of host memory for copies to and from the device of these."""
+    return copies_of(next((x.device for x in beside if x.device != HOST), HOST)).pinned(size)

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.core.turn import keep
-from layerwise.engines.places import Looks, objects_of
-from layerwise.torch.offload._copies import Arrival, Copies, Pairs, copies_of
-from layerwise.torch.offload._ring import HOST, SLOTS, Ring, Slot
-from layerwise.torch.offload._sums import Sums
-from layerwise.torch.offload._twins import Twins
+from layerwise.torch.offload import _copies
+from layerwise.torch.offload._copies import HOST, Arrival, wait_for
+from layerwise.torch.offload._on_host import Sums, Twin
+from layerwise.torch.offload._ring import SLOTS, Kinds, Ring, Slot, aligned
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._due import Work
 from layerwise.torch.step._turn import States
 
 RING = 1 << 28  # bytes, by default
-Kind = tuple[Any, ...]
-Kinds = tuple[Kind, ...]
 RETURNING: Any = WeakTensorKeyDictionary()
 """The ends of the last copies of weights to the device, by parameters: an optimizer may go before they are there."""
 
@@ -34,27 +31,6 @@ class Arrived(NamedTuple):
     params: list[int]  # their ids
     grads: list[Tensor]
     slot: Slot
-
-
-class Planned:
-    """What is known of some parameters that step together: the ring of their gradients, and the state they had."""
-
-    def __init__(self, work: Work, kinds: Kinds, ring: Ring) -> None:
-        self.kinds, self.ring = kinds, ring
-        self.params = list(map(id, work.params))
-        self.place = {p: i for i, p in enumerate(self.params)}
-        self._objects: Any = None
-        self._looks: Any = None
-
-    def holds(self, work: Work, states: States) -> bool:
-        """Return True if the state is as it was after the last step, but for its numbers."""
-        same = self._objects is not None and bool(self._objects.same(work.params, states))
-        return same and self._looks.same(_arrays(work, states), ())
-
-    def see(self, work: Work, states: States) -> None:
-        """Note the state."""
-        if all(p in states for p in work.params) and not self.holds(work, states):
-            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
 
 
 class Host:
@@ -70,15 +46,14 @@ class Host:
         self.sums: Sums | None = None
         """The gradients, if they are added up here and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
-        self._twins = Twins()
-        self._copies: dict[torch.device, Copies] = {}
-        self._now: Planned | None = None  # which has the ring's memory
+        self._twins: Any = WeakTensorKeyDictionary()  # of parameters that are on a device
+        self._now: Ring | None = None  # which has the memory
         self.forget()
 
     def forget(self) -> None:
-        """Plan the ring again."""
+        """Plan rings again."""
         self._close()
-        self._planned: dict[Kinds, Planned] = {}
+        self._rings: dict[Kinds, Ring] = {}
         self._memory: list[Tensor] = []
 
     # ---- before a step
@@ -87,17 +62,17 @@ class Host:
         """Return a parameter's weights on the host, as they are now."""
         self._make_twins([p])
         self._bring([p])
-        return self._twins.of(p)
+        return self._weights(p)
 
     def stepped(self, work: Work) -> Work:
         """Return the same with weights on the host in the place of parameters."""
         self._make_twins(work.params)
-        stepped = [self._twins.of(p) for p in work.params]
+        stepped = list(map(self._weights, work.params))
         return work._replace(stepped=stepped, params_here=list(map(local, stepped)))
 
     def knows(self, work: Work, together: bool, states: States) -> bool:
         """Return True if there is a ring for these parameters and gradients, and their state is as it was."""
-        one = self._planned.get(_kinds(work, together))
+        one = self._rings.get(_kinds(work, together))
         if one is None or not one.holds(work, states):
             return False
         self._use(one, work)
@@ -106,32 +81,31 @@ class Host:
     def plan(self, work: Work, together: bool) -> None:
         """Make the ring for these parameters and gradients; `together` if one part's step needs all gradients."""
         kinds = _kinds(work, together)
-        one = self._planned.get(kinds) or Planned(work, kinds, Ring(work.grads_here, self.most // SLOTS, together))
-        self._use(one, work)
-        keep(self._planned, kinds, one, [self._twins])
+        ring = self._rings.get(kinds) or Ring(work, kinds, self.most // SLOTS, together)
+        self._use(ring, work)
+        keep(self._rings, kinds, ring, [self._twins])
 
-    def _use(self, one: Planned, work: Work) -> None:
+    def _use(self, ring: Ring, work: Work) -> None:
         """Give the memory to the ring of some parameters, unless it has it."""
-        if one is self._now:
+        if ring is self._now:
             return
         self._close()
-        pinned = self._pinned(work.grads_here)
-        for i, size in enumerate(one.ring.sizes):
+        for i, size in enumerate(ring.sizes):
             if i == len(self._memory) or self._memory[i].numel() < size:
-                self._memory[i : i + 1] = [pinned(size)]
-        one.ring.open([memory[:size] for memory, size in zip(self._memory, one.ring.sizes, strict=False)])
-        self._now = one
+                self._memory[i : i + 1] = [_copies.pinned(size, work.grads_here)]
+        ring.open([memory[:size] for memory, size in zip(self._memory, ring.sizes, strict=False)])
+        self._now = ring
 
     def _close(self) -> None:
         if self._now is not None:
-            self._now.ring.clear()
+            self._now.clear()
             self._now = None
 
     def parts(self, work: Work) -> Iterator[Work]:
         """Yield the parts of a step, with their gradients and weights on the host."""
         self._bring(work.params)
-        planned: Any = self._now
-        for part, grads, slot in planned.ring.each(work.grads_here, self._out):
+        ring: Any = self._now
+        for part, grads, slot in ring.each(work.grads_here):
             ahead, slot.ahead = slot.ahead, None
             yield work.part(part, grads)._replace(ahead=ahead)
 
@@ -141,7 +115,7 @@ class Host:
         Return the part of the step whose gradients are all on their way, unless it is known already.
         """
         if self.sums is not None and p.grad is not None and p.device != HOST:
-            self.sums.add(p, self._out)
+            self.sums.add(p)
             return None
         self._passes[id(p)] += 1
         now, g = self._now, p.grad
@@ -150,8 +124,8 @@ class Host:
         i, g = now.place[id(p)], local(g)
         if g.device == HOST or now.kinds[i + 1] != _kind(p, g):
             return None
-        slot = now.ring.send({i: g}, [i], self._out)
-        found = None if slot is None or slot.ahead is not None else now.ring.complete(i, slot)
+        slot = now.send({i: g}, [i])
+        found = None if slot is None or slot.ahead is not None else now.complete(i, slot)
         return None if slot is None or found is None else Arrived([now.params[j] for j in found[0]], found[1], slot)
 
     def count_anew(self, params: Iterable[Tensor]) -> None:
@@ -165,11 +139,7 @@ class Host:
             self.sums.forget()
         self._passes.clear()
         if self._now is not None:
-            self._now.ring.clear()
-
-    def sum_here(self, most: int) -> None:
-        """Add up gradients here from now on."""
-        self.sums = Sums(most, lambda g: self._pinned([g]))
+            self._now.clear()
 
     def gradient_of(self, p: Tensor) -> Tensor | None:
         """Return the gradient of a parameter that has none on the device."""
@@ -179,8 +149,8 @@ class Host:
 
     def send_back(self, params: Sequence[Tensor]) -> None:
         """Begin to copy weights to the device."""
-        pairs = self._twins.pairs(params)
-        arrivals = self._by_device([(twin.here, local(p.detach())) for p, twin in pairs], back=True)
+        pairs = self._pairs(params)
+        arrivals = _copies.begin([(twin.here, local(p.detach())) for p, twin in pairs], back=True)
         increment_version([x for p, _ in pairs for x in {id(x): x for x in (p, local(p))}.values()])
         for p, twin in pairs:
             twin.is_same(p)
@@ -195,43 +165,35 @@ class Host:
         """Let the devices wait for the weights of a step, but those for which modules wait."""
         follow(p for p in params if id(p) not in self.by_module)
 
-    # ---- copies
+    # ---- weights
 
     def _make_twins(self, params: Sequence[Tensor]) -> None:
-        self._twins.make(params, self._pinned(params))
+        """Make those that are missing, or all of them not."""
+        new = [p for p in params if p.device != HOST and not (p in self._twins and self._twins[p].fits(p))]
+        sizes = [(local(p).nbytes, aligned(local(p).nbytes)) for p in new]
+        memory = _copies.pinned(sum(room for _, room in sizes), new)
+        for p, end, (size, room) in zip(new, accumulate(room for _, room in sizes), sizes, strict=True):
+            self._twins[p] = Twin(p, memory[end - room : end - room + size])
+
+    def _weights(self, p: Tensor) -> Tensor:
+        """Return what is stepped in a parameter's place."""
+        found: Tensor = p if p.device == HOST else self._twins[p].whole
+        return found
+
+    def _pairs(self, params: Iterable[Tensor]) -> list[tuple[Tensor, Twin]]:
+        """Return the parameters that have twins, with them."""
+        return [(p, self._twins[p]) for p in params if p.device != HOST]
 
     def _bring(self, params: Sequence[Tensor]) -> None:
         """Copy weights to the host that were written to since they were last the same, once none is on its way back."""
-        _wait(_returning(params))
+        wait_for(_returning(params))
         for p in params:
             RETURNING.pop(p, None)
-        old = [(p, twin) for p, twin in self._twins.pairs(params) if not twin.is_current(p)]
-        if old:
-            _wait(self._out([(local(p.detach()), twin.here) for p, twin in old]))
+        if old := [(p, twin) for p, twin in self._pairs(params) if not twin.is_current(p)]:
+            wait_for(_copies.begin([(local(p.detach()), twin.here) for p, twin in old]))
             increment_version([twin.here for _, twin in old])
             for p, twin in old:
                 twin.is_same(p)
-
-    def _pinned(self, beside: Sequence[Tensor]) -> Callable[[int], Tensor]:
-        device = next((x.device for x in beside if x.device != HOST), HOST)
-        return self._of(device).pinned
-
-    def _out(self, pairs: Pairs) -> list[Arrival]:
-        return self._by_device(pairs, back=False)
-
-    def _by_device(self, pairs: Pairs, back: bool) -> list[Arrival]:
-        """Begin to copy, in a direction, between the host and each device."""
-        found: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
-        for source, target in pairs:
-            found.setdefault(target.device if back else source.device, []).append((source, target))
-        each = [(self._of(device), some) for device, some in found.items()]
-        with torch.no_grad():
-            return [copies.back(some) if back else copies.out(some) for copies, some in each]
-
-    def _of(self, device: torch.device) -> Copies:
-        if device not in self._copies:
-            self._copies[device] = copies_of(device)
-        return self._copies[device]
 
 
 def follow(params: Iterable[Tensor]) -> None:
@@ -245,18 +207,9 @@ def _returning(params: Iterable[Tensor]) -> list[Arrival]:
     return list({id(one): one for p in params for one in RETURNING.get(p, ())}.values())
 
 
-def _wait(arrivals: Sequence[Arrival]) -> None:
-    for arrival in arrivals:
-        arrival.wait()
-
-
-def _arrays(work: Work, states: States) -> list[Tensor]:
-    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
-
-
 def _kinds(work: Work, together: bool) -> Kinds:
     return (together,), *map(_kind, work.params, work.grads_here)
 
 
-def _kind(p: Tensor, g: Tensor) -> Kind:
+def _kind(p: Tensor, g: Tensor) -> tuple[Any, ...]:
     return id(p), p.shape, p.dtype, type(g), g.layout, g.device, g.shape, g.dtype

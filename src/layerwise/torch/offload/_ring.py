@@ -10,12 +10,17 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from layerwise.torch.offload._copies import Arrival, Pairs
+from layerwise.engines.places import Looks, objects_of
+from layerwise.torch.offload import _copies
+from layerwise.torch.offload._copies import HOST, Arrival, wait_for
+from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
+from layerwise.torch.step._due import Work
+from layerwise.torch.step._turn import States
 
+Kinds = tuple[tuple[Any, ...], ...]
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
-HOST = torch.device("cpu")
 
 
 class Slot:
@@ -43,7 +48,7 @@ class Slot:
 
     def waiting(self) -> Callable[[], None]:
         """Return the wait for what was sent here."""
-        return partial(_wait, list(self.arrivals))
+        return partial(wait_for, list(self.arrivals))
 
     def leave(self) -> None:
         """Give up what was measured here."""
@@ -57,24 +62,23 @@ class Slot:
         self.part, self.arrivals, self._sent = None, [], {}
 
 
-def _wait(arrivals: Sequence[Arrival]) -> None:
-    for arrival in arrivals:
-        arrival.wait()
-
-
 class Ring:
-    """The gradients of some parameters, in parts of at most `most` bytes, but of one tensor at least; `together` if
-    there is to be room for all parts.
+    """The gradients of some parameters that step together, in parts of at most `most` bytes, but of one tensor at
+    least; and the state that these had. `together` if there is to be room for all parts.
     """
 
-    def __init__(self, grads: Sequence[Tensor], most: int, together: bool) -> None:
+    def __init__(self, work: Work, kinds: Kinds, most: int, together: bool) -> None:
+        self.kinds, self.params = kinds, list(map(id, work.params))
+        self.place = {p: i for i, p in enumerate(self.params)}
+        self._objects: Any = None
+        self._looks: Any = None
         self._places: list[int] = []
         self.parts: list[range] = []
         self.slots: list[Slot] = []
-        sizes: list[int] = []
+        grads, sizes = work.grads_here, list[int]()
         start, at = 0, 0
         for i, g in enumerate(grads):
-            n = 0 if g.device == HOST else -(-g.numel() * g.element_size() // ALIGNED) * ALIGNED
+            n = 0 if g.device == HOST else aligned(g.nbytes)
             if at + n > most and i > start:
                 self.parts.append(range(start, i))
                 sizes.append(at)
@@ -92,13 +96,23 @@ class Ring:
         """Begin to use this memory."""
         self.slots = [Slot(one) for one in memory]
 
+    def holds(self, work: Work, states: States) -> bool:
+        """Return True if the state is as it was after the last step, but for its numbers."""
+        same = self._objects is not None and bool(self._objects.same(work.params, states))
+        return same and self._looks.same(_arrays(work, states), ())
+
+    def see(self, work: Work, states: States) -> None:
+        """Note the state."""
+        if all(p in states for p in work.params) and not self.holds(work, states):
+            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
+
     def _slot(self, number: int) -> Slot | None:
         """Return the slot of a part, or a free one for it."""
         if len(self.slots) == len(self.parts):
             return self.slots[number]
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
-    def send(self, grads: Any, which: Sequence[int], out: Callable[[Pairs], list[Arrival]]) -> Slot | None:
+    def send(self, grads: Any, which: Sequence[int]) -> Slot | None:
         """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
         number = self._part_of[which[0]] if len(which) else 0
         slot = self._slot(number)
@@ -108,7 +122,7 @@ class Ring:
         new = [i for i in which if grads[i].device != HOST and not slot.has(i, grads[i])]
         if new:
             slot.leave()
-            slot.arrivals += out([(grads[i], self._view(slot, i, grads[i])) for i in new])
+            slot.arrivals += _copies.begin([(grads[i], self._view(slot, i, grads[i])) for i in new])
             for i in new:
                 slot.note(i, grads[i])
         return slot
@@ -119,9 +133,7 @@ class Ring:
         sent = {j: slot.sent(j) for j in part}
         return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
-    def each(
-        self, grads: Sequence[Tensor], out: Callable[[Pairs], list[Arrival]]
-    ) -> Iterator[tuple[range, list[Tensor], Slot]]:
+    def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], Slot]]:
         """Yield the parts with their gradients in host memory. What a slot has is good until the next part, unless
         there is one for each part.
         """
@@ -132,10 +144,10 @@ class Ring:
         try:
             for at, number in enumerate(order):
                 for ahead in order[at:]:
-                    if not self.send(grads, self.parts[ahead], out):
+                    if not self.send(grads, self.parts[ahead]):
                         break
                 slot: Any = self._slot(number)
-                slot.waiting()()
+                wait_for(slot.arrivals)
                 yield self.parts[number], self.here(slot, self.parts[number], grads), slot
                 if few:
                     slot.free()
@@ -149,15 +161,22 @@ class Ring:
 
     def here(self, slot: Slot, part: range, grads: Any) -> list[Tensor]:
         """Return the gradients of a part in host memory."""
-        return [self._here(slot, i, grads[i]) for i in part]
-
-    def _here(self, slot: Slot, i: int, g: Tensor) -> Tensor:
-        return g if g.device == HOST else self._view(slot, i, g)
+        each = ((i, grads[i]) for i in part)
+        return [g if g.device == HOST else self._view(slot, i, g) for i, g in each]
 
     def _view(self, slot: Slot, i: int, g: Tensor) -> Tensor:
         """Return the place of a gradient, which lies there as it does on the device if it is dense."""
         at = self._places[i]
-        return laid_out_as(g, slot.memory[at : at + g.numel() * g.element_size()])
+        return laid_out_as(g, slot.memory[at : at + g.nbytes])
+
+
+def _arrays(work: Work, states: States) -> list[Tensor]:
+    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
+
+
+def aligned(size: int) -> int:
+    """Return the bytes to the next place at which something may begin."""
+    return -(-size // ALIGNED) * ALIGNED
 
 
 def laid_out_as(x: Tensor, memory: Tensor) -> Tensor:

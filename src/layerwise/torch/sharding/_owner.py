@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from layerwise.torch._stepper import Stepper
 
 
-def stepper_of(optimizer: Any) -> Any:
+def stepper_of(optimizer: Any) -> Stepper:
     """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
-    return optimizer._stepper.of(optimizer)
+    found: Stepper = optimizer._stepper
+    return found.of(optimizer)

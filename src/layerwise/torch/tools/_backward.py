@@ -1,67 +1,149 @@
-"""Steps during the backward pass, as soon as each gradient arrives."""
+"""Steps during the backward pass, as soon as gradients arrive: each, or those that FSDP2 reduces together."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
-from weakref import ref
+from weakref import ReferenceType, ref
 
+import torch
 from torch import Tensor
 
 from layerwise import checks
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._modules import units_of
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.tools._by_module import ByModule, there
+
+LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
 
 
 class InBackward:
-    """The hooks that step an optimizer's parameters; `remove()` removes them."""
+    """The hooks that step an optimizer's parameters; `remove()` removes them.
+
+    FSDP2 calls the hooks of a module's parameters when their gradients are reduced, one after the other. That is a
+    point in the order of collectives, which is the same on all processes whatever else differs on them. So each module
+    has its turn at the first hook of the next one, or when the backward pass ends, also if nothing of it is to be
+    stepped: there processes meet and find out if they disagree. Other parameters are stepped in their own hooks.
+    """
 
     def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, int]) -> None:
-        # The parameters hold the hooks, and the optimizer the parameters: a reference to it would close a circle, in
-        # which weights and state wait for the garbage collector.
-        self._optimizer, self._every, self._alone = ref(optimizer), every, alone
-        self._passes: Counter[int] = Counter()  # by the parameters' identities
-        self._by_module = ByModule(optimizer, every, units) if units else None
-        # Beside sharded parameters, gradients of others may still have to be added up over processes.
-        reduces = self._by_module is not None and self._by_module.reduces
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would close
+        # a circle, in which weights and state wait for the garbage collector.
+        self._optimizer, self._every, self._alone, self._units = ref(optimizer), every, alone, units
+        self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
+        self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
+        self._agreements: dict[int, Agreement | None] = {}  # by unit
+        self._begin(NO_PASS)
+        # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
+        # Beside such parameters, gradients of others may still have to be added up.
+        reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
         one_by_one = alone or not reduces or not cuts.several_processes()
         if one_by_one:
             self._check_alone(optimizer, steps=False)
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._hook(i) if by_module is None else by_module.hook(i))
+            p.register_post_accumulate_grad_hook(partial(self._of_module if id(p) in units else self._by_itself, i))
             for i, group in enumerate(optimizer.param_groups)
             for p in group["params"]
-            for by_module in [self._by_module if id(p) in units else None]
-            if p.requires_grad and (by_module is not None or one_by_one)
+            if p.requires_grad and (id(p) in units or one_by_one)
         ]
         # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
         stepper_of(optimizer).when_zeroed.append(self._forget)
 
-    def _hook(self, number: int) -> Any:
-        def step(p: Tensor) -> None:
-            optimizer = there(self._optimizer)
-            self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
-            self._passes[id(p)] += 1
-            if self._passes[id(p)] < self._every or p.grad is None:
-                return
-            with signals_wait:
-                del self._passes[id(p)]
-                Alone(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
+    def _there(self) -> Optimizer:
+        """Return the optimizer, or raise if it is gone."""
+        found = self._optimizer()
+        if found is None:
+            raise ParameterError(
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
+                "while you train; to train without it, call remove() on what step_in_backward() returned."
+            )
+        return found
 
-        return step
+    def _begin(self, number: int) -> None:
+        """Begin a backward pass. Leftovers of a failed pass stay as they are."""
+        self._pass = number
+        self._ends: bool = False  # whether its end will be noticed
+        self._unit = NO_UNIT  # of the parameters that wait
+        self._waiting: dict[int, tuple[int, ReferenceType[Tensor]]] = {}
+        self._stream: Any = None
+
+    def _by_itself(self, number: int, p: Tensor) -> None:
+        """Step a parameter of the group with this number, and free its gradient."""
+        optimizer = self._there()
+        self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
+        self._passes[id(p)] += 1
+        if self._passes[id(p)] < self._every or p.grad is None:
+            return
+        with signals_wait:
+            del self._passes[id(p)]
+            Alone(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
+
+    def _of_module(self, number: int, p: Tensor) -> None:
+        """Note a parameter that is stepped with the others of its module, after the turn of the module before."""
+        if current_pass() != self._pass:
+            self._begin(current_pass())
+        if not self._ends:
+            at_end_of_pass(self._end)
+            self._ends = True
+        unit = self._units[id(p)]
+        if self._unit not in (NO_UNIT, unit):
+            self._turn()
+        self._unit = unit
+        self._passes[id(p)] += 1
+        self._waiting[id(p)] = number, ref(p)  # which a pass that fails leaves behind
+        if p.device.type != "cpu":
+            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
+
+    def _end(self) -> None:
+        """Give the last module of the pass its turn."""
+        self._ends = False
+        if self._unit != NO_UNIT:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Step the waiting parameters that are due, and free their gradients."""
+        ripe = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        due = [(number, p) for number, waiting in ripe if (p := waiting()) is not None]
+        agreement = self._agreement_about(self._unit)
+        self._waiting, self._unit = {}, NO_UNIT
+        with signals_wait:
+            self._await_gradients()
+            with nullcontext() if agreement is None else agreement.reports_errors():
+                stepper = stepper_of(self._there())
+                stepper.ranks.agreement()  # which finds out what has changed about the parameters
+                stepper.ranks.agreed.check_earlier(forget=False)
+                Alone(stepper).step_and_free(due, agreement)
+            for _, p in due:
+                del self._passes[id(p)]
+
+    def _agreement_about(self, unit: int) -> Agreement | None:
+        """Return the agreement on the turns of a module, of which every one has its own list of sums."""
+        if unit not in self._agreements:
+            # With the processes that hold other parts of these very parameters: others may have none.
+            axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] == unit])
+            self._agreements[unit] = Agreement(axes, replicas, left=LEFT) if axes else None
+        return self._agreements[unit]
+
+    def _await_gradients(self) -> None:
+        """Let the stream of the step wait for the stream that reduced the gradients."""
+        if self._stream is not None:
+            here = torch.accelerator.current_stream(self._stream.device)
+            if here != self._stream:
+                here.wait_stream(self._stream)
 
     def _forget(self) -> None:
+        """Begin to count passes again: gradients were stepped elsewhere, or are gone."""
         self._passes.clear()
-        if self._by_module is not None:
-            self._by_module.forget()
+        self._begin(NO_PASS)
 
     def _check_alone(self, optimizer: Optimizer, steps: bool = True) -> None:
         """Raise if gradients may belong to this process alone, before those of others are added."""

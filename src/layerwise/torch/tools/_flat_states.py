@@ -33,19 +33,14 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     Args:
         optimizer: An optimizer of flat buffers.
     """
-    with _with_buffers(checked(optimizer)):
-        return _full_state_dict(optimizer)
-
-
-def _full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     states: dict[int, State] = {}
     numbers, groups = count(), []
-    kept = optimizer.state_dict()["param_groups"]
-    for group, as_saved in zip(members(optimizer), kept, strict=True):
-        own = [pair for one in group for pair in one.plan().whole(one.state).items()]
-        keys = [next(numbers) for _ in own]
-        groups.append({**as_saved, "params": keys, "param_names": [name for name, _ in own]})
-        states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
+    with _buffers(optimizer) as ours:
+        for group, as_saved in zip(ours, optimizer.state_dict()["param_groups"], strict=True):
+            own = [pair for one in group for pair in one.plan().whole(one.state).items()]
+            keys = [next(numbers) for _ in own]
+            groups.append({**as_saved, "params": keys, "param_names": [name for name, _ in own]})
+            states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
     return {"state": states, "param_groups": groups}
 
 
@@ -59,29 +54,28 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
         optimizer: An optimizer of flat buffers.
         state_dict: The result of `full_state_dict`, or the state_dict of an optimizer that has the tensors whole.
     """
-    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        raise StateError("the checkpoint must have 'state' and 'param_groups'. Pass what full_state_dict gave.")
-    with _with_buffers(checked(optimizer)):
-        _load(optimizer, state_dict)
+    _matching.check_form(state_dict)
+    with _buffers(optimizer) as ours:
+        optimizer.load_state_dict(_cut(ours, state_dict))
 
 
 @contextmanager
-def _with_buffers(optimizer: Optimizer) -> Iterator[None]:
-    """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped."""
-    kept = [group["params"] for group in optimizer.param_groups]
+def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
+    """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped, and yield these."""
+    kept = [group["params"] for group in checked(optimizer).param_groups]
     for group, own in zip(optimizer.param_groups, stepper_of(optimizer).members.buffers, strict=False):
         group["params"] = list(own)
     try:
-        yield
+        yield members(optimizer)
     finally:
         for group, params in zip(optimizer.param_groups, kept, strict=True):
             group["params"] = params
 
 
-def _load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
-    ours = members(optimizer)
+def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
+    """Return the state_dict of buffers that have parts of these tensors."""
     names = [[tensor for one in group for tensor in tensors_of(one.p, one.name)] for group in ours]
-    found = _matching.aligned([{"params": each} for each in names], names, state_dict["param_groups"])
+    found = _matching.aligned([{"params": each, "param_names": each} for each in names], state_dict)
     states: dict[int, State] = {}
     groups, numbers = [], count()
     for number, (matched, each) in enumerate(zip(found, ours, strict=True)):
@@ -94,7 +88,7 @@ def _load(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
             tensors = tensors_of(one.p, one.name)
             if wholes := {name: by_name[name] for name in tensors if name in by_name}:
                 states[i] = _local(one, wholes)
-    optimizer.load_state_dict({"state": states, "param_groups": groups})
+    return {"state": states, "param_groups": groups}
 
 
 def _local(own: Member, wholes: Mapping[str, Any]) -> State:

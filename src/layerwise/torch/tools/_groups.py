@@ -15,6 +15,7 @@ from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, name_of
 
 Test = Callable[[str, Tensor, nn.Module], bool]
+Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it
 Matcher = str | int | type[nn.Module] | Test
 """A choice of parameters: "bias", "norm", "embedding" or "head", a pattern of names, a number of dimensions (parameters
 of at most so many), a type of module, or a function of name, parameter and module."""
@@ -114,39 +115,30 @@ def param_groups(
     _warn_of_norms(places, [test for ours, test in zip(matchers.values(), tests, strict=True) if "norm" in ours])
     groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
     for p, found in places.items():
-        decays, adapts, other = (not _any_of(test, p, found) for test in tests)
+        decays, adapts, other = (not test(p, found) for test in tests)
         key = (not other, not decays, not adapts and other)
         groups.setdefault(key, []).append((found[0][0], p))
-    return ParamGroups(
-        _group(members, second or {} if key[0] else first, *key[1:]) for key, members in sorted(groups.items())
-    )
+    made = ParamGroups()
+    for (of_others, fixed, unscaled), members in sorted(groups.items()):
+        off = {**({"weight_decay": 0.0} if fixed else {}), **({"adapt": False} if unscaled else {})}
+        made.append({"params": members, **(second or {} if of_others else first), **off})
+    return made
 
 
-def _group(
-    members: list[tuple[str, Tensor]], options: Mapping[str, Any], no_decay: bool, no_ratio: bool
-) -> dict[str, Any]:
-    off = {**({"weight_decay": 0.0} if no_decay else {}), **({"adapt": False} if no_ratio else {})}
-    return {"params": members, **options, **off}
-
-
-def _warn_of_norms(places: Mapping[Tensor, Sequence[tuple[str, nn.Module]]], tests: Sequence[Test]) -> None:
+def _warn_of_norms(places: Mapping[Tensor, Places], tests: Sequence[Callable[[Tensor, Places], bool]]) -> None:
     """Say which vectors may be meant by "norm", by their names or their classes', where one of these leaves them."""
     called = {name: f"{name} {type(module).__name__}".lower() for found in places.values() for name, module in found}
     left = [
         name
         for p, found in places.items()
         for name, _ in found[:1]
-        if len(whole_shape(p)) < 2 and "norm" in called[name] and not all(_any_of(test, p, found) for test in tests)
+        if len(whole_shape(p)) < 2 and "norm" in called[name] and not all(test(p, found) for test in tests)
     ]
     if left:
         warn(
             f'"norm" leaves out {", ".join(left[:5])}{", …" * (len(left) > 5)}: it goes by classes, whose names end in '
             'Norm. Add a pattern such as "*norm*" where they are meant.'
         )
-
-
-def _any_of(test: Test, p: Tensor, found: Sequence[tuple[str, nn.Module]]) -> bool:
-    return any(test(name, p, module) for name, module in found)
 
 
 def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
@@ -185,9 +177,10 @@ def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
     return list(matchers)
 
 
-def _test(argument: str, matchers: list[Matcher], kinds: Mapping[str, Test]) -> Test:
+def _test(argument: str, matchers: list[Matcher], kinds: Mapping[str, Test]) -> Callable[[Tensor, Places], bool]:
+    """Return the test whether a parameter in these places matches one of the matchers."""
     tests = [_one(argument, matcher, kinds) for matcher in matchers]
-    return lambda name, p, module: any(test(name, p, module) for test in tests)
+    return lambda p, found: any(test(name, p, module) for name, module in found for test in tests)
 
 
 def _one(argument: str, matcher: Any, kinds: Mapping[str, Test]) -> Test:

@@ -1,4 +1,4 @@
-"""The parameters of optimizers with what tools ask of each."""
+"""The members of optimizers with what tools ask of each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.storage.options import Wanted
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch._stepper import Stepper
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._plan import Plan
 
 
 class Member(NamedTuple):
-    """A parameter, with its optimizer and its group there."""
+    """A parameter, with the steps of its optimizer and its group there."""
 
-    optimizer: Optimizer
+    stepper: Stepper
     group: dict[str, Any]
     p: Tensor
     name: str
@@ -24,29 +24,12 @@ class Member(NamedTuple):
     @property
     def state(self) -> dict[str, Any]:
         """What the optimizer keeps of it, if anything."""
-        found: dict[str, Any] = self.optimizer.state.get(self.p, {})
+        found: dict[str, Any] = self.stepper.optimizer.state.get(self.p, {})
         return found
-
-    @property
-    def want(self) -> Wanted:
-        """Its wanted storage."""
-        found: Wanted = stepper_of(self.optimizer).groups.wanted(self.group)
-        return found
-
-    def stepped(self) -> Tensor:
-        """Return what is stepped in its place: on the host, if it is offloaded."""
-        found: Tensor = stepper_of(self.optimizer).in_place_of(self.p)
-        return found
-
-    def was_set(self) -> None:
-        """Take over what was written to that."""
-        stepper_of(self.optimizer).take_over(self.p)
 
     def plan(self) -> Plan:
         """Return the plan of its step."""
-        own = stepper_of(self.optimizer)
-        found: Plan = own.planner.plan_for(self.p, self.group, own.settings_of(self.group), self.name)
-        return found
+        return self.stepper.planner.plan_for(self.p, self.group, self.stepper.settings_of(self.group), self.name)
 
 
 def checked(optimizer: Any) -> Optimizer:
@@ -59,5 +42,6 @@ def checked(optimizer: Any) -> Optimizer:
 
 def members(optimizer: Optimizer) -> list[list[Member]]:
     """Return the parameters of each group."""
-    each = [(group, stepper_of(optimizer).members.named(i)) for i, group in enumerate(optimizer.param_groups)]
-    return [[Member(optimizer, group, p, name) for p, name in own] for group, own in each]
+    stepper = stepper_of(optimizer)
+    each = [(group, stepper.members.named(i)) for i, group in enumerate(optimizer.param_groups)]
+    return [[Member(stepper, group, p, name) for p, name in own] for group, own in each]

@@ -12,7 +12,8 @@ from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._stepper import Stepper
-from layerwise.torch.offload._host import RETURNING, RING, follow
+from layerwise.torch.offload._host import RETURNING, RING, Host, follow
+from layerwise.torch.offload._on_host import Sums
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._modules import units_of
 from layerwise.torch.sharding._owner import stepper_of
@@ -21,8 +22,7 @@ from layerwise.torch.sharding._owner import stepper_of
 class Overlap:
     """The hooks of `overlap`; `remove()` removes them."""
 
-    def __init__(self, optimizer: Optimizer, modules: Iterable[Any]) -> None:
-        host = stepper_of(optimizer).host
+    def __init__(self, optimizer: Optimizer, host: Host, modules: Iterable[Any]) -> None:
         # Parameters hold the hooks: a reference to the host's memory would keep it as long as the model.
         self._stepper, self._units = ref(stepper_of(optimizer)), frozenset(units_of(optimizer.parameters()))
         params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
@@ -101,8 +101,8 @@ def overlap(
     host.most = checks.integer(1)("memory", memory, "Pass bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":
-        host.sum_here(memory)
-    return Overlap(optimizer, found)
+        host.sums = Sums(memory)
+    return Overlap(optimizer, host, found)
 
 
 def _called(modules: Any) -> list[nn.Module]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
@@ -20,7 +21,6 @@ from layerwise.torch.tools._members import Member, checked, members
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
 WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
-MOST_SHOWN = 5
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
@@ -34,14 +34,19 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
         optimizer: Its optimizer, or several that hold parts of the model.
     """
     held = {one.p: one for one in _members(optimizer) if _is_held(one.state)}
-    _check_not_flat(held)
+    if any(flat_of(p) is not None for p in held):
+        raise ContradictionError(
+            "weights in flat buffers are not those that the model's state_dict() shows. "
+            "layerwise.torch.flat.full_state_dict has what the optimizer holds of them."
+        )
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
     for key, value in found.items():
         if not isinstance(value, Tensor):
             continue
         if value in held and value not in full:
-            full[value] = named_state(held[value].state).weights_in_full(held[value].stepped().detach())
+            stepped = held[value].stepper.in_place_of(value).detach()
+            full[value] = named_state(held[value].state).weights_in_full(stepped)
         found[key] = full.get(value, value.detach())
     return found
 
@@ -82,29 +87,20 @@ def _members(optimizer: Any) -> list[Member]:
     return [each for one in found for group in members(checked(one)) for each in group]
 
 
-def _check_not_flat(params: Iterable[Tensor]) -> None:
-    if any(flat_of(p) is not None for p in params):
-        raise ContradictionError(
-            "weights in flat buffers are not those that the model's state_dict() shows. "
-            "layerwise.torch.flat.full_state_dict has what the optimizer holds of them."
-        )
-
-
 def _is_held(state: Mapping[str, Any]) -> bool:
     return bool(named_state(state).beside_weights())
 
 
 def _set(own: Member, value: Tensor) -> None:
-    want, p, state = own.want, own.p, own.state
-    if not want.master and not _is_held(state):
+    want = own.stepper.groups.wanted(own.group)
+    if not want.master and not _is_held(own.state):
         return
-    plan, state = own.plan(), own.optimizer.state[p]
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
-        stepped = own.stepped()
-        _state.ready(state, stepped, plan, want, own.group["capturable"])
+        stepped, state = own.stepper.in_place_of(own.p), own.stepper.optimizer.state[own.p]
+        _state.ready(state, stepped, own.plan(), want, own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
-        own.was_set()
+        own.stepper.take_over(own.p)
 
 
 # ---- what is given
@@ -113,16 +109,11 @@ def _set(own: Member, value: Tensor) -> None:
 def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
-        lists = f"missing {_shown(missing)}; unknown {_shown(unknown)}"
+        lists = f"missing {shown(missing)}; unknown {shown(unknown)}"
         raise StateError(
             f"the state_dict does not fit the model: {lists}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
             "are those of wrappers: load into what was saved."
         )
-
-
-def _shown(keys: list[str]) -> str:
-    more = f" and {len(keys) - MOST_SHOWN} more" if len(keys) > MOST_SHOWN else ""
-    return ", ".join(map(repr, keys[:MOST_SHOWN])) + more if keys else "nothing"
 
 
 def _check(key: str, own: Tensor, value: Any) -> None:

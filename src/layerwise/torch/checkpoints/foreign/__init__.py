@@ -1,1 +1,15 @@
 """Checkpoints of other packages' optimizers: a codec for each, which reads them and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from layerwise.torch.checkpoints.foreign import _adafactor, _eight_bits, _moments
+from layerwise.torch.checkpoints.foreign._codec import Codec
+
+CODECS: Mapping[str, Codec] = {
+    **_moments.CODECS,
+    **_eight_bits.CODECS,
+    **_adafactor.CODECS,
+}
+"""All codecs, by the names of the optimizers that they are of."""

@@ -40,56 +40,41 @@ class Place(NamedTuple):
         return found
 
 
-class Form:
-    """The form of numbers in a state: as they are."""
-
-    def read(self, theirs: State, key: str) -> Tensor:
-        """Return the numbers under a key of theirs."""
-        found: Tensor = theirs[key]
-        return found
-
-    def write(self, x: Tensor, key: str, place: Place) -> State:
-        """Return what theirs keeps of these numbers, by its keys."""
-        return {key: x}
-
-
-AS_IS = Form()
-
-
 @dataclass(frozen=True)
 class Codec:
-    """One optimizer of another package. Subclasses add to `read` and `write` what is not the same under other names."""
+    """One optimizer of another package. Subclasses have what is not the same under other names."""
 
     fields: ClassVar[Mapping[str, str]]  # of a state: our name of each, and theirs
-    momentum: ClassVar[bool] = False  # whether there is a momentum that can be kept with lr in it or without
     says: ClassVar[Mapping[str, Any]] = {}  # options of ours that say what its state means
 
     rule: str  # the optimizer of ours that takes the same steps
     has: frozenset[str]  # keys of each of its groups
     may: frozenset[str] = frozenset()  # keys that only some of its versions write
-    since: frozenset[str] = frozenset()  # those of `may` that all versions write which count steps in tensors
     count: Callable[[int], Any] | None = in_float  # a number of steps as it keeps that, if it does
     in_group: bool = False  # whether it counts steps in groups
-    form: Form = AS_IS
+
+    def numbers(self, theirs: State, key: str) -> Tensor:
+        """Return the numbers under a key of theirs."""
+        x: Tensor = theirs[key]
+        # torchao has tensors of classes of its own, with 8 or 4 bits and their scales.
+        return x.dequantize() if getattr(type(x), "dequantize", None) not in (None, Tensor.dequantize) else x
+
+    def stored(self, x: Tensor, key: str, place: Place) -> State:
+        """Return what theirs keeps of numbers, by its keys."""
+        return {key: x}
 
     def read(self, theirs: State, group: Group) -> State:
         """Return a parameter's state as ours have it."""
-        return {
-            "step": self._steps(theirs, group),
-            **{ours: self.form.read(theirs, key) for ours, key in self.fields.items()},
-        }
-
-    def _steps(self, theirs: State, group: Group) -> Any:
-        if self.count is None:
-            return 1  # all that matters is that the first one is over
-        return group["step"] if self.in_group and "step" not in theirs else theirs["step"]
+        steps = 1  # all that matters is that the first one is over
+        if self.count is not None:
+            steps = group["step"] if self.in_group and "step" not in theirs else theirs["step"]
+        return {"step": steps, **{ours: self.numbers(theirs, key) for ours, key in self.fields.items()}}
 
     def write(self, ours: State, place: Place) -> State:
         """Return a parameter's state as theirs has it, or raise if theirs cannot go on from ours."""
-        counted = self.count is not None and not self.in_group
-        found = self.counted(ours["step"]) if counted else {}
+        found = {} if self.in_group else self.counted(ours["step"])
         for key, name in self.fields.items():
-            found |= self.form.write(ours[key], name, place)
+            found |= self.stored(ours[key], name, place)
         return found
 
     def counted(self, steps: int) -> State:
@@ -102,7 +87,8 @@ class Codec:
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         """Return the numbers that schedulers move, in tensors where theirs are."""
-        found = {name: ours[name] for name in MOVED if name in theirs and ours.get(name) is not None}
+        moved = [name for name in MOVED if name in theirs]
+        found = {name: ours[name] for name in (*moved, "initial_lr") if ours.get(name) is not None}
         if isinstance(lr := theirs.get("lr"), Tensor) and "lr" in found:
             found["lr"] = torch.as_tensor(found["lr"], dtype=lr.dtype, device=lr.device)
         return found

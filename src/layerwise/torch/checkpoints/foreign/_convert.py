@@ -12,8 +12,9 @@ from torch import Tensor
 from layerwise.elsewhere import nearest
 from layerwise.errors import StateError, sentence, warn
 from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
-from layerwise.torch.checkpoints.foreign._table import CODECS
+from layerwise.torch.checkpoints.foreign._moments import Momentum
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._state import checked_lr
@@ -40,12 +41,11 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     if lr_in_momentum not in (None, False, True):
         way_out = "None keeps the form that the source has."
         raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
-    if lr_in_momentum is not None and not codec.momentum:
+    if lr_in_momentum is not None and not isinstance(codec, Momentum):
         raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
     with _refused(f"this is not what {source} saves: {{}}. Pass its state_dict(), all of it."):
         _origin.check_source(source, state_dict)
-        made = _read(state_dict, codec)
-        return _with_lr(made) if lr_in_momentum else made
+        return _read(state_dict, codec, bool(lr_in_momentum))
 
 
 def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
@@ -111,16 +111,19 @@ def _refused(message: str) -> Iterator[None]:
 # ---- theirs to ours
 
 
-def _read(state_dict: Mapping[str, Any], codec: Codec) -> dict[str, Any]:
+def _read(state_dict: Mapping[str, Any], codec: Codec, lr_in_momentum: bool) -> dict[str, Any]:
     state: dict[Any, State] = {}
     groups = []
+    within = {"lr_in_momentum": True} if lr_in_momentum else {}
     for group in state_dict["param_groups"]:
         kept = {key: group[key] for key in ("params", "param_names") if key in group}
-        groups.append({**kept, **codec.read_options(group), RULE: codec.rule})
+        groups.append({**kept, **codec.read_options(group), **within, RULE: codec.rule})
         for key in group["params"]:
             if found := state_dict["state"].get(key):
                 made = codec.read(found, group)
                 _check_numbers(made)
+                if within and made:  # exact if lr was constant
+                    made["momentum_buffer"] = made["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
                 state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
     _matching.check_owned(state_dict)
     return {"state": {key: one for key, one in state.items() if one}, "param_groups": groups}
@@ -138,15 +141,6 @@ def _check_numbers(state: State) -> None:
             )
 
 
-def _with_lr(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the same with lr in the momentum: multiplied by lr, which is exact if lr was constant."""
-    for group in made["param_groups"]:
-        group["lr_in_momentum"] = True
-        for one in (made["state"][key] for key in group["params"] if key in made["state"]):
-            one["momentum_buffer"] = one["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
-    return made
-
-
 # ---- ours to theirs
 
 
@@ -154,9 +148,7 @@ def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tup
     """Return the checkpoint, and which rates of theirs stay although ours differ."""
     kept: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
-    names = [group["param_names"] for group in template] if all("param_names" in one for one in template) else None
-    found = _matching.aligned(template, names, state_dict["param_groups"])
-    _matching.check_owned(state_dict)
+    found = _matching.aligned(template, state_dict)
     firsts: list[Group] = [members[0][0] if members else {} for members in found]
     same = all(_origin.same_rule(codec.rule, _origin.written_by(ours), ours) for ours in firsts if ours)
     states: dict[Any, State] = {}
@@ -169,16 +161,12 @@ def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tup
                 numbers = _in_numbers(state, place.p)
                 steps.add(numbers["step"])
                 states[key] = codec.write(numbers, place)
-        rates = {**codec.write_options(first, group), **_begun(first)} if first else {}
+        rates = codec.write_options(first, group) if first else {}
         if not same:
             kept |= dict.fromkeys(_matching.differing(group, rates))
             rates = {}
         groups.append({**group, **rates, **(_counted(steps, codec) if codec.in_group else {})})
     return {"state": states, "param_groups": groups}, list(kept)
-
-
-def _begun(ours: Group) -> State:
-    return {"initial_lr": ours["initial_lr"]} if ours.get("initial_lr") is not None else {}
 
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:

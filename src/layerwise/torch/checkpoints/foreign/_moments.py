@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints.foreign._codec import Codec, Form, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
 from layerwise.torch.step._state import checked_lr
 
 ADAM = keys("lr betas eps weight_decay")
@@ -53,7 +53,6 @@ class Momentum(Codec):
     """A momentum of gradients, without lr."""
 
     fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
-    momentum: ClassVar = True
     says: ClassVar = {"lr_in_momentum": False}
 
     def read(self, theirs: State, group: Group) -> State:
@@ -79,22 +78,15 @@ class Orthogonal(Codec):
     fields: ClassVar = {"momentum_buffer": "momentum_buffer"}
 
 
-class Quantized(Form):
-    """The tensors of torchao: of classes of its own, with 8 or 4 bits and their scales."""
+class OfTorchao(Adam):
+    """Two moments in few bits."""
 
-    def read(self, theirs: State, key: str) -> Tensor:
-        x = theirs[key]
-        found: Tensor = x if type(x) is Tensor else x.dequantize()
-        return found
-
-    def write(self, x: Tensor, key: str, place: Place) -> State:
+    def stored(self, x: Tensor, key: str, place: Place) -> State:
         # A buffer of theirs quantizes what is copied there.
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 
-TORCH_ADAM = Adam(
-    "AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"}, since=keys("foreach")
-)
+TORCH_ADAM = Adam("AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"})
 CODECS: dict[str, Codec] = {
     "apex.FusedLAMB": Adam("Lamb", LAMB, keys("step"), count=int, in_group=True),
     "timm.Lamb": Adam(
@@ -107,7 +99,6 @@ CODECS: dict[str, Codec] = {
     "torch.Muon": Orthogonal("Muon", MUON, count=None),
     "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, ANY_TORCH, count=None),
     **dict.fromkeys(
-        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"),
-        Adam("AdamW", ADAM | {"amsgrad"}, form=Quantized()),
+        ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), OfTorchao("AdamW", ADAM | {"amsgrad"})
     ),
 }
