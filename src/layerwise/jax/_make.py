@@ -15,12 +15,10 @@ from layerwise.hyper import Hyper
 from layerwise.jax import _optax
 from layerwise.jax._mesh import as_mesh
 from layerwise.jax._options import is_traced, options
-from layerwise.jax._transform import Mask, Transformation
+from layerwise.jax._transform import Transformation
 from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX
-from layerwise.storage.coded import CODED
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
-from layerwise.storage.weights import BESIDE
 
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
@@ -36,24 +34,24 @@ def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTr
     """Return the transformation of the rule of this name for `given`, every argument by its own."""
     _, rule, h = ENTRIES[name]
     checked = options(h, _optax.options(h, given), OPTAX.in_messages(h))
-    want = _wanted(rule, checked.h, given)
-    ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
+    ratio_mask = given.get("trust_ratio_mask")
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):
         raise ContradictionError(
             sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "Pass adapt=True, or no mask.")
         )
-    mask = next(Mask(name, True if given[name] is None else given[name]) for name in MASKS if name in given)
-    return Transformation(
+    mask = next((name, True if given[name] is None else given[name]) for name in MASKS if name in given)
+    made = Transformation(
         rule=rule,
         state=state,
         options=checked,
         decay_mask=mask,
         ratio_mask=True if ratio_mask is None else ratio_mask,
-        blocks=blocks,
+        blocks=given["blocks"],
         stats=FLAG("stats", given["stats"], "Pass True or False."),
-        mesh=as_mesh(given["axis_name"], given["specs"], _needs_specs(checked.h, blocks, want)),
-        want=want,
-    ).as_optax()
+        mesh=as_mesh(given["axis_name"], given["specs"]),
+        want=_wanted(rule, checked.h, given),
+    )
+    return optax.GradientTransformationExtraArgs(made.init, made.update)
 
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
@@ -69,15 +67,3 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
     if any(dtype != "float32" for dtype in h.state_dtypes().values()):
         check_fits(want, h, "dtype_momentum")
     return want
-
-
-def _needs_specs(h: Hyper, blocks: Any, want: Wanted) -> str | None:
-    """Return the options that need to know which dimension is cut."""
-    if h.of_dims is not None:
-        return str(h.of_dims)
-    if coded := next((one for one in want.state.values() if one in CODED), None):
-        return f'state_dtype="{coded}"'
-    beside = BESIDE[want.master].dtype if want.master else None
-    if want.draws_weights(beside) or any(want.draws_state(*one) for one in want.state.items()):
-        return "rounding at random"
-    return None if blocks is None else "blocks"

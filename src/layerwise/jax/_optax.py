@@ -19,11 +19,8 @@ def options(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
         option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
         for option, names in OPTAX.of(h).items()
     }
-    return {**given, **found, **ADJUSTED.get(h.optimizer, _unchanged)(given)}
-
-
-def _unchanged(given: dict[str, Any]) -> dict[str, Any]:
-    return {}
+    adjusted = ADJUSTED[h.optimizer](given) if h.optimizer in ADJUSTED else {}
+    return {**given, **found, **adjusted}
 
 
 def _lars(given: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import jax
@@ -21,17 +21,12 @@ STAND_INS = {
 # Numbers that decide the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
 # Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
-# `inject_hyperparams` makes the state with known arrays, and steps with traced ones, for which the state says it.
+# `inject_hyperparams` makes the state with known arrays, and steps with traced ones.
 BUFFERED = ("momentum",)
 
 
 def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
-
-
-def is_known(value: Any, to_be_zero: bool) -> bool:
-    """Return True if a number is known where the step is traced, and is 0 or is not."""
-    return not is_traced(value) and not callable(value) and bool(value == 0) == to_be_zero
 
 
 @dataclass(frozen=True)
@@ -45,16 +40,6 @@ class Options:
     def fitted_to(self, dtype: Any) -> Hyper:
         """Return the settings with traced numbers in this dtype, which is the tensor's own."""
         return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
-
-    def buffered(self, to_be_zero: bool) -> bool:
-        """Return True if the number that decides about a buffer is an array, and is known to be 0 or not to be."""
-        return any(is_known(self.traced[name], to_be_zero) for name in BUFFERED if name in self.traced)
-
-    def unbuffered(self) -> Options:
-        """Return the options of a state without the buffer."""
-        still = {name: 0.0 for name in BUFFERED if name in self.traced}
-        traced = {name: value for name, value in self.traced.items() if name not in still}
-        return replace(self, h=self.h.settled(**still), traced=traced)
 
     def rate(self, name: str, count: Any, dtype: Any) -> Any:
         """Return lr or weight decay after `count` steps: a number, or an array of this dtype."""
