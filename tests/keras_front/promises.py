@@ -15,7 +15,7 @@ from reference.tensors import norm
 import layerwise
 import layerwise.keras as front
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
-from layerwise.keras import _namespace
+from layerwise.keras import _optimizer
 
 ON_JAX = keras.config.backend() == "jax"
 # JAX compiles each operation, and takes ten times as long. What Keras does around a step is the same on every backend,
@@ -337,4 +337,4 @@ def test_an_integer_variable_is_named():
 def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
     with pytest.raises(EngineError, match="KERAS_BACKEND"):
-        _namespace.namespace.__wrapped__()
+        _optimizer.namespace.__wrapped__()

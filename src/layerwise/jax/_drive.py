@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import MEANS, PLAIN, dims_of, partial_sum
+from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -21,41 +21,34 @@ from layerwise.rules.asks import Shape
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
 
-@dataclass(frozen=True)
-class Mesh:
-    """The axes along which parameters may be cut; none under jit. `specs` gives the dimension that each cuts."""
-
-    axes: Axes
-    specs: Any
-
-    def cuts(self, params: Any, leaves: Leaves) -> list[Cut]:
-        """Return the cut of each parameter."""
-        if not self.axes:
-            return [()] * len(leaves.arrays)
-        specs = _trees.by_leaf("specs", self.specs, params, leaves, _spec)
-        return [self._cut(*row) for row in zip(leaves.names, leaves.arrays, specs, strict=True)]
-
-    def _cut(self, name: str, p: Any, spec: PartitionSpec) -> Cut:
-        cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
-        if len(cut) != p.ndim:
-            raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
-        unknown = {axis for axes in cut for axis in axes} - {*self.axes}
-        if unknown:
-            raise ContradictionError(
-                sentence("axis_name", f"such that it has {sorted(unknown)}, which cut {name}", self.axes, WAY_OUT)
-            )
-        return cut
-
-
-def as_mesh(axis_name: Any, specs: Any) -> Mesh:
-    """Return the mesh of these arguments, or raise."""
+def axes_of(axis_name: Any, specs: Any) -> Axes:
+    """Return the axes of a mesh that may cut parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
     if (specs is None) != (axis_name is None):
         allowed = "None without axis_name" if axis_name is None else "given with axis_name"
         raise ContradictionError(sentence("specs", allowed, specs, "Under shard_map pass both, under jit neither."))
-    return Mesh(tuple(names), specs)
+    return tuple(names)
+
+
+def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
+    """Return the cut of each parameter."""
+    if not axes:
+        return [()] * len(leaves.arrays)
+    each = _trees.by_leaf("specs", specs, params, leaves, _spec)
+    return [_cut(axes, *row) for row in zip(leaves.names, leaves.arrays, each, strict=True)]
+
+
+def _cut(known: Axes, name: str, p: Any, spec: PartitionSpec) -> Cut:
+    cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
+    if len(cut) != p.ndim:
+        raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
+    unknown = {axis for axes in cut for axis in axes} - {*known}
+    if unknown:
+        allowed = f"such that it has {sorted(unknown)}, which cut {name}"
+        raise ContradictionError(sentence("axis_name", allowed, known, WAY_OUT))
+    return cut
 
 
 def whole_shape(shape: Shape, cut: Cut) -> Shape:

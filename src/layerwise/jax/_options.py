@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, cast
 
 import jax
@@ -12,11 +12,6 @@ import jax.numpy as jnp
 from layerwise.checks import number
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper
-
-# What stands in for a traced number while everything else is checked, where the option's default is no number.
-STAND_INS = {
-    "lr": 1e-3, "beta1": 0.9, "beta2": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0,
-}  # fmt: skip
 
 # Numbers that decide the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
@@ -80,9 +75,9 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
         unknown = spec.name in BUFFERED and isinstance(value, jax.Array)
         if unknown or any(map(is_traced, jax.tree.leaves(value))):
             traced[spec.name] = value
-            stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
-            stand_in = False if spec.name in STATIC else stand_in
-            value = _stood_in(argument, value, stand_in)
+            # What stands in for a traced number while everything else is checked is its default, or in every range.
+            stand_in = 0.5 if spec.default in (None, MISSING) else spec.default
+            value = _stood_in(argument, value, False if spec.name in STATIC else stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
     make = cast("Callable[..., Hyper]", cls)
     return Options(make(**checkable), traced, arguments)
@@ -92,7 +87,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     """Return the value with its traced numbers replaced, so that the others can be checked."""
     if isinstance(value, (tuple, list)):
         # Of bounds one may be known, and the other must be in order with it.
-        known = next((one for one in value if not (one is None or is_traced(one))), 1.0)
+        known = next((one for one in value if not (one is None or is_traced(one))), 0.5)
         stand_ins = stand_in if isinstance(stand_in, tuple) else (known,) * len(value)
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
     if not is_traced(value):

@@ -8,7 +8,7 @@ falls to less than 2^-15 of its value; it is then off by no more than float32 ro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import prod
 from operator import add
@@ -20,16 +20,16 @@ import numpy as np
 
 from layerwise.errors import ParameterError
 from layerwise.jax import _mesh
-from layerwise.jax._bits import BITS, Places, rounded
-from layerwise.jax._drive import Cut, Task, real
+from layerwise.jax._bits import BITS, rounded
+from layerwise.jax._drive import Cut, Task, real, size
 from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, read, stored, unread, weights_of
 from layerwise.layout import Layout, elementwise
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage import WEIGHTS, groups
-from layerwise.storage.bits import key_of
+from layerwise.storage.bits import WORD, key_of
 from layerwise.storage.coded import CODED, coded_of
 from layerwise.storage.forms import Field, chosen, scales_of
-from layerwise.storage.index import index_of
+from layerwise.storage.index import Index, index_of
 from layerwise.storage.options import Wanted, is_signed
 from layerwise.storage.stored import Stored
 
@@ -100,8 +100,7 @@ class Plan:
         here = tuple(self.p.shape)
         row = prod(here[1:]) if len(here) > 1 else here[0]
         for d, axes in enumerate(self.cut):
-            rows = d == 0 and len(here) > 1
-            if axes and not rows and (d > 1 or row % groups.GROUP):
+            if axes and (d > 0 or len(here) == 1) and (d > 1 or row % groups.GROUP):
                 way_out = "Cut its first dimension, or store this part of the state in bfloat16."
                 raise ParameterError(
                     f"{self.name} is cut along dimension {d} over {axes}, which cuts groups of {groups.GROUP} elements "
@@ -178,26 +177,20 @@ class Plan:
         """Return an array in its format, rounded by the random bits of a field, or to nearest."""
         if drawn is None:
             return stored(array, beside)
-        return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._places())
+        return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._index())
 
-    def _places(self) -> Places:
-        """Return the places of the elements in the whole tensor."""
+    def _index(self) -> Index:
+        """Return the places of the elements in the whole tensor. Of a part, the device alone knows where it begins."""
         if prod(self._whole) > MOST:
             raise ParameterError(
                 f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers count for "
                 'rounding at random. Divide it, or pass rounding="nearest".'
             )
-        here = tuple(self.p.shape)
-        return Places(index_of(self._whole)[tuple(slice(0, n) for n in here)], _starts(self.cut, here))
-
-
-def _starts(cut: Cut, here: Shape) -> tuple[Any, ...]:
-    """Return the start of the local part of a tensor along each dimension."""
-    starts: list[Any] = [0] * len(here)
-    for d, axes in enumerate(cut):
-        at: Any = None
-        for axis in axes:
-            place = jax.lax.axis_index(axis).astype(jnp.uint32)
-            at = place if at is None else at * np.uint32(jax.lax.psum(1, axis)) + place
-        starts[d] = 0 if at is None else at * np.uint32(here[d])
-    return tuple(starts)
+        here, index = tuple(self.p.shape), index_of(self._whole)
+        offset: Any = np.uint32(0)
+        for n, stride, axes in zip(here, index.strides, self.cut, strict=False):
+            at: Any = np.uint32(0)
+            for axis in axes:
+                at = at * np.uint32(size(axis)) + jax.lax.axis_index(axis).astype(jnp.uint32)
+            offset = offset + at * np.uint32(n * stride & WORD)
+        return replace(index, shape=here, offset=offset)

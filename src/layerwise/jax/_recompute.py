@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import next_requests
+from layerwise.drive.requests import next_requests
 from layerwise.jax._norms import length
 
 RUNS = 64  # more than a step of one tensor has

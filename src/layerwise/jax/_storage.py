@@ -13,7 +13,7 @@ from layerwise.storage import Format
 from layerwise.storage.bits import Key
 from layerwise.storage.coded import CODED, coded_of
 from layerwise.storage.forms import scales_of
-from layerwise.storage.index import index_of
+from layerwise.storage.index import Index, index_of
 from layerwise.storage.stored import Stored
 from layerwise.storage.weights import BESIDE
 
@@ -72,10 +72,10 @@ def read(x: Any) -> Any:
     return x.view(stored(x.array, x.beside).read()) if isinstance(x, Unread) else x
 
 
-def stored(array: Any, beside: Any = None, key: Key | None = None, places: Any = None) -> Stored:
-    """Return an array in its format; `places` are those of its elements, where random bits are drawn for them."""
+def stored(array: Any, beside: Any = None, key: Key | None = None, index: Index | None = None) -> Stored:
+    """Return an array in its format; random bits, if drawn, are by its place in the whole."""
     shape, form = tuple(array.shape), Format(beside, key, coded_of(array.dtype.name))
-    return Stored(array, form, places or index_of(shape), min(1, len(shape) - 1), BITS)
+    return Stored(array, form, index or index_of(shape), min(1, len(shape) - 1), BITS)
 
 
 def beside_of(p: Any, master: Any) -> str | None:

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError, sentence
 from layerwise.jax import _mesh, _trees
-from layerwise.jax._drive import Cut, driven, real
+from layerwise.jax._drive import Axes, Cut, driven, real
 from layerwise.jax._options import Options, is_traced
 from layerwise.jax._plan import Plan
 from layerwise.jax._stats import measured
@@ -34,7 +34,8 @@ class Transformation:
     ratio_mask: Any
     blocks: Any
     stats: bool
-    mesh: _mesh.Mesh
+    axes: Axes
+    specs: Any
     want: Wanted
 
     # ---- init
@@ -152,8 +153,8 @@ class Transformation:
         decayed = _trees.by_leaf(*self.decay_mask, params, leaves, _trees.flag)
         adapted = _trees.by_leaf("trust_ratio_mask", self.ratio_mask, params, leaves, _trees.flag)
         blocks = _trees.by_leaf("blocks", self.blocks, params, leaves, _blocks)
-        fitted = cache(self.options.fitted_to)
-        rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, self.mesh.cuts(params, leaves), strict=True)
+        cuts, fitted = _mesh.cuts(self.axes, self.specs, params, leaves), cache(self.options.fitted_to)
+        rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
         return [self._plan(fitted(real(jnp.promote_types(row[1].dtype, jnp.float32))), *row) for row in rows]
 
     def _plan(self, h: Any, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.checks import Refused, plain
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.checks import FLAG
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
 
 Check = Callable[[str, Any], Any]
 
@@ -137,12 +137,7 @@ def _is_end(x: Any) -> bool:
 
 def flag(argument: str, value: Any) -> bool:
     """Return a leaf of a mask, or raise if it is not a bool."""
-    try:
-        if isinstance(found := plain(value), bool):
-            return found
-    except Refused:  # being traced
-        pass
-    raise HyperparameterError(sentence(argument, "made of True and False", value, "Masks are known before the step."))
+    return bool(FLAG(argument, value, "A mask is made of True and False, which are known before the step."))
 
 
 def name_of(path: Any) -> str:
