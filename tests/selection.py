@@ -40,7 +40,7 @@ def _kind(entry: Entry) -> str:
         return "factored"
     if h.of_matrices:
         return "matrices"
-    return "rows and columns" if entry.hyper().of_dims is not None else "whole"
+    return "rows and columns" if hasattr(h, "dims") else "whole"
 
 
 KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}

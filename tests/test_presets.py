@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 import ml_dtypes  # noqa: F401  # with which NumPy knows bfloat16
 import numpy as np
@@ -93,7 +94,7 @@ def test_options_beside_a_preset_take_the_place_of_its_own():
     assert (opt.lr, opt.weight_decay, opt.adapt, opt.max_grad_norm) == (0.5, 0.1, "decayed", 1.0)
 
 
-@pytest.mark.parametrize("make", [preset, jax_front.preset])
+@pytest.mark.parametrize("make", [preset, partial(jax_front.like, learning_rate=0.1)], ids=["preset", "jax"])
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -117,7 +118,7 @@ def test_options_beside_a_preset_of_jax_have_the_names_of_jax():
     jax_front.adafactor(**jax_front.preset("keras.Adafactor", learning_rate=0.01, decay_rate=0.7, eps=1e-20))
     jax_front.adafactor(**jax_front.preset("keras.Adafactor", learning_rate=optax.constant_schedule(0.01)))
     with pytest.raises(UnknownOptionError, match="`learning_rate`"):
-        jax_front.preset("timm.Lars", lr=0.5)
+        jax_front.lars(**jax_front.preset("timm.Lars", lr=0.5))
 
 
 def test_options_beside_a_preset_may_be_by_name_and_are_of_the_formula_alone():

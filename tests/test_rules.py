@@ -68,21 +68,6 @@ def test_every_option_changes_the_path(case: Case, option: str, value: Any) -> N
 
 
 @each_case
-def test_a_rule_says_if_it_depends_on_single_dimensions(case: Case) -> None:
-    shapes = ((8, 6), (8, 6, 4))  # explicit dimensions may be of either
-    for options in (case.usual(), *(case.alone(*one)[1] for one in case.unusual())):
-        settings = case.hyper(**options)
-        asks = any(
-            getattr(one, "dims", None) is not None or getattr(one, "kept", ())
-            for shape in shapes
-            for each in case.asked(shape, options)
-            for one in each
-        )
-        counts = any(settings.fit(s, (), 1e-7) != settings.fit((2 * s[0], *s[1:]), (), 1e-7) for s in shapes)
-        assert (settings.of_dims is not None) == (asks or counts), options
-
-
-@each_case
 def test_a_rule_only_returns_what_keep_answers(case: Case) -> None:
     for options in (case.usual(), case.busy, *(case.alone(*one)[1] for one in case.unusual())):
         for shape in ((7,), (3, 2)):

@@ -14,7 +14,6 @@ import numpy as np
 
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, _forms, optimizers
-from layerwise.jax._factored import from_factored, to_factored
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
@@ -245,10 +244,10 @@ def _ema(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
 
 
 def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    turned = from_factored if isinstance(wanted, AdafactorState) else to_factored
+    to_ours = isinstance(wanted, AdafactorState)
     columns = [of_state(leaves, part, getattr(one, part)) for one in (wanted, given) for part in FACTORED]
     shapes = [tuple(p.shape) for p in leaves.arrays]
-    rows = [turned(shape, row[:3], row[3:]) for shape, *row in zip(shapes, *columns, strict=True)]
+    rows = [_forms.factored(shape, row[:3], row[3:], to_ours) for shape, *row in zip(shapes, *columns, strict=True)]
     return [leaves.like(column) for column in zip(*rows, strict=True)]
 
 

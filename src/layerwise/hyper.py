@@ -83,11 +83,6 @@ class Hyper(Checked):
         return is_on(self.model_bound)
 
     @property
-    def of_dims(self) -> str | None:
-        """The setting, as it was given, by which a step depends on single dimensions; None if all are alike to it."""
-        return None
-
-    @property
     def of_matrices(self) -> bool:
         """True if a step multiplies matrices: then no slice of a tensor is stepped by itself."""
         return False

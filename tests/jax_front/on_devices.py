@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jax_front.front import BY_NAME, FRONTS, NAMES, close, goes_on, made, mainly, run, taken, tree
 
-from layerwise.errors import ContradictionError, ParameterError
+from layerwise.errors import ParameterError
 
 pytestmark = pytest.mark.thinned(1, 2)
 
@@ -171,30 +171,6 @@ def test_in_shard_map_the_first_state_has_the_types_that_a_step_makes(name):
         return 0
 
     kept(placed(mesh, params), placed(mesh, params))
-
-
-ALIKE = {"factored": False, "dims": False}  # with which all dimensions of a tensor are alike
-
-
-@pytest.mark.kinds("rows and columns")
-@each
-def test_with_axis_name_alone_types_say_which_parameters_are_cut(name):
-    """But not along which dimension, so `specs` are needed where dimensions differ."""
-    if needed := taken(name, {"factored": "last", "dims": "first"}):
-        with pytest.raises(ContradictionError, match=f"`specs` must be given with axis_name and {next(iter(needed))}="):
-            made(name, axis_name="x", **needed)
-    options, specs = {**taken(name, ALIKE), "stats": True}, {"w": P("x", "y"), "b": P(), "stack": P("x"), "odd": P()}
-    opt = made(name, axis_name=("x", "y"), **options)
-    ours, _ = in_parts(opt, mesh_of(8), tree(0, SHAPES), gradients(1), specs, dict.fromkeys(SHAPES, P()))
-    close(ours, run(made(name, **options), tree(0, SHAPES), gradients(1))[0], 3e-6)
-
-
-@each
-def test_where_neither_types_nor_specs_say_what_is_cut_it_is_not_guessed(name):
-    opt = made(name, axis_name="x", **taken(name, ALIKE))
-    step = jax.shard_map(opt.init, mesh=mesh_of(2), in_specs=P("x"), out_specs=P("x"), check_vma=False)
-    with pytest.raises(ParameterError, match="Pass specs"):
-        step(jnp.ones((4, 2)))
 
 
 def inits(opt, shape, spec):

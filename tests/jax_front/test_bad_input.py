@@ -141,9 +141,7 @@ def test_a_part_of_the_state_that_is_no_such_array_is_named(name, one):
 
 
 @each
-@pytest.mark.parametrize(
-    "count", [jnp.zeros(2, int), jnp.float32(1), 1.5, True, None, -1, jnp.int32(-1), np.array(-7), "1"], ids=str
-)
+@pytest.mark.parametrize("count", [jnp.zeros(2, int), jnp.float32(1), 1.5, True, None, "1"], ids=str)
 def test_a_count_that_does_not_count_is_refused(name, count):
     opt = made(name)
     with pytest.raises(StateError, match=r"`count` must be .* Make the state with init"):
@@ -151,7 +149,7 @@ def test_a_count_that_does_not_count_is_refused(name, count):
 
 
 @mainly("Lars")
-def test_a_count_may_be_any_integer_and_a_negative_one_that_is_traced_is_0(name):
+def test_a_count_may_be_any_integer_and_a_negative_one_is_0(name):
     opt = made(name)
     update, state = jax.jit(opt.update), opt.init(W)
     wanted = update(W, state._replace(count=jnp.int32(5)), W)
@@ -215,7 +213,7 @@ def test_an_option_out_of_its_range_is_named(name, option, value):
         ({"axis_name": 3}, "axis_name"),
         ({"axis_name": ()}, "axis_name"),
         ({"specs": jax.sharding.PartitionSpec("x")}, "specs"),
-        ({"blocks": 2, "axis_name": "x"}, "specs"),
+        ({"axis_name": "x"}, "specs"),
     ],
     ids=str,
 )

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 from jax_front.front import FRONTS, run, tree
 
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError
+from layerwise.errors import HyperparameterError, ParameterError, StateError
 from layerwise.jax import Grouped, MasterState, adafactor, lamb, lars
 from layerwise.jax._bits import BITS
 from layerwise.storage import weights as formats
@@ -115,17 +115,8 @@ def test_the_dtype_of_a_momentum_is_float32_by_default_and_no_wish():
         adafactor(0.1, momentum=0.9, dtype_momentum=jnp.bfloat16, state_dtype="int8")
 
 
-def test_where_tensors_are_cut_formats_need_specs():
+def test_no_cut_goes_through_groups():
     mesh = Mesh(jax.devices()[:1], ("x",))
-    with pytest.raises(ContradictionError, match="specs"):
-        lamb(0.1, axis_name="x", state_dtype="int8")
-    state = lamb(0.01, state_dtype="bfloat16").init(start())  # which such a state asks for as well
-    cut = jax.tree.map(lambda x: P("x") if x.ndim else P(), state)
-    step = jax.shard_map(
-        lamb(0.01, axis_name="x").update, mesh=mesh, in_specs=(P("x"), cut, P("x")), out_specs=(P("x"), cut)
-    )
-    with pytest.raises(ContradictionError, match="specs"):
-        jax.eval_shape(step, start(), state, start())
     opt = FRONTS["Lamb"](0.1, axis_name="x", specs=P(None, "x"), state_dtype="int8")
     step = jax.shard_map(opt.init, mesh=mesh, in_specs=P(None, "x"), out_specs=P(), check_vma=False)
     with pytest.raises(ParameterError, match="groups of 64"):

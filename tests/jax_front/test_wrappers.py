@@ -122,6 +122,19 @@ def test_inject_hyperparams(name):
     assert update._cache_size() == 1
 
 
+@pytest.mark.parametrize("name", ["Lars", "SGD", "ScaleSGD", "SinkGD"])
+@pytest.mark.thinned(1, 4)
+def test_an_injected_momentum_may_begin_at_0(name):
+    params, grads = tree(0, LITTLE), gradients(2, LITTLE)
+    static = {"static_args": tuple(taken(name, {"iterations": 5}))}
+    injected = optax.inject_hyperparams(FRONTS[name], **static)(0.1, momentum=0.0)
+    state = injected.init(params)
+    close(goes_on(injected, params, state, grads)[0], run(FRONTS[name](0.1, momentum=0.0), params, grads)[0], 1e-5)
+    state.hyperparams["momentum"] = jnp.asarray(0.9, jnp.float32)
+    wanted = run(FRONTS[name](0.1, momentum=0.9), params, grads)[0]
+    close(goes_on(injected, params, state, grads)[0], wanted, 1e-5)
+
+
 OF_MANY = {
     "learning_rate": 0.1, "weight_decay": 0.1, "weight_decay_rate": 0.1, "zero_norm_ratio": 0.5, "l2": 0.1,
     "min_norm": 1.5, "max_grad_norm": 3.0, "max_grad_norm_per_tensor": 2.0, "max_grad_value": 1.0,

@@ -20,7 +20,7 @@ from layerwise.errors import (  # noqa: E402
     HyperparameterError,
     StateError,
 )
-from layerwise.mlx import _namespace  # noqa: E402
+from layerwise.mlx import _optimizer  # noqa: E402
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 OWN_RATE = {"relative_step": False, "scale_parameter": True}
@@ -243,16 +243,16 @@ def test_presets_are_spelled_as_mlx_does():
 def test_sums_over_two_million_numbers_keep_the_digits_of_float32():
     """MLX's own lose two of three digits on a CPU."""
     x = mx.full((2_000_000,), 0.1)
-    terms = _namespace.FUNCTIONS.sum(x, axis=(0,), keepdims=True)
+    terms = _optimizer.FUNCTIONS.sum(x, axis=(0,), keepdims=True)
     np.testing.assert_allclose(terms.item(), 2_000_000 * float(np.float32(0.1)), rtol=1e-7)
-    norm = _namespace.FUNCTIONS.length(_namespace.FUNCTIONS.squares(x, (0,)))
+    norm = _optimizer.FUNCTIONS.length(_optimizer.FUNCTIONS.squares(x, (0,)))
     np.testing.assert_allclose(norm.item(), np.sqrt(2_000_000) * float(np.float32(0.1)), rtol=1e-7)
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])
 def test_norms_fit_float32_where_there_is_no_float64(monkeypatch, size):
     """As on Apple's GPUs."""
-    monkeypatch.setattr(_namespace, "_wide", lambda terms: terms)
+    monkeypatch.setattr(_optimizer, "_wide", lambda terms: terms)
     for opt in (front.Lars(1.0, trust_coefficient=0.125, momentum=0.0), front.Lamb(0.125)):
         p = tree(0, size=size)
         found = opt.apply_gradients(tree(1), p)

@@ -21,6 +21,7 @@ from layerwise.drive.requests import (
 from layerwise.rules.asks import Array, ModelSum, Request
 
 Runs = Mapping[Dims, Run]  # by their jobs
+PartialSums = tuple[PartialSum, ...]  # of a rule's requests
 
 
 class TensorRequest(NamedTuple):
@@ -82,14 +83,6 @@ class Bucket(NamedTuple):
     size: int
 
 
-class _Sent(NamedTuple):
-    """A bucket whose partial sums are on their way."""
-
-    number: int
-    waiting: dict[Dims, tuple[PartialSum, ...]]
-    answers: Callable[[], dict[Dims, Answer]]
-
-
 def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> list[Any]:
     """Drive rules side by side, bucket after bucket, and return their results, each of one whole slice.
 
@@ -99,35 +92,28 @@ def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> 
     """
     stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
     others.announce(stepper, [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
-    everything = [run for bucket in buckets for run in bucket.runs]
-    model_sums = _model_sums(xp, {run.jobs: run for run in everything if run.together}, others)
+    runs = [{run.jobs: run for run in bucket.runs} for bucket in buckets]
+    together = {jobs: run for own in runs for jobs, run in own.items() if run.together}
+    model_sums = _model_sums(xp, together, others)
     results: list[list[Any]] = [[] for _ in buckets]
-    line: deque[_Sent] = deque()
+    line: deque[tuple[int, dict[Dims, PartialSums], Callable[[], dict[Dims, Answer]]]] = deque()  # of buckets
     begun = held = 0
     while begun < len(buckets) or line:
         if begun < len(buckets) and (not line or held + buckets[begun].size <= room):
-            waiting = {run.jobs: _advance(xp, run, model_sums.get(run.jobs)) for run in buckets[begun].runs}
+            waiting = {jobs: _advance(xp, run, model_sums.get(jobs)) for jobs, run in runs[begun].items()}
             if begun == 0 and not model_sums and not any(waiting.values()):
                 others.add_up([], _joined(xp, []))
-            line.append(_sent(xp, begun, buckets[begun], waiting, others))
+            line.append((begun, waiting, _on_their_way(xp, runs[begun], waiting, others)))
             begun, held = begun + 1, held + buckets[begun].size
             continue
         number, waiting, answers = line.popleft()
-        named = {run.jobs: run for run in buckets[number].runs}
-        waiting |= {jobs: _advance(xp, named[jobs], answer) for jobs, answer in answers().items()}
+        waiting |= {jobs: _advance(xp, runs[number][jobs], answer) for jobs, answer in answers().items()}
         if any(waiting.values()):
-            line.append(_sent(xp, number, buckets[number], waiting, others))
+            line.append((number, waiting, _on_their_way(xp, runs[number], waiting, others)))
         else:
             results[number] = [_result(run) for run in buckets[number].runs]
             held -= buckets[number].size
     return [result for bucket in results for result in bucket]
-
-
-def _sent(xp: Any, number: int, bucket: Bucket, waiting: dict[Dims, tuple[PartialSum, ...]], others: Others) -> _Sent:
-    """Send the requests of a bucket's rules. One without requests takes its turn, since it must not write before."""
-    partials = {jobs: sums for jobs, sums in waiting.items() if sums}
-    runs = {run.jobs: run for run in bucket.runs}
-    return _Sent(number, waiting, _on_their_way(xp, runs, partials, others) if partials else dict)
 
 
 def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
@@ -136,10 +122,10 @@ def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
         answers = _on_their_way(xp, runs, partials, others)()
         waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
-    return _on_their_way(xp, runs, waiting, others)() if waiting else {}
+    return _on_their_way(xp, runs, waiting, others)()
 
 
-def _advance(xp: Any, run: Run, answer: Answer | None) -> tuple[PartialSum, ...]:
+def _advance(xp: Any, run: Run, answer: Answer | None) -> PartialSums:
     """Take a rule to its next requests, and sum their local terms."""
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
@@ -160,9 +146,15 @@ def _result(run: Run) -> Any:
 
 
 def _on_their_way(
-    xp: Any, runs: Runs, partials: Mapping[Dims, Sequence[PartialSum]], others: Others
+    xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others
 ) -> Callable[[], dict[Dims, Answer]]:
-    """Send partial sums whose totals other ranks complete, and return a generator that waits for the answers."""
+    """Send partial sums whose totals other ranks complete, and return what waits for the answers.
+
+    A rule without requests has none. With no others it takes its turn all the same, since it must not write before.
+    """
+    partials = {jobs: sums for jobs, sums in waiting.items() if sums}
+    if not partials:
+        return dict
     places, rows, wholes = [], [], dict[tuple[int, int], ToBring]()
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from layerwise.drive.digits import Exact
 from layerwise.drive.digits import added as digits_added
 from layerwise.rules.arrays import square
-from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Scalar, Sum, Whole
+from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Sum, Whole
 from layerwise.rules.matrices import gram
 
 Dims = tuple[int, ...]
@@ -89,8 +89,10 @@ def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     if hasattr(xp, "digits"):
         return sum_in_digits(xp, request, dims)
     here = partial_sum(xp, request, dims)
-    number = _number(xp, here) if len(dims) == len(run.shape) and not isinstance(request, Gram) else here
-    return PartialSum(type(request), dims, number, once=once_of(request))
+    # One number is a plain one if the library has it at hand: arithmetic on it is then cheap.
+    if hasattr(xp, "as_number") and len(dims) == len(run.shape) and not isinstance(request, Gram):
+        here = xp.as_number(here)
+    return PartialSum(type(request), dims, here, once=once_of(request))
 
 
 def sum_in_digits(xp: Any, request: Request, dims: Dims) -> PartialSum:
@@ -109,11 +111,6 @@ def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
 def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
     # An empty tuple of dimensions means "all" to some namespaces and "none" to others.
     return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
-
-
-def _number(xp: Any, x: Array) -> Scalar:
-    """Return one number as a plain one if the library has it at hand: arithmetic on it is then cheap."""
-    return xp.as_number(x) if hasattr(xp, "as_number") else x
 
 
 def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:

@@ -21,11 +21,11 @@ def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     Only a sum over the whole model makes tensors wait for one another, and while they wait they hold only a prepared
     gradient. So the extra memory is the work on one tensor.
     """
-    parts = {id(run): _to_model_sum(xp, run) for run in runs if run.together}
+    parts = {id(run): [sums[0] for sums in _driven(xp, run, None)] for run in runs if run.together}
     model_sum = _model_sum(xp, [part for each in parts.values() for part in each])
     for run in runs:
         own = (beside(xp, model_sum, parts[id(run)][0].sum),) if run.together else None
-        yield _to_the_end(xp, run, [own] * len(run.rules))
+        yield tuple(done.value for done in _driven(xp, run, own))
 
 
 def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
@@ -37,21 +37,14 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
     return total if first.exact is None else xp.reshape(xp.total(total, first.exact), ())
 
 
-def _to_model_sum(xp: Any, run: Run) -> list[PartialSum]:
-    """Take the slices of a tensor to where they request the model's sum, and return their partial sums of it."""
-    answers: Sequence[Answer | None] = [None] * len(run.rules)
+def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
+    """Take the slices of a tensor to their end, or to where they request the model's sum, and return what each has."""
+    answers: Sequence[Answer | None] = [answer] * len(run.rules)
     while True:
         slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
-        if slices[0][0].request is ModelSum:
-            return [sums[0] for sums in slices]
-        answers = _answers(xp, run, slices)
-
-
-def _to_the_end(xp: Any, run: Run, answers: Sequence[Answer | None]) -> tuple[Any, ...]:
-    while True:
-        slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
-        if isinstance(slices[0], Done):
-            return tuple(done.value for done in slices)
+        first = slices[0]
+        if isinstance(first, Done) or (first and first[0].request is ModelSum):
+            return slices
         answers = _answers(xp, run, slices)
 
 

@@ -99,22 +99,13 @@ def _step(t: Any) -> tuple[Any, Any]:
     return Words(t.astype(jnp.uint32)), Words(upper.astype(jnp.uint32))
 
 
-class Places:
-    """The numbers of the elements of a part of a tensor, which begins along each dimension at some entry.
-
-    They are below 2^32. The beginning of a part may be known only on the device.
-    """
-
-    def __init__(self, index: Index, starts: tuple[Any, ...]) -> None:
-        self.index, self.starts = index, starts
-
-    def numbers(self) -> Any:
-        """Return them as `Words`; if they are used at once, nothing is stored."""
-        found: Any = Words(jnp.full(self.index.shape, 0, jnp.uint32))
-        for d, (stride, start) in enumerate(zip(self.index.strides, self.starts, strict=True)):
-            along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, self.index.shape, d))
-            found = found + (along + start) * stride
-        return found
+def _indices(index: Index, like: Any) -> tuple[Any, int]:
+    """Return the numbers of an index, which are below 2^32; if they are used at once, nothing is stored."""
+    found: Any = Words(jnp.full(index.shape, 0, jnp.uint32))
+    for d, stride in enumerate(index.strides):
+        along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, index.shape, d))
+        found = found + along * stride
+    return found + index.offset, 0
 
 
 def rounded(x: Any, dtype: Any) -> Any:
@@ -139,6 +130,6 @@ BITS: Any = SimpleNamespace(
     shifted=_shifted,
     where=_where,
     dtype=lambda array: array.dtype.name,
-    indices=lambda places, like: (places.numbers(), 0),
+    indices=_indices,
     step=_step,
 )

@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import MEANS, PLAIN, dims_of, partial_sum
+from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, measured
-from layerwise.jax._recompute import Namespace, Running
-from layerwise.jax._unread import Unread
+from layerwise.jax._recompute import Running
+from layerwise.jax._storage import Shape, read
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Whole
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
-Shape = tuple[int, ...]
 Axes = tuple[str, ...]
-
-
-class Cut(NamedTuple):
-    """The mesh axes that cut each dimension of a tensor, or None if only the whole is known."""
-
-    axes: Axes
-    dims: tuple[Axes, ...] | None
-
-    def along(self, dims: Shape) -> Axes:
-        return self.axes if self.dims is None else tuple(axis for d in dims for axis in self.dims[d])
-
-
-XP = Namespace()
-WHOLE = Cut((), None)
+Cut = tuple[Axes, ...]  # the axes of a mesh that cut each dimension of a tensor; empty if it is whole
 
 
 @dataclass(frozen=True)
@@ -48,31 +34,39 @@ class Task:
     arrays: tuple[Any, ...]  # p, g and the parts of the state
     now: Now
     dtype: Any  # of the arithmetic
-    cut: Cut = WHOLE
-    number: int = 0  # among the tasks of a step
+    cut: Cut = ()
 
-    def start(self, xp: Any = XP) -> Asking[Stepped]:
+    def start(self, xp: Any) -> Asking[Stepped]:
         p, g, *state = (None if x is None else self._read(x) for x in self.arrays)
         asking: Asking[Stepped] = self.rule.step(xp, p, g, self.rule.State(*state), self.h, self.now)
         return asking
 
     def _read(self, x: Any) -> Any:
-        x = x.read() if isinstance(x, Unread) else x
+        x = jnp.asarray(read(x))
         # The second moments of complex parameters are real.
-        return jnp.asarray(x).astype(self.dtype if jnp.iscomplexobj(x) else jnp.finfo(self.dtype).dtype)
+        return x.astype(self.dtype if jnp.iscomplexobj(x) else real(self.dtype))
 
     def dims_of(self, request: Any) -> Shape:
         """Return the dimensions that a request runs over."""
         return dims_of(request, len(self.shape), self.block_dims)
 
+    def axes_of(self, request: Any) -> Axes:
+        """Return the axes of the mesh that cut these dimensions."""
+        cuts = (axes for d in self.dims_of(request) for axes in self.cut[d : d + 1])
+        return tuple(sorted({axis for axes in cuts for axis in axes}))
+
+    def entries(self, request: Any) -> int:
+        """Return the number of entries that a request runs over: of the tensor, or of each of its blocks."""
+        return prod(self.shape[d] for d in self.dims_of(request)) * prod(map(size, self.axes_of(request)))
+
     def is_traced(self) -> bool:
         """Return True if the arrays are known only when the program runs."""
         return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
 
-    def is_large(self) -> bool:
+    def recomputes(self) -> bool:
         """Return True if intermediate results are to be computed again rather than kept."""
         large = prod(self.shape) >= LARGE and not self.h.of_matrices  # products are dear, and read their arrays anyway
-        return large and jax.default_backend() == "cpu" and self.is_traced()
+        return large and not any(self.cut) and jax.default_backend() == "cpu" and self.is_traced()
 
 
 Place = tuple[int, int]  # a task, and one of its requests
@@ -86,13 +80,13 @@ def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
     of it, and the sums of all tensors are added up at once. Without either, tensors are stepped one after the other,
     and the extra memory is the work on one.
     """
-    together = any(task.cut.axes or task.h.asks_of_model or task.is_traced() for task in tasks)
+    together = any(any(task.cut) or task.h.asks_of_model or task.is_traced() for task in tasks)
     for group in [tasks] if together else [[task] for task in tasks]:
         yield from _in_rounds(group)
 
 
 def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
-    rules = [Running(replace(task, number=i), task.is_large() and not task.cut.axes) for i, task in enumerate(tasks)]
+    rules = [Running(task, i) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(tasks)))
     while answers:
@@ -102,31 +96,26 @@ def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
                 requests[i] = rules[i].advance(answer)
             except StopIteration as end:
                 done[i] = end.value
-        answers = _answers(tasks, requests, _totals(tasks, requests, _partial_sums(tasks, rules, requests)))
+        sums = {
+            (i, k): _partial_sum(tasks[i], one) for i, own in requests.items() for k, one in rules[i].to_be_summed(own)
+        }
+        answers = _answers(tasks, requests, _totals(tasks, requests, sums))
     return iter([done[i] for i in range(len(tasks))])
 
 
-def _partial_sums(tasks: Sequence[Task], rules: Sequence[Running], requests: Round) -> dict[Place, Any]:
-    """Sum the local parts of the tensors."""
-    return {
-        (i, k): _partial_sum(tasks[i], request)
-        for i, own in requests.items()
-        for k, request in (rules[i].again(own) if rules[i].recomputes else enumerate(own))
-    }
-
-
 def _partial_sum(task: Task, request: Any) -> Any:
+    """Sum the local part of a tensor."""
     if isinstance(request, Whole):
         return _of_whole(task, request)
     if isinstance(request, (*PLAIN, Gram)):
         return partial_sum(jnp, request, task.dims_of(request))
-    goes_on = isinstance(request, ModelSum) or _axes(task, request)
-    return measured(request.terms, task.dims_of(request), None if goes_on else _entries_of(task, request))
+    goes_on = isinstance(request, ModelSum) or task.axes_of(request)
+    return measured(request.terms, task.dims_of(request), None if goes_on else _divisor(task, request))
 
 
 def _of_whole(task: Task, request: Whole) -> Any:
     """Return what a request's work makes of the whole tensor, and of that what is here: each device does it."""
-    cuts = [(d, axes) for d, axes in enumerate(task.cut.dims or ()) if axes and d not in task.block_dims]
+    cuts = [(d, axes) for d, axes in enumerate(task.cut) if axes and d not in task.block_dims]
     x = request.terms
     for d, axes in cuts:
         x = jax.lax.all_gather(x, axes, axis=d, tiled=True)
@@ -141,7 +130,7 @@ def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> d
     """Add up the partial sums over the axes that cut the summed dimensions."""
     by_axes: dict[Axes, dict[Place, Any]] = {}
     for (i, k), value in sums.items():
-        by_axes.setdefault(_axes(tasks[i], requests[i][k]), {})[i, k] = value
+        by_axes.setdefault(tasks[i].axes_of(requests[i][k]), {})[i, k] = value
     for axes, values in by_axes.items():
         sums |= jax.lax.psum(values, axes) if axes else values
     return sums
@@ -153,26 +142,23 @@ def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -
         for (i, k), total in totals.items()
         if isinstance(requests[i][k], ModelSum)
     ]
-    model = sum(of_model[1:], of_model[0]) if of_model else None
-    return {
-        i: tuple(
-            model if isinstance(one, ModelSum) else _answer(tasks[i], one, totals[i, k]) for k, one in enumerate(own)
-        )
-        for i, own in requests.items()
-    }
+    model: Any = sum(of_model[1:], of_model[0]) if of_model else None
+
+    def answer(i: int, k: int, request: Any) -> Any:
+        total, n = model if isinstance(request, ModelSum) else totals[i, k], _divisor(tasks[i], request)
+        return total if n == 1 or isinstance(total, Root) else total / n
+
+    return {i: tuple(answer(i, k, one) for k, one in enumerate(own)) for i, own in requests.items()}
 
 
-def _answer(task: Task, request: Any, total: Any) -> Any:
-    return total if isinstance(total, Root) else total / _entries_of(task, request)
-
-
-def _entries_of(task: Task, request: Any) -> int:
+def _divisor(task: Task, request: Any) -> int:
     """Return the number to divide a total by."""
-    return max(1, entries(task, task.dims_of(request))) if isinstance(request, MEANS) else 1
+    return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 
-def _axes(task: Task, request: Any) -> Axes:
-    return tuple(sorted(set(task.cut.along(task.dims_of(request)))))
+def real(dtype: Any) -> Any:
+    """Return the dtype of the sizes of numbers."""
+    return jnp.finfo(dtype).dtype
 
 
 def varying(x: Any) -> Axes:
@@ -180,13 +166,6 @@ def varying(x: Any) -> Axes:
     kind = jax.typeof(x)
     known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
     return tuple(sorted(known.varying if known is not None else getattr(kind, "vma", ())))
-
-
-def entries(task: Task, dims: Shape | None = None) -> int:
-    """Return the number of entries of the tensor, or of each of its blocks, along these dimensions."""
-    if dims is None:
-        dims = tuple(d for d in range(len(task.shape)) if d not in task.block_dims)
-    return prod(task.shape[d] for d in dims) * prod(size(axis) for axis in set(task.cut.along(dims)))
 
 
 def size(axis: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.jax._bits import rounded
-from layerwise.jax._storage import Grouped, MasterState
+from layerwise.jax._storage import Grouped, MasterState, Shape, stored
 from layerwise.jax._trees import Leaves, of_state
-from layerwise.jax._unread import stored
 from layerwise.storage.coded import coded_of
 from layerwise.storage.weights import BESIDE
 
@@ -67,6 +67,19 @@ def in_form(given: Any, like: Any) -> Any:
 
 def placed(given: Any, like: Any) -> Any:
     return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
+
+
+def factored(shape: Shape, wanted: Sequence[Any], given: Sequence[Any], to_ours: bool) -> tuple[Any, ...]:
+    """Return optax's v_row, v_col and v, which lack the dimension that a mean ran over, as ours, or ours as optax's."""
+    if (wanted if to_ours else given)[0] is None:
+        return (*wanted[:2], given[2])
+    second, largest = map(int, np.argsort(shape)[-2:])  # optax's v_row is the mean over the latter
+    order = slice(None) if largest > second else slice(None, None, -1)
+    if to_ours:
+        means = jnp.expand_dims(given[0], largest), jnp.expand_dims(given[1], second)
+        return (*means[order], wanted[2])
+    over_largest, over_second = given[:2][order]
+    return jnp.squeeze(over_largest, largest), jnp.squeeze(over_second, second), wanted[2]
 
 
 # ---- the arrays of checkpoints

@@ -9,18 +9,16 @@ from typing import Any
 import jax
 import optax
 
-from layerwise.checks import FLAG
+from layerwise.checks import FLAG, number
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
-from layerwise.jax import _optax
-from layerwise.jax._mesh import as_mesh
+from layerwise.jax._mesh import axes_of
 from layerwise.jax._options import is_traced, options
-from layerwise.jax._transform import Mask, Transformation
+from layerwise.jax._transform import Transformation
 from layerwise.registry import ENTRIES
-from layerwise.spelling import OPTAX
-from layerwise.storage.coded import CODED
+from layerwise.rules.adafactor import EPS1, Adafactor
+from layerwise.spelling import OPTAX, is_pair, pair
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
-from layerwise.storage.weights import BESIDE
 
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
@@ -35,25 +33,26 @@ MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one th
 def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
     """Return the transformation of the rule of this name for `given`, every argument by its own."""
     _, rule, h = ENTRIES[name]
-    checked = options(h, _optax.options(h, given), OPTAX.in_messages(h))
-    want = _wanted(rule, checked.h, given)
-    ratio_mask, blocks = given.get("trust_ratio_mask"), given["blocks"]
+    checked = options(h, _by_option(h, given), OPTAX.in_messages(h))
+    ratio_mask = given.get("trust_ratio_mask")
     if given.get("adapt") is False and not (ratio_mask is None or ratio_mask is True):
         raise ContradictionError(
             sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "Pass adapt=True, or no mask.")
         )
-    mask = next(Mask(name, True if given[name] is None else given[name]) for name in MASKS if name in given)
-    return Transformation(
+    mask = next((name, True if given[name] is None else given[name]) for name in MASKS if name in given)
+    made = Transformation(
         rule=rule,
         state=state,
         options=checked,
         decay_mask=mask,
         ratio_mask=True if ratio_mask is None else ratio_mask,
-        blocks=blocks,
+        blocks=given["blocks"],
         stats=FLAG("stats", given["stats"], "Pass True or False."),
-        mesh=as_mesh(given["axis_name"], given["specs"], _needs_specs(checked.h, blocks, want)),
-        want=want,
-    ).as_optax()
+        axes=axes_of(given["axis_name"], given["specs"]),
+        specs=given["specs"],
+        want=_wanted(rule, checked.h, given),
+    )
+    return optax.GradientTransformationExtraArgs(made.init, made.update)
 
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
@@ -71,13 +70,70 @@ def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
     return want
 
 
-def _needs_specs(h: Hyper, blocks: Any, want: Wanted) -> str | None:
-    """Return the options that need to know which dimension is cut."""
-    if h.of_dims is not None:
-        return str(h.of_dims)
-    if coded := next((one for one in want.state.values() if one in CODED), None):
-        return f'state_dtype="{coded}"'
-    beside = BESIDE[want.master].dtype if want.master else None
-    if want.draws_weights(beside) or any(want.draws_state(*one) for one in want.state.items()):
-        return "rounding at random"
-    return None if blocks is None else "blocks"
+# ---- arguments of optax that have another name or form
+
+
+def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a rule, by their own names, for optax's arguments, which may have another form."""
+    found = {
+        option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
+        for option, names in OPTAX.of(h).items()
+    }
+    adjusted = ADJUSTED[h.optimizer](given) if h.optimizer in ADJUSTED else {}
+    return {**given, **found, **adjusted}
+
+
+def _lars(given: dict[str, Any]) -> dict[str, Any]:
+    momentum, nesterov = given["momentum"], given["nesterov"]
+    still = nesterov is True and not is_traced(momentum) and momentum in (0, None)
+    return {"nesterov": False if still else nesterov}  # without momentum it is the same, and optax allows it
+
+
+def _sgd(given: dict[str, Any]) -> dict[str, Any]:
+    momentum = 0.0 if given["momentum"] is None else given["momentum"]
+    none = not is_traced(momentum) and momentum == 0
+    stored = None if none else _dtype_name(given["accumulator_dtype"], "accumulator_dtype")
+    return {**_lars(given), "momentum": momentum, "momentum_dtype": stored}
+
+
+def _adamw(given: dict[str, Any]) -> dict[str, Any]:
+    return {"momentum_dtype": _dtype_name(given["mu_dtype"], "mu_dtype")}
+
+
+def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
+    lr, relative = given["learning_rate"], given["relative_step"]
+    if lr is not None and relative is True:
+        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        raise ContradictionError(sentence("learning_rate", "None when relative_step=True", lr, way_out))
+    eps, decay, factored = given["eps"], given["weight_decay_rate"], given["factored"]
+    return {
+        "lr": 1.0 if lr is None and relative is False else lr,
+        "beta2_decay": _negative("decay_rate", given["decay_rate"]),
+        "momentum_dtype": None if given["momentum"] is None else _dtype_name(given["dtype_momentum"], "dtype_momentum"),
+        "weight_decay": 0.0 if decay is None else decay,
+        "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
+        "factored": "largest" if factored is True else factored,
+    }
+
+
+def _eps1(value: Any) -> Any:
+    return value if is_traced(value) else EPS1("eps", value, "Pass a number such as eps=1e-30, or (eps1, eps2).")
+
+
+def _negative(argument: str, value: Any) -> Any:
+    return (
+        -value if is_traced(value) else -number(0)(argument, value, "Pass a number such as 0.8; 1 − t^−0.8 is beta2.")
+    )
+
+
+def _dtype_name(dtype: Any, argument: str) -> Any:
+    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), argument)
+
+
+ADJUSTED: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "Adafactor": _adafactor,
+    "AdamW": _adamw,
+    "Lars": _lars,
+    "SGD": _sgd,
+}

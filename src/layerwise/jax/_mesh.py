@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
+import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.jax import _trees
-from layerwise.jax._drive import WHOLE, Axes, Cut, size, varying
+from layerwise.jax._drive import Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
 from layerwise.layout import Layout, Piece, divided
 from layerwise.rules.asks import Shape
@@ -19,56 +21,34 @@ from layerwise.rules.asks import Shape
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
 
-@dataclass(frozen=True)
-class Mesh:
-    """The axes along which parameters may be cut; none under jit. `specs` gives the dimension that each cuts."""
-
-    axes: Axes
-    specs: Any
-
-    def cuts(self, params: Any, leaves: Leaves) -> list[Cut]:
-        """Return the cut of each parameter."""
-        if not self.axes:
-            return [WHOLE] * len(leaves.arrays)
-        if self.specs is None:
-            return self._varying(leaves)
-        specs = _trees.by_leaf("specs", self.specs, params, leaves, _spec)
-        return [self._cut(*row) for row in zip(leaves.names, leaves.arrays, specs, strict=True)]
-
-    def _varying(self, leaves: Leaves) -> list[Cut]:
-        """Return the cuts by the axes along which JAX knows parameters to differ, without specs."""
-        cuts = [Cut(tuple(axis for axis in self.axes if axis in varying(p)), None) for p in leaves.arrays]
-        if leaves.arrays and not any(cut.axes for cut in cuts):
-            raise ParameterError(
-                f"no parameter is known to differ along axis_name={self.axes}. Pass specs, the in_specs of the "
-                "parameters; shard_map(check_vma=False) does not know either."
-            )
-        return cuts
-
-    def _cut(self, name: str, p: Any, spec: PartitionSpec) -> Cut:
-        dims = tuple(_names(cut) for cut in (*spec, *[None] * (p.ndim - len(spec))))
-        if len(dims) != p.ndim:
-            raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
-        unknown = {axis for cut in dims for axis in cut} - {*self.axes}
-        if unknown:
-            raise ContradictionError(
-                sentence("axis_name", f"such that it has {sorted(unknown)}, which cut {name}", self.axes, WAY_OUT)
-            )
-        return Cut(tuple(axis for cut in dims for axis in cut), dims)
-
-
-def as_mesh(axis_name: Any, specs: Any, needs_specs: str | None) -> Mesh:
-    """Return the mesh of these arguments, or raise; `needs_specs` names the options that need specs."""
+def axes_of(axis_name: Any, specs: Any) -> Axes:
+    """Return the axes of a mesh that may cut parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
-    if specs is not None and not names:
-        raise ContradictionError(sentence("specs", "None without axis_name", specs, "Under jit no specs are needed."))
-    if names and specs is None and needs_specs is not None:
-        raise ContradictionError(
-            sentence("specs", f"given with axis_name and {needs_specs}", None, "Pass the in_specs of the parameters.")
-        )
-    return Mesh(tuple(names), specs)
+    if (specs is None) != (axis_name is None):
+        allowed = "None without axis_name" if axis_name is None else "given with axis_name"
+        raise ContradictionError(sentence("specs", allowed, specs, "Under shard_map pass both, under jit neither."))
+    return tuple(names)
+
+
+def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
+    """Return the cut of each parameter."""
+    if not axes:
+        return [()] * len(leaves.arrays)
+    each = _trees.by_leaf("specs", specs, params, leaves, _spec)
+    return [_cut(axes, *row) for row in zip(leaves.names, leaves.arrays, each, strict=True)]
+
+
+def _cut(known: Axes, name: str, p: Any, spec: PartitionSpec) -> Cut:
+    cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
+    if len(cut) != p.ndim:
+        raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
+    unknown = {axis for axes in cut for axis in axes} - {*known}
+    if unknown:
+        allowed = f"such that it has {sorted(unknown)}, which cut {name}"
+        raise ContradictionError(sentence("axis_name", allowed, known, WAY_OUT))
+    return cut
 
 
 def whole_shape(shape: Shape, cut: Cut) -> Shape:
@@ -78,7 +58,7 @@ def whole_shape(shape: Shape, cut: Cut) -> Shape:
 
 def _parts(shape: Shape, cut: Cut) -> Shape:
     """Return the number of parts along each dimension of a tensor."""
-    return tuple(prod(map(size, axes)) for axes in cut.dims or ((),) * len(shape))
+    return tuple(prod(map(size, axes)) for axes in cut or ((),) * len(shape))
 
 
 def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
@@ -86,9 +66,9 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
     pieces = []
     for piece in divided(layout, _parts(shape, cut), by_one=False).pieces:
         part = piece.part
-        if part is not None and not part.drop and cut.dims is not None and cut.dims[part.axis]:
+        if part is not None and not part.drop and cut[part.axis]:
             raise ParameterError(
-                f"the blocks of {name} lie along axis {part.axis}, which {cut.dims[part.axis]} cut. "
+                f"the blocks of {name} lie along axis {part.axis}, which {cut[part.axis]} cut. "
                 'Cut another axis, or stack the blocks along an axis of their own: blocks="each".'
             )
         here = shape if part is None else part.shape(shape)
@@ -99,27 +79,51 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
 def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
     """Return the cut of a piece, in the dimensions that the rule sees."""
     part = piece.part
-    if cut.dims is None or part is None or part.drop or part.one is not None:
+    if not cut or part is None or part.drop or part.one is not None:
         return cut
-    return cut._replace(dims=(*cut.dims[: part.axis], (), *cut.dims[part.axis :]))
+    return (*cut[: part.axis], (), *cut[part.axis :])
 
 
-def with_axes(made: Any, p: Any, cut: Cut, every: bool = False) -> Any:
-    """Return a part of the state, marked for JAX as differing along the axes that cut it, like its parameter.
-
-    These are the axes of dimensions that it extends along, or `every` one.
-    """
-    if made is None or (made.shape == p.shape and not every) or cut.dims is None or not varying(p):
+def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> Any:
+    """Return zeros for the state of a parameter, laid out over devices like it; scales are `of_rows` of groups."""
+    sharding = _sharding(p, shape, of_rows)
+    if sharding is None and shape == tuple(p.shape):
+        return jnp.zeros_like(p, dtype=dtype)
+    made = jnp.zeros(shape, dtype, device=sharding)
+    if not cut or not varying(p):
         return made
-    axes = cut.axes if every else tuple(axis for d, n in enumerate(made.shape) if n > 1 for axis in cut.dims[d])
-    if not axes:
-        return made
+    # Marked for JAX as differing along the axes that cut it: of scales all, else those of dimensions that it has.
+    along = cut if of_rows else [axes for axes, n in zip(cut, shape, strict=True) if n > 1]
+    axes = tuple(axis for one in along for axis in one)
     lax: Any = jax.lax
-    return lax.pcast(made, axes, to="varying") if hasattr(lax, "pcast") else lax.pvary(made, axes)
+    mark = partial(lax.pcast, to="varying") if hasattr(lax, "pcast") else lax.pvary
+    return mark(made, axes) if axes else made
 
 
-def _names(cut: Any) -> Axes:
-    return () if cut is None else tuple(cut) if isinstance(cut, tuple) else (cut,)
+def _sharding(p: Any, shape: Shape, of_rows: bool) -> NamedSharding | None:
+    """Return the parameter's sharding, without cuts of dimensions that the state lacks or has shorter."""
+    traced = isinstance(p, jax.core.Tracer)
+    found = getattr(jax.typeof(p) if traced else p, "sharding", None)
+    if not isinstance(found, NamedSharding):
+        return None
+    mesh = found.mesh
+    if traced and (mesh.empty or not mesh._any_axis_explicit):
+        return None
+    spec = (*found.spec, *[None] * len(p.shape))[: len(p.shape)]
+    if of_rows:
+        spec = (spec[0], *[None] * (len(shape) - 1))
+
+    def divides(axes: Any, n: int, of: int) -> bool:
+        if axes is None or isinstance(axes, type(PartitionSpec.UNCONSTRAINED)):
+            return False
+        return n == of or (n > 1 and n % prod(mesh.shape[axis] for axis in _names(axes)) == 0)
+
+    kept = [axes if divides(axes, *sizes) else None for axes, *sizes in zip(spec, shape, p.shape, strict=False)]
+    return NamedSharding(mesh, PartitionSpec(*kept))
+
+
+def _names(axes: Any) -> Axes:
+    return () if axes is None else tuple(axes) if isinstance(axes, tuple) else (axes,)
 
 
 def _spec(argument: str, value: Any) -> PartitionSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields
 from typing import Any, cast
 
 import jax
@@ -13,25 +13,15 @@ from layerwise.checks import number
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper
 
-# What stands in for a traced number while everything else is checked, where the option's default is no number.
-STAND_INS = {
-    "lr": 1e-3, "beta1": 0.9, "beta2": 0.9, "beta2_cap": 0.999, "clip_threshold": 1.0, "max_weight_norm": 1.0,
-}  # fmt: skip
-
 # Numbers that decide the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
 # Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
-# `inject_hyperparams` makes the state with known arrays, and steps with traced ones, for which the state says it.
+# `inject_hyperparams` makes the state with known arrays, and steps with traced ones.
 BUFFERED = ("momentum",)
 
 
 def is_traced(value: Any) -> bool:
     return isinstance(value, jax.core.Tracer)
-
-
-def is_known(value: Any, to_be_zero: bool) -> bool:
-    """Return True if a number is known where the step is traced, and is 0 or is not."""
-    return not is_traced(value) and not callable(value) and bool(value == 0) == to_be_zero
 
 
 @dataclass(frozen=True)
@@ -45,16 +35,6 @@ class Options:
     def fitted_to(self, dtype: Any) -> Hyper:
         """Return the settings with traced numbers in this dtype, which is the tensor's own."""
         return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
-
-    def buffered(self, to_be_zero: bool) -> bool:
-        """Return True if the number that decides about a buffer is an array, and is known to be 0 or not to be."""
-        return any(is_known(self.traced[name], to_be_zero) for name in BUFFERED if name in self.traced)
-
-    def unbuffered(self) -> Options:
-        """Return the options of a state without the buffer."""
-        still = {name: 0.0 for name in BUFFERED if name in self.traced}
-        traced = {name: value for name, value in self.traced.items() if name not in still}
-        return replace(self, h=self.h.settled(**still), traced=traced)
 
     def rate(self, name: str, count: Any, dtype: Any) -> Any:
         """Return lr or weight decay after `count` steps: a number, or an array of this dtype."""
@@ -95,9 +75,9 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
         unknown = spec.name in BUFFERED and isinstance(value, jax.Array)
         if unknown or any(map(is_traced, jax.tree.leaves(value))):
             traced[spec.name] = value
-            stand_in = STAND_INS.get(spec.name, 1.0 if spec.default is None else spec.default)
-            stand_in = False if spec.name in STATIC else stand_in
-            value = _stood_in(argument, value, stand_in)
+            # What stands in for a traced number while everything else is checked is its default, or in every range.
+            stand_in = 0.5 if spec.default in (None, MISSING) else spec.default
+            value = _stood_in(argument, value, False if spec.name in STATIC else stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
     make = cast("Callable[..., Hyper]", cls)
     return Options(make(**checkable), traced, arguments)
@@ -107,7 +87,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     """Return the value with its traced numbers replaced, so that the others can be checked."""
     if isinstance(value, (tuple, list)):
         # Of bounds one may be known, and the other must be in order with it.
-        known = next((one for one in value if not (one is None or is_traced(one))), 1.0)
+        known = next((one for one in value if not (one is None or is_traced(one))), 0.5)
         stand_ins = stand_in if isinstance(stand_in, tuple) else (known,) * len(value)
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
     if not is_traced(value):

@@ -10,8 +10,6 @@ import optax
 
 from layerwise.hyper import Hyper
 from layerwise.jax import optimizers
-from layerwise.jax._options import is_traced
-from layerwise.keywords import check_keywords
 from layerwise.registry import ENTRIES
 from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
 from layerwise.variants import by_name, find
@@ -24,14 +22,13 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 
     Args:
         name: The name of the preset.
-        **overrides: Arguments that replace the preset's, or are added to them.
+        **overrides: Arguments that replace the preset's, or are added to them. The function checks them.
 
     >>> preset("timm.Lars", momentum=0.9)["momentum"]
     0.9
     """
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
-    _check(one.optimizer, overrides)
     theirs = {**OPTAX.called(h, optax_defaults(h)), **_defaults_of_others(h), **OPTAX.called(h, one.options)}
     return {**theirs, **overrides}
 
@@ -60,19 +57,3 @@ def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
         for name, value in theirs.items()
         if name in here and name not in special and here[name].default != value
     }
-
-
-def _check(optimizer: str, overrides: dict[str, Any]) -> None:
-    """Raise unless these are arguments of the function, with values that it takes."""
-    known = list(inspect.signature(getattr(optimizers, optimizer.lower())).parameters)
-    check_keywords(optimizer.lower(), [name for name in overrides if name not in known], known)
-    h = ENTRIES[optimizer].hyper
-    own = {spec.name for spec in fields(h)}
-    names = OPTAX.in_messages(h)
-    options = {argument: option for option, argument in names.items()}
-    special = {*OWN_FORM.get(optimizer, ())} - {"learning_rate"}
-    for argument, value in overrides.items():
-        option = options.get(argument, argument)
-        # What has no option of its name, or another form here, the function checks itself.
-        if option in own and argument not in special and not is_traced(value):
-            h.check(option, value, argument, names)

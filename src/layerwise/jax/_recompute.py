@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive import next_requests
+from layerwise.drive.requests import next_requests
 from layerwise.jax._norms import length
 
 RUNS = 64  # more than a step of one tensor has
@@ -130,14 +130,13 @@ class _Hide:
 
 
 class Running:
-    """The rule of a task on its way. With `recomputes`, each large array that is summed comes from its own run."""
+    """The rule of a task on its way. Of one that recomputes, each large array that is summed comes from its own run."""
 
-    def __init__(self, task: Any, recomputes: bool) -> None:
-        self.recomputes = recomputes
+    def __init__(self, task: Any, number: int) -> None:
         self._task, self._first = task, First()
         self._rule = task.start(self._first)
         self._answers: list[Any] = []
-        self._keys = count(RUNS * task.number)
+        self._keys = count(RUNS * number)
 
     def advance(self, answer: Any) -> Any:
         """Return the next requests. Raise StopIteration with the rule's result at its end."""
@@ -145,8 +144,10 @@ class Running:
             self._answers.append(answer)
         return next_requests(self._rule, answer)
 
-    def again(self, requests: Any) -> Iterator[tuple[int, Any]]:
-        """Yield these requests from other runs: one for each large array, one for all that are small."""
+    def to_be_summed(self, requests: Any) -> Iterator[tuple[int, Any]]:
+        """Return these requests by number; if recomputed, one run for each large array, and one for all small ones."""
+        if not self._task.recomputes():
+            return iter(enumerate(requests))
         large = {i: prod(one.terms.shape) * 2 > prod(self._task.shape) for i, one in enumerate(requests)}
         # What is small may be a sum already, which needs a run as well.
         small = () if all(large.values()) else self._run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod, sqrt
 from typing import Any
 
@@ -10,24 +10,24 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.errors import StateError
-from layerwise.jax._drive import Task, entries
-from layerwise.jax._slots import is_ours
+from layerwise.jax._drive import Task, real
 from layerwise.jax._trees import name_of
+from layerwise.rules.asks import Stepped, Sum
 from layerwise.telemetry import with_both
 
 
-def measured(stats: Sequence[Mapping[str, Any]], tasks: Sequence[Task], blocked: bool, dtype: Any) -> dict[str, Any]:
+def measured(stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
     """Return the measurements of a tensor's pieces, joined: numbers, or arrays with one number a block."""
-    each = [_of_piece(one, task, dtype) for one, task in zip(stats, tasks, strict=True)]
+    each = [_of_piece(one, task) for one, task in zip(stepped, tasks, strict=True)]
     joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
+    blocked = bool(tasks[0].block_dims) or len(tasks) > 1
     return joined if blocked else {key: value[0] for key, value in joined.items()}
 
 
-def _of_piece(stats: Mapping[str, Any], task: Task, dtype: Any) -> dict[str, Any]:
-    blocks = prod(task.shape[d] for d in task.block_dims)
-    root_n = sqrt(max(1, entries(task)))
-    found = {key: jnp.broadcast_to(jnp.ravel(jnp.asarray(x, dtype)), (blocks,)) for key, x in stats.items()}
-    return with_both(found, root_n)
+def _of_piece(stepped: Stepped, task: Task) -> dict[str, Any]:
+    blocks, dtype = prod(task.shape[d] for d in task.block_dims), real(task.dtype)
+    each = ((key, jnp.ravel(jnp.asarray(x, dtype))) for key, x in stepped.stats.items())
+    return with_both({key: jnp.broadcast_to(x, (blocks,)) for key, x in each}, sqrt(max(1, task.entries(Sum(None)))))
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
@@ -47,7 +47,7 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
 
 
 def _is_ours(x: Any) -> bool:
-    return is_ours(x)
+    return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
 
 
 def _is_measured(x: Any) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.checks import Refused, plain
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, sentence, warn
+from layerwise.checks import FLAG
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
 
 Check = Callable[[str, Any], Any]
 
@@ -42,9 +41,6 @@ class Leaves(NamedTuple):
 def parameters(params: Any) -> Leaves:
     """Return the parameters, each a floating or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
-    for _, leaf in paths:
-        if _is_narrowed(leaf):
-            _warn_of(leaf.dtype.name)
     found = [(name_of(path), _array(leaf)) for path, leaf in paths]
     still = [leaf if _is_integer(leaf) else None for _, leaf in found]
     arrays = [_parameter(name, leaf) if x is None else None for (name, leaf), x in zip(found, still, strict=True)]
@@ -54,26 +50,9 @@ def parameters(params: Any) -> Leaves:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array of JAX if it is a number, or a NumPy array that JAX would narrow."""
-    if isinstance(leaf, (bool, int, float, complex)) or _is_narrowed(leaf):
-        return jnp.asarray(leaf)
-    return leaf
-
-
-def _is_narrowed(leaf: Any) -> bool:
-    wide = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype in WIDE
-    return wide and not jax.config.read("jax_enable_x64")
-
-
-WIDE = (np.float64, np.complex128)
-
-
-@cache
-def _warn_of(dtype: str) -> None:
-    warn(
-        f"JAX computes with {jnp.asarray(np.zeros((), dtype)).dtype} where arrays are {dtype}, because x64 is off, and "
-        'so do these steps. Pass float32, or call jax.config.update("jax_enable_x64", True) first.',
-    )
+    """Return a leaf as an array of JAX if it is a number, or an array of NumPy, whose float64 JAX may narrow."""
+    of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
+    return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 
 
 def _is_integer(leaf: Any) -> bool:
@@ -135,24 +114,17 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
 
     def spread(one: Any, under: Any) -> Any:
         value = check(argument, one) if jax.tree.leaves(under) else None
-        return jax.tree.map(lambda _: _Value(value), under)
+        return jax.tree.map(lambda _: value, under)
 
     try:
         found = jax.tree.map(spread, tree, params, is_leaf=_is_end)
-        return [one.value for one in leaves.moving(leaves.given.flatten_up_to(found))]
+        return leaves.moving(leaves.given.flatten_up_to(found))
     except HyperparameterError:
         raise
     except (ValueError, TypeError, AttributeError) as problem:
         raise HyperparameterError(
             f"`{argument}` must be a tree like the parameters, a prefix of it, or a callable of them: {problem}"
         ) from None
-
-
-class _Value:
-    """A value that may be None or a tuple and must not be taken for a tree."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def _is_function(given: Any) -> bool:
@@ -165,12 +137,7 @@ def _is_end(x: Any) -> bool:
 
 def flag(argument: str, value: Any) -> bool:
     """Return a leaf of a mask, or raise if it is not a bool."""
-    try:
-        if isinstance(found := plain(value), bool):
-            return found
-    except Refused:  # being traced
-        pass
-    raise HyperparameterError(sentence(argument, "made of True and False", value, "Masks are known before the step."))
+    return bool(FLAG(argument, value, "A mask is made of True and False, which are known before the step."))
 
 
 def name_of(path: Any) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import import_module
 from typing import Any
 
 import keras
@@ -13,9 +15,9 @@ from layerwise.arguments import KERAS
 from layerwise.checks import NONE, number
 from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.drive.scaled import Namespace
+from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keras._namespace import namespace
 from layerwise.layout import Piece, lay_out
 from layerwise.options import OFF
 from layerwise.rules.arrays import moved
@@ -32,6 +34,7 @@ CHECKED = {
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
+BACKENDS = {"jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}  # with the modules that have their functions
 
 
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
@@ -61,7 +64,6 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         )
         self._h = h.settled(lr=0.0)  # one for all rates
         self._excluded_names: tuple[str, ...] = ()
-        self._excluded_places: frozenset[int] = frozenset()  # of the variables that a config excludes
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,43 +95,22 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             theirs = {name: given[name] for name in names if given[name] is not None}
             if not theirs:
                 continue
-            made, ours = cls._made_of(option, names, theirs), cls._hyper.check(option, options[option])
-            if ours not in (cls._hyper.__dataclass_fields__[option].default, made):
-                name, value = next(iter(theirs.items()))
+            name, value = next(iter(theirs.items()))
+            ours, spec = cls._hyper.check(option, options[option]), cls._hyper.__dataclass_fields__[option]
+            if spelling.is_pair(names):
+                made: Any = spelling.pair(cls._hyper, option, tuple(names), theirs)
+            else:
+                made = spec.metadata["check"](name, value, f"Pass a number such as {name}={spec.default}.")
+            if ours not in (spec.default, made):
                 way_out = f"Both say the same: pass {' and '.join(names)}, or {option}."
                 raise ContradictionError(sentence(name, f"None beside {option}={ours!r}", value, way_out))
             options[option] = made
         return options
 
-    @classmethod
-    def _made_of(cls, option: str, names: Sequence[str], theirs: Mapping[str, Any]) -> Any:
-        """Return the value of an option, given what Keras calls it, or what it calls each of a pair."""
-        if spelling.is_pair(names):
-            return spelling.pair(cls._hyper, option, tuple(names), theirs)
-        [name], spec = names, cls._hyper.__dataclass_fields__[option]
-        return spec.metadata["check"](name, theirs[name], f"Pass a number such as {name}={spec.default}.")
-
     def exclude_from_weight_decay(self, var_list: Any = None, var_names: Any = None) -> None:
         """Exclude variables from weight decay: these, and those whose names contain one of `var_names`."""
         super().exclude_from_weight_decay(var_list, var_names)
-        self._excluded_names, self._excluded_places = tuple(var_names or ()), frozenset()
-
-    def _use_weight_decay(self, variable: Any) -> bool:
-        excluded = self._get_variable_index(variable) in self._excluded_places
-        return not excluded and bool(super()._use_weight_decay(variable))
-
-    def _excluded(self) -> dict[str, Any]:
-        """Return what is excluded from weight decay as a config has it: variables by their places, as state is."""
-        keys, places = getattr(self, "_exclude_from_weight_decay", ()), sorted(self._excluded_places)
-        if keys and self.built:
-            places = [i for i, one in enumerate(self._trainable_variables) if self._var_key(one) in keys]
-        elif keys:
-            warn(
-                "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given: they have no "
-                "places before build(). Exclude them by var_names.",
-            )
-        found = {"var_names": [*self._excluded_names], "places": places}
-        return {EXCLUDED: found} if any(found.values()) else {}
+        self._excluded_names = tuple(var_names or ())
 
     def build(self, variables: Sequence[Any]) -> None:
         """Make the state of each variable."""
@@ -179,21 +160,38 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def get_config(self) -> dict[str, Any]:
         """Return all arguments, as `from_config` takes them."""
+        if getattr(self, "_exclude_from_weight_decay", ()):
+            warn(
+                "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given. Exclude them by "
+                "var_names."
+            )
+        excluded = {EXCLUDED: {"var_names": [*self._excluded_names]}} if self._excluded_names else {}
         own = {name: getattr(self._h, name) for name in self._options()}
-        return {**super().get_config(), **own, "weight_decay": self.weight_decay, **self._excluded()}
+        return {**super().get_config(), **own, "weight_decay": self.weight_decay, **excluded}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
-        """Return an optimizer made from a config, with the variables that it excludes from weight decay."""
-        config = dict(config)
-        excluded = config.pop(EXCLUDED, None)
-        made = super().from_config(config, custom_objects)
-        if excluded is not None:
+        """Return an optimizer made from a config, with what it excludes from weight decay."""
+        own = dict(config)
+        excluded = own.pop(EXCLUDED, None)
+        made = super().from_config(own, custom_objects)
+        if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
-            made._excluded_places = frozenset(excluded["places"])
         return made
 
 
 def _computing(variable: Any) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
     return computing(keras.backend.standardize_dtype(variable.dtype))
+
+
+@cache
+def namespace() -> Namespace:
+    """Return the functions of the backend that Keras runs on, of which there is one for each process."""
+    backend = keras.config.backend()
+    if backend not in BACKENDS:
+        raise EngineError(
+            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
+            "KERAS_BACKEND before Keras is imported; on TensorFlow, layerwise.numpy can step copies of the weights."
+        )
+    return Namespace(import_module(BACKENDS[backend]))

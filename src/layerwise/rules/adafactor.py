@@ -43,7 +43,6 @@ from layerwise.rules.arrays import add, length, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
-    Factoring,
     divided,
     factored_option,
     fitted,
@@ -66,7 +65,7 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 
 
 @dataclass(frozen=True)
-class Adafactor(Caution, StoredMomentum, ClippedByNorm, Factoring):
+class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     """Options of Adafactor. Its page in the documentation gives each its place in the formula."""
 
     momentum_field: ClassVar[str] = "exp_avg"

@@ -36,7 +36,6 @@ from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
-    Factoring,
     divided,
     factored_option,
     fitted,
@@ -51,7 +50,7 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 
 
 @dataclass(frozen=True)
-class Came(ClippedByNorm, Factoring):
+class Came(ClippedByNorm):
     """Options of CAME. Its page in the documentation gives each its place in the formula."""
 
     lr: Scheduled = options.lr(2e-4)

@@ -25,15 +25,6 @@ from layerwise.rules.trust import floored
 H = TypeVar("H", bound=Hyper)
 
 
-class Factoring(Hyper):
-    """Options of rules whose second moment may be kept by rows and columns."""
-
-    @property
-    def of_dims(self) -> str | None:
-        own: Any = self
-        return None if own.factored is False else f"factored={own.factored!r}"
-
-
 def factored_option(optax_default: Any = MISSING) -> Any:
     return option(
         "last",

@@ -44,10 +44,6 @@ class ByLines(ClippedByNorm):
         factoring.WAY_OUT_OF_LINES,
     )
 
-    @property
-    def of_dims(self) -> str | None:
-        return None if self.dims is False else f"dims={self.dims!r}"
-
 
 class State(NamedTuple):
     exp_avg: Array  # m; None without momentum

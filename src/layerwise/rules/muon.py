@@ -146,12 +146,6 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         yield decays, "keep_norm", f"False with weight_decay={self.weight_decay!r}", way_out
 
     @property
-    def of_dims(self) -> str | None:
-        if self.dims is not False:
-            return f"dims={self.dims!r}"
-        return None if self.scale == "original" else f"scale={self.scale!r}"
-
-    @property
     def of_matrices(self) -> bool:
         return True
 

@@ -52,10 +52,6 @@ class ScaleSGD(ByLines):
         'Pass "rms" or "l2".',
     )
 
-    @property
-    def of_dims(self) -> str | None:
-        return super().of_dims or (None if self.norm == "rms" else f"norm={self.norm!r}")
-
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> ScaleSGD:
         found = factoring.dims(self.dims, shape, block_dims=block_dims)
         along = tuple(d for d in range(len(shape)) if d not in block_dims)

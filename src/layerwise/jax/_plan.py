@@ -1,0 +1,196 @@
+"""The plan of one parameter's step under JAX: the pieces that a rule steps, its state, and how both are stored.
+
+A transformation reads whole arrays and returns whole arrays. Weights belong to the caller, who adds updates to them. So
+an update is the difference between the intended weights and the present ones. In float32 it is exact, unless a weight
+falls to less than 2^-15 of its value; it is then off by no more than float32 rounds anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from math import prod
+from operator import add
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from layerwise.errors import ParameterError
+from layerwise.jax import _mesh
+from layerwise.jax._bits import BITS, rounded
+from layerwise.jax._drive import Cut, Task, real, size
+from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, read, stored, unread, weights_of
+from layerwise.layout import Layout, elementwise
+from layerwise.rules.asks import Now, Stepped
+from layerwise.storage import WEIGHTS, groups
+from layerwise.storage.bits import WORD, key_of
+from layerwise.storage.coded import CODED, coded_of
+from layerwise.storage.forms import Field, chosen, scales_of
+from layerwise.storage.index import Index, index_of
+from layerwise.storage.options import Wanted, is_signed
+from layerwise.storage.stored import Stored
+
+MOST = 1 << 32  # elements of a tensor that integers of 32 bits count
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The plan of one parameter's step."""
+
+    rule: Any
+    name: str
+    p: Any
+    layout: Layout
+    cut: Cut
+    decayed: bool
+    want: Wanted
+
+    @cached_property
+    def dtype(self) -> Any:
+        """The dtype of the arithmetic and of the state: at least single precision."""
+        return jnp.promote_types(self.p.dtype, jnp.float32)
+
+    @cached_property
+    def shapes(self) -> dict[str, Shape | None]:
+        """The shape of each field of the state, as it is stored."""
+        return dict(zip(self.rule.State._fields, self.layout.state_shapes(), strict=True))
+
+    @cached_property
+    def _alike(self) -> dict[str, bool]:
+        """Of each field whether it has a number for each element."""
+        return elementwise(self.rule, self.layout, self.p.ndim)
+
+    @cached_property
+    def _settled(self) -> dict[str, str]:
+        """The dtypes of fields that another option than `state_dtype` gives."""
+        return self.layout.pieces[0].h.state_dtypes()
+
+    @cached_property
+    def _whole(self) -> Shape:
+        return _mesh.whole_shape(tuple(self.p.shape), self.cut)
+
+    # ---- before the first step
+
+    def fresh(self, field: str) -> Any:
+        """Return a field of the state before the first step, laid out over devices like the parameter."""
+        shape, signed = self.shapes[field], is_signed(self.rule, field)
+        if shape is None:
+            return None
+        dtype = self._dtype_of(field)
+        if coded := CODED.get(dtype or ""):
+            codes = _mesh.zeros(self.p, self.cut, shape, coded.dtype(signed))
+            return Grouped(codes, _mesh.zeros(self.p, self.cut, scales_of(shape), "float32", of_rows=True))
+        own = self.dtype if signed else real(self.dtype)  # also of complex parameters
+        return _mesh.zeros(self.p, self.cut, shape, dtype or own)
+
+    def _dtype_of(self, field: str) -> str | None:
+        """Return the name of the dtype that stores a field; None is that of the arithmetic."""
+        own, alike = self.dtype.name, self._alike[field] and not jnp.iscomplexobj(self.p)
+        wanted = Field(field, own, self._settled.get(field), alike, self._whole)
+        found = chosen(wanted, self.want, lambda: "").dtype
+        if found in CODED:
+            self._check_groups()
+        return None if found == own else found
+
+    def _check_groups(self) -> None:
+        """Raise if a cut of the parameter would cut groups."""
+        here = tuple(self.p.shape)
+        row = prod(here[1:]) if len(here) > 1 else here[0]
+        for d, axes in enumerate(self.cut):
+            if axes and (d > 0 or len(here) == 1) and (d > 1 or row % groups.GROUP):
+                way_out = "Cut its first dimension, or store this part of the state in bfloat16."
+                raise ParameterError(
+                    f"{self.name} is cut along dimension {d} over {axes}, which cuts groups of {groups.GROUP} elements "
+                    f"that share a scale. {way_out}"
+                )
+
+    def held(self) -> Any:
+        """Return the companion of the weights before the first step, or None."""
+        dtype = beside_of(self.p, self.want.master)
+        if dtype == "float32":
+            return jnp.asarray(self.p).astype(dtype)
+        return None if dtype is None else _mesh.zeros(self.p, self.cut, tuple(self.p.shape), dtype)
+
+    # ---- a step
+
+    def tasks(self, g: Any, state: Sequence[Any], held: Any, now: Now) -> Iterator[Task]:
+        """Yield the step of each piece."""
+        for piece in self.layout.pieces:
+            arrays = (weights_of(self.p, held, piece.view), piece.view(g), *(unread(x, piece.view) for x in state))
+            cut = _mesh.cut_of_piece(self.cut, piece)
+            yield Task(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, self.dtype, cut)
+
+    def moved(self, stepped: Sequence[Stepped], g: Any, held: Any, t: Any) -> tuple[Any, Any]:
+        """Return the update of the parameter, and the companion of its weights.
+
+        The update has the dtype of the gradient and the parameter together; float32 if it leads to weights rounded
+        here.
+        """
+        move = self._joined([reduce(add, [a * x for a, x in one.moves]) for one in stepped], self.p.shape)
+        if held is None and (self.p.dtype not in LOW or self.want.rounding is None):
+            return move.astype(jnp.result_type(self.p, g)), None
+        before = BITS.as_floats(self.p)
+        full = read(weights_of(self.p, held, lambda x: x))
+        after, beside = self._rounded(BITS.as_floats(full) + move, held, t)
+        return after - before, beside
+
+    def _rounded(self, x: Any, held: Any, t: Any) -> tuple[Any, Any]:
+        """Return float32 weights as numbers that the parameter's dtype holds, and what they lack."""
+        dtype = self.p.dtype
+        if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
+            return BITS.as_floats(rounded(x, dtype)), x
+        draws = self.want.draws_weights(None if held is None else held.dtype.name)
+        p, rest = self._stored(self.p, held, WEIGHTS if draws else None).encode(x, t)
+        return (BITS.as_floats(rounded(p, dtype)), None) if held is None else (p, rounded(rest, held.dtype))
+
+    def written(self, stepped: Sequence[Stepped], before: Sequence[Any], t: Any) -> list[Any]:
+        """Return the state after a step, each field stored like the old one."""
+        fields = zip(self.shapes.items(), before, zip(*(one.state for one in stepped), strict=True), strict=True)
+        return [
+            None if old is None else self._written(field, old, self._joined(pieces, shape), t)
+            for (field, shape), old, pieces in fields
+        ]
+
+    def _written(self, field: str, old: Any, new: Any, t: Any) -> Any:
+        old = old if isinstance(old, Grouped) else Grouped(old, None)
+        dtype = old.codes.dtype
+        coded = coded_of(dtype.name)
+        draws = self.want.draws_state(field, coded.name if coded else dtype.name, self._settled.get(field))
+        if not coded and (dtype not in LOW or not (self._alike[field] and draws)):
+            return new.astype(dtype)
+        codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
+        return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
+
+    def _joined(self, pieces: Sequence[Any], shape: Any) -> Any:
+        """Return the pieces of an array, joined as it is stored."""
+        part = self.layout.pieces[0].part
+        if part is not None and part.one is not None:
+            return jnp.concatenate(pieces, axis=part.axis)
+        return pieces[0].reshape(shape) if pieces[0].shape != tuple(shape) else pieces[0]
+
+    # ---- random bits
+
+    def _stored(self, array: Any, beside: Any, drawn: str | None) -> Stored:
+        """Return an array in its format, rounded by the random bits of a field, or to nearest."""
+        if drawn is None:
+            return stored(array, beside)
+        return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._index())
+
+    def _index(self) -> Index:
+        """Return the places of the elements in the whole tensor. Of a part, the device alone knows where it begins."""
+        if prod(self._whole) > MOST:
+            raise ParameterError(
+                f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers count for "
+                'rounding at random. Divide it, or pass rounding="nearest".'
+            )
+        here, index = tuple(self.p.shape), index_of(self._whole)
+        offset: Any = np.uint32(0)
+        for n, stride, axes in zip(here, index.strides, self.cut, strict=False):
+            at: Any = np.uint32(0)
+            for axis in axes:
+                at = at * np.uint32(size(axis)) + jax.lax.axis_index(axis).astype(jnp.uint32)
+            offset = offset + at * np.uint32(n * stride & WORD)
+        return replace(index, shape=here, offset=offset)
