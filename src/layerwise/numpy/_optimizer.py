@@ -16,23 +16,22 @@ from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.first import warn_of
-from layerwise.hyper import Hyper, options_in_order, scheduled
+from layerwise.hyper import Hyper, scheduled
 from layerwise.keywords import check_keywords
 from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
-from layerwise.numpy._together import LIBRARY, Entries, check_engine, check_mappings, few, step_together
+from layerwise.numpy._together import LIBRARY, Entries, check_mappings, few, step_together
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
 MODULE = ".optimizers"  # from which the package takes its classes
 EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
-ALWAYS_SHOWN = ("lr", "relative_step")
 
 
 class Optimizer(Settable, Like):
@@ -46,7 +45,7 @@ class Optimizer(Settable, Like):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        self._options = Options.of(self._hyper, given, check_engine)
+        self._options = Options.of(self._hyper, given)
         self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
@@ -123,8 +122,8 @@ class Optimizer(Settable, Like):
         return p, _arrays.check_gradient(name, grad, p)
 
     def _step(self, entries: Entries, whole: bool, seen: Mapping[Any, Any]) -> None:
-        skips, engine = self._options.flags["skip_nonfinite"], self._options.engine
-        first = step_together(self._steps, [self._asked(entries, whole)], skips, engine)
+        asked, options = self._asked(entries, whole), self._options.given
+        first = step_together(self._steps, [asked], options["skip_nonfinite"], options["engine"])
         self._tensors.skipped += first is None
         self._note(seen, whole)
         warn_of(first or (), EXEMPT, FINER)
@@ -141,7 +140,7 @@ class Optimizer(Settable, Like):
         """
         h, furthest = cast("Any", self._options.h), self._tensors.furthest
         counts = [due.slot.step + 1 for due in dues]
-        if self._options.flags["shared_count"]:
+        if self._options.given["shared_count"]:
             counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
         taken = max(furthest, *counts) - 1
         lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
@@ -159,18 +158,18 @@ class Optimizer(Settable, Like):
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
     ) -> Planned:
         options = options or self._options
-        chosen = {option: by_name(name) for option, by_name in options.by_name.items()}
-        asked = {"adapt": chosen["adapt"], "l2": chosen["l2"], "decay": chosen["decay"].place}
+        scale, adapt, l2, decay, blocks = (by_name(name) for by_name in options.by_name.values())
+        place = decay if isinstance(decay, str) else None
+        asked = {"adapt": adapt, "l2": l2, "decay": place}
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
-        layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        plan = Plan.of(name, self._rule, h, shape, layout)
-        return Planned(plan, options.storage, Factors(chosen["lr_scale"], chosen["decay"].factor))
+        plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, blocks, machine_eps))
+        return Planned(plan, options.storage, Factors(scale, 1.0 if place else decay))
 
     def _read(self, name: str) -> Any:
         if name in RATES:
             return scheduled(getattr(self._options.h, name), name, self.steps)
-        return self._options.read(name)
+        return super()._read(name)
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
@@ -182,7 +181,7 @@ class Optimizer(Settable, Like):
             **options: The options by name.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
-        changed = self._options.changed(options, check_engine)
+        changed = self._options.changed(options)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
             self._tensors.begin(states)
@@ -252,39 +251,21 @@ class Optimizer(Settable, Like):
         """
         self._take(self._loaded(state))
 
-    def _loaded(self, state: Any) -> tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]:
-        """Return a saved state, if it fits: its header, its slots and its settings."""
-        saved = _saved.parse(self._hyper.optimizer, state)
-        entries = saved.entries.items()
-        slots = {name: _saved.slot(name, one, self._plan_of(name, one)) for name, one in entries}
-        return saved, slots, _saved.settings(saved, self._settings())
+    def _loaded(self, state: Any) -> _saved.Saved:
+        """Return a saved state, if it fits."""
+        return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
 
-    def _take(self, loaded: tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]) -> None:
-        saved, slots, settings = loaded
-        self._options = self._options.seeded(settings.pop("seed", None))
-        self._options = replace(self._options, h=replace(self._options.h, **settings))
-        own = self._tensors
+    def _take(self, saved: _saved.Saved) -> None:
+        self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
-        own.begin(slots)
+        own.begin(saved.slots)
         self._seen.clear()
-
-    def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:
-        try:
-            return self._planned(name, _saved.shape(name, entry)).plan
-        except ParameterError as problem:
-            raise StateError(str(problem)) from None
 
     def __copy__(self) -> Optimizer:
         return deepcopy(self)  # two optimizers sharing one state would be neither
 
     def __repr__(self) -> str:
-        default = self._hyper()
-        given = {name: getattr(self._options.h, name) for name in options_in_order(self._hyper)}
-        changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
-        changed += [f"{k}={one.given!r}" for k, one in self._options.by_name.items() if one.given is not None]
-        changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
-        changed += [f"{k}={given!r}" for k, given in self._options.stored.items() if given not in (None, False, 0)]
-        return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
+        return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({self._options.in_words()})"
 
 
 class Factors(NamedTuple):

@@ -8,21 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.checks import FLAG, Refused
+from layerwise.checks import FLAG
 from layerwise.core.steps import Steps
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.first import warn_of
 from layerwise.hyper import ClippedByNorm
-from layerwise.names import Name, as_name, check_matched, check_twin, matches
+from layerwise.names import Name, as_name, check_matched, matches
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
+from layerwise.numpy._saved import WAY_OUT as SAVED
+from layerwise.numpy._saved import held
 from layerwise.numpy._together import check_engine, check_mappings, few, step_together
 from layerwise.storage.options import COUNT
 from layerwise.threads import OneAtATime
 
 WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
-SAVED = "Load what state_dict() of a Mixed gave."
 OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
 
 
@@ -112,13 +113,9 @@ class Mixed:
             self._step_all(weights, grads)
 
     def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        new = [name for name in weights if name not in self._routes]
-        routes = {name: self._pattern_of(name) for name in new}
-        for name in new:
-            check_twin(as_name(name), weights, self._routes)
         if not self._routes:
             check_matched("optimizers", self._members, list(weights))
-        routes |= self._routes
+        routes = self._routes | {name: self._pattern_of(name) for name in weights if name not in self._routes}
         given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
         for i, values in enumerate((weights, grads)):
             for name, value in values.items():
@@ -134,13 +131,11 @@ class Mixed:
     def _pattern_of(self, name: Any) -> Any:
         """Return the name or pattern of the optimizer that steps a name."""
         own = as_name(name)
-        found = next((one for one in self._members if one == own), None)
-        found = next((one for one in self._members if matches(own, one)), None) if found is None else found
-        if found is None:
-            raise ParameterError(
-                f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
-            )
-        return found
+        if found := [one for one in self._members if matches(own, one)]:
+            return own if own in found else found[0]
+        raise ParameterError(
+            f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
+        )
 
     @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
@@ -184,8 +179,8 @@ class Mixed:
         """
         parts, skipped = _apart(state, len(self._members))
         loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]
-        for (pattern, one), (_, slots, _) in zip(self._members.items(), loaded, strict=True):
-            for name in slots:
+        for (pattern, one), saved in zip(self._members.items(), loaded, strict=True):
+            for name in saved.slots:
                 if (here := self._pattern_of(name)) != pattern:
                     raise StateError(
                         f"{name!r} was stepped by the optimizer of {pattern!r}, {_kind(one)}, and here it is by that "
@@ -236,7 +231,7 @@ def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
     if not isinstance(state, Mapping) or str(state.get("optimizer")) != "Mixed":
         found = state.get("optimizer", "nothing known") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"the state is of {found}, not of Mixed. {SAVED}")
-    counts = {key: _count(key, state) for key in ("members", "skipped")}
+    counts = {key: held(key, state, COUNT) for key in ("members", "skipped")}
     if counts["members"] != members:
         raise StateError(
             f"the state is of {counts['members']} optimizers, and this Mixed has {members}. Make it with the "
@@ -250,10 +245,3 @@ def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
         elif key not in ("optimizer", *counts):
             raise StateError(f"the state has the unknown key {key!r}. {SAVED}")
     return parts, counts["skipped"]
-
-
-def _count(key: str, state: Mapping[Any, Any]) -> int:
-    try:
-        return int(COUNT.convert(state[key]))
-    except (KeyError, Refused):
-        raise StateError(f"{key!r} must be {COUNT.allowed}, but is {state.get(key)!r}. {SAVED}") from None
