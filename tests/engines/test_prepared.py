@@ -176,8 +176,8 @@ def test_not_all_sets_of_names_and_strides_of_gradients_are_remembered():
     opt, w = of_numpy.Lamb(), np.ones((2, 2))
     for n in range(2, 12):
         opt.step("w", w, np.ones((2, 2 * n))[:, ::n])
-    [[group]] = (together.groups for together in opt._steps._kept.values())
-    assert [len(one.batches) for one in group.layouts.by_share.values()] == [engines.LAYOUTS]
+    [together] = opt._steps._kept.values()
+    assert [len(one.batches) for one in together._layouts.by_share.values()] == [engines.LAYOUTS]
 
 
 # ---- measurements

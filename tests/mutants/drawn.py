@@ -110,4 +110,5 @@ def _off_by_one(file: _File, node: ast.AST) -> Iterator[Drawn]:
 
 
 def _starred(call: ast.Call) -> bool:
-    return any(isinstance(one, ast.Starred) for one in call.args[:2])
+    """Return True if an argument has no text of its own that may stand elsewhere."""
+    return any(isinstance(one, (ast.Starred, ast.YieldFrom)) for one in call.args[:2])

@@ -25,7 +25,6 @@ class Planned(NamedTuple):
     plan: Plan
     want: Wanted
     own: Any = None  # what only the API reads
-    clipped_with: Hashable = None  # tensors with the same share the norm of all gradients
 
 
 @dataclass(eq=False)

@@ -24,7 +24,6 @@ PLAIN = ""  # in place of "params", where parameters are no groups
 class Group(NamedTuple):
     """Parameters with the same settings."""
 
-    number: int
     params: list[Tensor]
     h: Any
     excludes: Callable[[Tensor], Any] | None
@@ -37,7 +36,6 @@ class Settings(NamedTuple):
 
     h: Any
     weight_decay: float
-    clipped_with: int | None  # the group whose gradients are clipped by a norm of their own
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
@@ -98,7 +96,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
         )
     check_clip(clip, h)
     members = _params(params, number)
-    return Group(number, members, h, excludes, clip, {**own, "params": members} if own else own)
+    return Group(members, h, excludes, clip, {**own, "params": members} if own else own)
 
 
 def _params(params: Any, number: int) -> list[Tensor]:
@@ -142,27 +140,32 @@ def rate_of(p: Tensor, lr: float) -> float:
 _NONE: dict[str, Any] = {}
 
 
-def settings_of(group: Group) -> list[Settings] | None:
-    """Return the settings of each parameter of a group, or None where Paddle has to prepare its gradients."""
-    found = []
-    for p in group.params:
-        clips = getattr(p, "need_clip", True) is not False
-        h = clipped(group.h, group.clip) if clips else group.h
-        h = None if h is None else penalized(h, getattr(p, "regularizer", None))
-        if h is None:
-            return None
-        found.append(_settings(group, p, h, group.number if group.clip is not None and h.model_bound else None))
-    return found
+def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Settings], list[Group]]:
+    """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
+    found, prepared = {}, []
+    # A rule clips by the norm of all gradients, and Paddle by that of those in a group that are to be clipped.
+    by_all = len(groups) == 1 and all(map(_is_clipped, groups[0].params))
+    for group in groups:
+        hs = [_with_clip(group, p, by_all) for p in group.params]
+        if any(h is None for h in hs):
+            hs = [group.h] * len(hs)
+            prepared.append(group)
+        for p, h in zip(group.params, hs, strict=True):
+            excluded = group.excludes is not None and bool(group.excludes(p))
+            found[p.name] = Settings(h, 0.0 if excluded else h.weight_decay)
+    return found, prepared
 
 
-def plain_settings_of(group: Group) -> list[Settings]:
-    """Return the same for gradients that Paddle has prepared."""
-    return [_settings(group, p, group.h, None) for p in group.params]
+def _is_clipped(p: Tensor) -> bool:
+    return getattr(p, "need_clip", True) is not False
 
 
-def _settings(group: Group, p: Tensor, h: Any, clipped_with: int | None) -> Settings:
-    excluded = group.excludes is not None and bool(group.excludes(p))
-    return Settings(h, 0.0 if excluded else h.weight_decay, clipped_with)
+def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
+    """Return the settings with what clips and penalizes a parameter, or None where no option does the same."""
+    h = clipped(group.h, group.clip) if _is_clipped(p) else group.h
+    if h is None or (group.clip is not None and h.model_bound and not by_all):
+        return None
+    return penalized(h, getattr(p, "regularizer", None))
 
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:

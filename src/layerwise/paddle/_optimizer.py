@@ -162,7 +162,7 @@ class Optimizer(Stepping, Like):
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_called": [*self._called.values()]}
+        return {**self.__dict__, "_called": [*self._called.values()], "_planned_with": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
