@@ -25,7 +25,7 @@ from layerwise.jax._unread import Unread, stored
 from layerwise.storage import WEIGHTS, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.coded import CODED, coded_of
-from layerwise.storage.forms import Field, chosen, scales_of
+from layerwise.storage.forms import chosen, scales_of
 from layerwise.storage.index import index_of
 from layerwise.storage.options import Wanted, is_signed
 from layerwise.storage.stored import Stored
@@ -108,7 +108,7 @@ class Storing(NamedTuple):
         """Return the name of the dtype that stores a field; None is that of the arithmetic."""
         own = computing(self.p.dtype).name
         alike = self.alike[field] and not jnp.iscomplexobj(self.p)
-        found = chosen(Field(field, own, self.dtypes.get(field), alike, self._whole()), self.want, lambda: "").dtype
+        found = chosen(self.want, field, own, self.dtypes.get(field), alike, self._whole()).dtype
         if found in CODED:
             self._check_groups()
         return None if found == own else found

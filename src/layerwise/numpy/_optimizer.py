@@ -25,7 +25,7 @@ from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, Settable, refitted
-from layerwise.numpy._together import LIBRARY, Entries, check_mappings, few, step_together
+from layerwise.numpy._together import LIBRARY, Entries, check_mappings, step_together
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -220,14 +220,8 @@ class Optimizer(Settable, Like):
         Args:
             name: The name; None is all.
         """
-        if name is not None and (isinstance(name, bool) or name not in self._slots):
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
-        if name is None:
-            self._seen.clear()
-            self._tensors.furthest = 0
-        else:
-            self._seen.pop(name, None)
-        self._tensors.begin({one: slot for one, slot in self._slots.items() if name not in (None, one)})
+        self._tensors.clear(name)
+        self._seen = {one: shape for one, shape in self._seen.items() if name not in (None, one)}
 
     def state_dict(self) -> dict[str, Array]:
         """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""

@@ -17,7 +17,7 @@ from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import GradientError, ParameterError
 from layerwise.first import First
-from layerwise.names import Name
+from layerwise.names import Name, few
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
 from layerwise.spans import shared
@@ -87,9 +87,3 @@ def check_mappings(weights: Any, grads: Any) -> None:
     for name in grads:
         if name not in weights:
             raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
-
-
-def few(names: Mapping[Any, Any]) -> str:
-    """Return the first of some names, in words."""
-    first = ", ".join(map(repr, list(names)[:5]))
-    return (first + ", …" if len(names) > 5 else first) or "none"

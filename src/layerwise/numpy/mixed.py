@@ -14,12 +14,12 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.first import warn_of
 from layerwise.hyper import ClippedByNorm
-from layerwise.names import Name, as_name, check_matched, matches
+from layerwise.names import Name, as_name, check_matched, few, matches
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
 from layerwise.numpy._saved import WAY_OUT as SAVED
 from layerwise.numpy._saved import held
-from layerwise.numpy._together import check_engine, check_mappings, few, step_together
+from layerwise.numpy._together import check_engine, check_mappings, step_together
 from layerwise.storage.options import COUNT
 from layerwise.threads import OneAtATime
 

@@ -9,11 +9,13 @@ from typing import Any
 import paddle
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from layerwise.core.library import LOW
 from layerwise.core.slot import Slot
 from layerwise.core.storing import Storing
-from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence, warn
+from layerwise.errors import HyperparameterError, ScheduledError, StateError, sentence, warn
+from layerwise.names import few
 from layerwise.paddle import _state
-from layerwise.paddle._arrays import Tensor
+from layerwise.paddle._arrays import Tensor, dtype_name
 from layerwise.paddle._spelling import joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.paddle._stepping import LIBRARY, LR, Stepping, as_rate
@@ -71,12 +73,7 @@ class Optimizer(Stepping, Like):
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
-        name, slots = which.name if isinstance(which, paddle.Tensor) else which, self._tensors.slots
-        if name is not None and name not in slots:
-            raise ParameterError(
-                f"no state is kept for {name!r}. Known are: {', '.join(map(str, [*slots][:5])) or 'none'}."
-            )
-        self._tensors.begin({} if name is None else {one: slot for one, slot in slots.items() if one != name})
+        self._tensors.clear(which.name if isinstance(which, paddle.Tensor) else which)
         self._master_weights = _state.masters_of(self._tensors.slots)
 
     # ---- checkpoints
@@ -116,10 +113,10 @@ class Optimizer(Stepping, Like):
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
             shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
             raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
-        low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
+        low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
             warn(
-                f"the state holds master weights that are dropped, of {', '.join(dropped[:4])}: multi_precision=True "
+                f"the state holds master weights that are dropped, of {few(dropped)}: multi_precision=True "
                 "keeps those of float16 and bfloat16 parameters.",
             )
         slots, settings = {}, self._settings_by_name()

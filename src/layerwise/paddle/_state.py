@@ -11,9 +11,10 @@ import numpy as np
 import paddle
 
 from layerwise.checks import Refused
-from layerwise.core.library import FLOATING, LOW
+from layerwise.core.library import FLOATING
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError
+from layerwise.names import few
 from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import COUNT
@@ -26,10 +27,6 @@ MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
 BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
 NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
-
-
-def is_low(p: Tensor) -> bool:
-    return dtype_name(p) in LOW
 
 
 def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
@@ -133,7 +130,7 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
         p, own = _parsed(key, known)
         if p is None:
             raise StateError(
-                f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
+                f"the state holds {key!r}, which is of no parameter here. They are {few(known)}; Paddle numbers them "
                 "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
             )
         if own in others:
@@ -155,10 +152,6 @@ def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
         if p in known and numbered:
             return p, numbered[1]
     return None, ""
-
-
-def _few(known: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, list(known)[:4])) + (", …" if len(known) > 4 else "")
 
 
 def slot_of(names: Names, h: Any, p: Tensor, begun: Any, found: Mapping[str, Any]) -> Slot:
@@ -198,7 +191,7 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
     if own := next((key for key in names.counts if key in found), None):
         return _counted(f"{own!r} of {p.name}", found[own])
-    pairs = _powers(names, h)
+    pairs = list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
     if names.optimizer in WITHOUT_COUNT:
         return 1
     if (missing := [key for key, _ in pairs if names.prefix + key not in found]) or not pairs:
@@ -211,10 +204,6 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
         )
     # Where both have vanished, any count will do that leaves no bias.
     return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
-
-
-def _powers(names: Names, h: Any) -> list[tuple[str, float]]:
-    return list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
 
 
 def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int | None:
