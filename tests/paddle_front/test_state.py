@@ -265,16 +265,6 @@ def test_states_that_do_not_fit_change_nothing(what):
     walk(opt, params, range(1))
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Lars", "SGD", "NovoGrad"])
-def test_a_count_that_names_no_class_is_read(name):
-    params = parameters(14, dtype="float32")
-    saved, opt = (make(name, params, name="outer") for _ in range(2))
-    walk(saved, params, range(3))
-    state = saved.state_dict()
-    opt.set_state_dict({key.replace(f"_outer_{name.lower()}_step_", "_outer_step_"): x for key, x in state.items()})
-    assert bits(opt.state_dict()) == bits(state)
-
-
 @pytest.mark.parametrize("engine", [None, "rule"])
 @pytest.mark.parametrize("how", ["emptied", "shortened"])
 def test_state_whose_memory_was_given_away_is_an_error(engine, how):

@@ -160,33 +160,16 @@ class Settable:
         raise AttributeError(self._hint(name))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name.startswith("_") or self._is_users(name):
-            object.__setattr__(self, name, value)
-        elif name in self._names():
+        if not name.startswith("_") and name in self._names():
             self.set_options(**{name: value})
-        elif hasattr(type(self), name) or (self._is_extended() and not self._is_near(name)):
-            object.__setattr__(self, name, value)
+        elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
+            object.__setattr__(self, name, value)  # and whatever is of a class that a user derived from ours
         else:
             raise AttributeError(self._hint(name))
 
     def __dir__(self) -> list[str]:
         return sorted({*object.__dir__(self), *self._names()})
 
-    def _is_extended(self) -> bool:
-        """Return True for a class that a user derived from ours, which may have its own attributes."""
-        return "_hyper" not in vars(type(self))
-
-    def _is_users(self, name: str) -> bool:
-        """Return True if a user's class declares this attribute."""
-        mro = type(self).__mro__
-        own = mro[: next(i for i, one in enumerate(mro) if "_hyper" in vars(one))]
-        return any(name in vars(one) or name in vars(one).get("__annotations__", {}) for one in own)
-
-    def _is_near(self, name: str) -> bool:
-        """Return True if the name is another library's name of an option, or a misspelt one."""
-        return "Is `" in meant(name, self._names(), cutoff=0.85)
-
     def _hint(self, name: str) -> str:
         known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
-        declared = " A class of your own declares what it adds: `name: type`." if self._is_extended() else ""
-        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}{declared}"
+        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"

@@ -84,11 +84,6 @@ class Names(NamedTuple):
         """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
         return f"{self.prefix}{self.optimizer.lower()}_step"
 
-    @property
-    def counts(self) -> tuple[str, str]:
-        """The names under which a count is read: also that of a checkpoint that does not say its class."""
-        return self.steps, f"{self.prefix}step"
-
 
 def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return the state under the names that Paddle's optimizers give it."""
@@ -123,7 +118,7 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
     """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
-    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), *names.counts]
+    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
@@ -189,8 +184,8 @@ def taken(what: str, value: Any, like: Tensor) -> Tensor:
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
-    if own := next((key for key in names.counts if key in found), None):
-        return _counted(f"{own!r} of {p.name}", found[own])
+    if names.steps in found:
+        return _counted(f"{names.steps!r} of {p.name}", found[names.steps])
     pairs = list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
     if names.optimizer in WITHOUT_COUNT:
         return 1
