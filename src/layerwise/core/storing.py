@@ -139,7 +139,7 @@ class Storing(NamedTuple):
     def jobs(self, arrays: Mapping[str, Array]) -> Iterator[Job]:
         """Yield the jobs of the tensor."""
         if self.is_plain(arrays):
-            yield from self.plan.jobs(self.lib, self.p, arrays, _plain)
+            yield from self.plan.jobs(self.lib, self.p, arrays, lambda held: None)
             return
         index = cache(lambda: self.plan.index(self.p))
         master = self.named(arrays).master
@@ -180,10 +180,6 @@ class Storing(NamedTuple):
 
     def _key(self, field: str) -> Key:
         return key_of(self.want.seed, self.plan.key, field)
-
-
-def _plain(held: Held) -> None:
-    return None
 
 
 def bits_of(dtype: str) -> int:

@@ -158,13 +158,14 @@ class Optimizer(Settable, Like):
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
     ) -> Planned:
         options = options or self._options
-        scale, adapt, l2, decay, blocks = (by_name(name) for by_name in options.by_name.values())
-        place = decay if isinstance(decay, str) else None
-        asked = {"adapt": adapt, "l2": l2, "decay": place}
+        said = {option: by_name(name) for option, by_name in options.by_name.items()}
+        decay = said["decay"]
+        place, factor = (decay, 1.0) if isinstance(decay, str) else (None, decay)
+        asked = {"adapt": said["adapt"], "l2": said["l2"], "decay": place}
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
-        plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, blocks, machine_eps))
-        return Planned(plan, options.storage, Factors(scale, 1.0 if place else decay))
+        plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, said["blocks"], machine_eps))
+        return Planned(plan, options.storage, Factors(said["lr_scale"], factor))
 
     def _read(self, name: str) -> Any:
         if name in RATES:

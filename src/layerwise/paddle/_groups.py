@@ -11,7 +11,7 @@ from paddle.optimizer.lr import LRScheduler
 from layerwise import checks
 from layerwise.arguments import OF_PADDLE_GROUP
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.hyper import Hyper, settled
 from layerwise.keywords import check_keywords
 from layerwise.paddle._arrays import Tensor, check_distinct, check_parameter
 from layerwise.paddle._clips import as_regularizer, check_clip, clipped, penalized
@@ -29,13 +29,6 @@ class Group(NamedTuple):
     excludes: Callable[[Tensor], Any] | None
     clip: Any
     given: dict[str, Any]  # what the group said for itself, in Paddle's form
-
-
-class Settings(NamedTuple):
-    """The settings of one parameter."""
-
-    h: Any
-    weight_decay: float
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
@@ -58,15 +51,12 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
 
 
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
-    wanted = "a list of parameters, or of dicts with 'params'"
-    if parameters is None or isinstance(parameters, (paddle.Tensor, Mapping, str)):
-        shown = type(parameters).__name__
-        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}. Pass parameters=model.parameters().")
-    try:
-        found = list(parameters)
-    except TypeError:
-        shown = type(parameters).__name__
-        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}.") from None
+    if isinstance(parameters, (paddle.Tensor, Mapping, str)) or not isinstance(parameters, Iterable):
+        raise ParameterError(
+            "`parameters` must be a list of parameters, or of dicts with 'params', but is "
+            f"{type(parameters).__name__}. Pass parameters=model.parameters()."
+        )
+    found = list(parameters)
     of_dicts = [isinstance(one, Mapping) for one in found]
     if any(of_dicts) and not all(of_dicts):
         raise ParameterError("`parameters` must be all parameters or all groups. Put the parameters into a group.")
@@ -102,12 +92,9 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
 def _params(params: Any, number: int) -> list[Tensor]:
     if isinstance(params, paddle.Tensor):
         return [params]
-    if isinstance(params, (set, str)):
-        shown = type(params).__name__
-        raise ParameterError(f"'params' of group {number} must be in order, but are a {shown}. Pass a list.")
-    if not isinstance(params, Iterable) or checks.is_used_up(params):
-        shown = "a generator with nothing left" if isinstance(params, Iterable) else f"a {type(params).__name__}"
-        raise ParameterError(f"'params' of group {number} must be parameters, but are {shown}. Pass a list.")
+    if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
+        shown = f"a {type(params).__name__}" + " with nothing left" * checks.is_used_up(params)
+        raise ParameterError(f"'params' of group {number} must be parameters in order, but are {shown}. Pass a list.")
     return list(params)
 
 
@@ -129,7 +116,7 @@ def register(group: Group, regularizes: bool) -> None:
 
 def rate_of(p: Tensor, lr: float) -> float:
     """Return the learning rate of a parameter: a factor of its own times that of the optimizer."""
-    scale = getattr(p, "optimize_attr", _NONE).get("learning_rate", 1.0)
+    scale = getattr(p, "optimize_attr", {}).get("learning_rate", 1.0)
     if scale == 1.0 and not isinstance(scale, paddle.Tensor):
         return lr
     check_scale(scale)
@@ -137,10 +124,7 @@ def rate_of(p: Tensor, lr: float) -> float:
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
-_NONE: dict[str, Any] = {}
-
-
-def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Settings], list[Group]]:
+def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
     """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
     found, prepared = {}, []
     # A rule clips by the norm of all gradients, and Paddle by that of those in a group that are to be clipped.
@@ -152,7 +136,7 @@ def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Settings], list[Grou
             prepared.append(group)
         for p, h in zip(group.params, hs, strict=True):
             excluded = group.excludes is not None and bool(group.excludes(p))
-            found[p.name] = Settings(h, 0.0 if excluded else h.weight_decay)
+            found[p.name] = settled(h, weight_decay=0.0) if excluded else h
     return found, prepared
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paddle
 from paddle.base import core
@@ -39,7 +39,7 @@ from layerwise.paddle._arrays import (
     shape_of,
 )
 from layerwise.paddle._clips import check_clip
-from layerwise.paddle._groups import Group, Settings, groups_of, prepared_by_paddle, rate_of, register, settings_of
+from layerwise.paddle._groups import Group, groups_of, prepared_by_paddle, rate_of, register, settings_of
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime
@@ -101,9 +101,8 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         self._multi_precision = multi_precision
         self._tensors, self._steps = Tensors(LIBRARY, keeps=True), Steps()
         self._planned_with: Any = None  # what wrappers may have set, when settings were made
-        self._settings: dict[str, Settings] = {}
+        self._settings: dict[str, Any] = {}  # of each parameter by its name
         self._by_paddle: list[Group] = []  # those whose gradients Paddle prepares
-        self._called = {id(p): p.name for p in self._members}
         self._one_at_a_time = OneAtATime()
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -199,8 +198,8 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
             rates = [rate_of(p, lr) for p in params]
             self._heed_wrappers()
             given = self._prepared(pairs) if self._by_paddle else grads
-            names, check = [self._called[id(p)] for p in params], partial(_check, params, given)
-            asked = Asked(self._tensors, names, params, given, self._plan, partial(_numbers, rates), self._peak, check)
+            names, numbers, check = [p.name for p in params], partial(_numbers, rates), partial(_check, params, given)
+            asked = Asked(self._tensors, names, params, given, self._plan, numbers, self._peak, check)
             firsts = self._steps.take([asked], self._engines)
             self._note_masters()
             warn_of(firsts, EXEMPT, FINER)
@@ -220,15 +219,14 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         return max([lr, *(float(x) for x in numbers if isinstance(x, (int, float)))])
 
     def _plan(self, name: Any, p: Tensor) -> Planned:
-        """Return the plan of a parameter, and its settings, if it can be stepped."""
+        """Return the plan of a parameter, if it can be stepped."""
         check_parameter(p)
-        settings, slot = self._settings[name], self._tensors.slots.get(name)
-        plan = self._plan_of(p, settings.h)
+        plan, slot = self._plan_of(p, self._settings[name]), self._tensors.slots.get(name)
         if slot is not None:
             if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
                 raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
             _state.check_held(name, slot)
-        return Planned(plan, Wanted(master=True) if self._multi_precision else PLAIN, settings)
+        return Planned(plan, Wanted(master=True) if self._multi_precision else PLAIN)
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape = shape_of(p)
@@ -288,7 +286,7 @@ def _check(params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
 
 def _numbers(rates: Sequence[float], dues: Sequence[Due]) -> list[Numbers]:
     each = zip(dues, rates, strict=True)
-    return [(due.slot.step + 1, rate, due.planned.own.weight_decay) for due, rate in each]
+    return [(due.slot.step + 1, rate, cast("Any", due.plan.h).weight_decay) for due, rate in each]
 
 
 def as_rate(value: Any) -> float:
