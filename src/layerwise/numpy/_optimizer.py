@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,12 +20,12 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper, scheduled
-from layerwise.keywords import check_keywords
+from layerwise.keywords import check_keywords, meant
 from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._options import RATES, Options, Settable, refitted
+from layerwise.numpy._options import RATES, Options, names_of, refitted
 from layerwise.numpy._together import LIBRARY, Entries, check_mappings, step_together
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
@@ -34,10 +35,10 @@ EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 
 
-class Optimizer(Settable, Like):
+class Optimizer(Like):
     """The base of all optimizers of this API; each has one rule.
 
-    Every option is an attribute that you can read, and set with effect from the next step.
+    Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
     """
 
     _rule: Any
@@ -167,10 +168,34 @@ class Optimizer(Settable, Like):
         plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, said["blocks"], machine_eps))
         return Planned(plan, options.storage, Factors(said["lr_scale"], factor))
 
-    def _read(self, name: str) -> Any:
+    # ---- options
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return names_of(cls._hyper)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._names():
+            raise AttributeError(self._hint(name))
+        value = self._options.given[name]
         if name in RATES:
-            return scheduled(getattr(self._options.h, name), name, self.steps)
-        return super()._read(name)
+            return scheduled(value, name, self.steps)
+        return MappingProxyType(value) if isinstance(value, Mapping) else value  # to write to one would change nothing
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name in self._names():
+            self.set_options(**{name: value})
+        elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
+            object.__setattr__(self, name, value)  # and whatever is of a class that a user derived from ours
+        else:
+            raise AttributeError(self._hint(name))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self._names()})
+
+    def _hint(self, name: str) -> str:
+        known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
+        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
@@ -192,6 +217,8 @@ class Optimizer(Settable, Like):
     def _refitted(self, name: Name, slot: Slot, options: Options) -> Slot:
         plan = self._planned(name, slot.shape, options=options).plan
         return refitted(name, slot, plan, self._options, options)
+
+    # ---- what is kept
 
     @property
     def _slots(self) -> dict[Name, Slot]:

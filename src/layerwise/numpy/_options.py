@@ -1,11 +1,10 @@
-"""The options of an optimizer, all checked together: as attributes, by name, and changed while training."""
+"""The options of an optimizer, all checked together, by name too, and their changes while training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Slot
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import meant
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._together import check_engine
@@ -136,40 +134,3 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
                 f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
             )
     return replace(slot, arrays=state.arrays)
-
-
-class Settable:
-    """Attributes that are options: each can be read and set, and a misspelt one raises."""
-
-    _hyper: type[Hyper]
-    _options: Options
-    set_options: Any
-
-    @classmethod
-    def _names(cls) -> list[str]:
-        return names_of(cls._hyper)
-
-    def _read(self, name: str) -> Any:
-        """Return the value of an option. Mappings are read-only: writing to one would change nothing."""
-        value = self._options.given[name]
-        return MappingProxyType(value) if isinstance(value, Mapping) else value
-
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("_") and name in self._names():
-            return self._read(name)
-        raise AttributeError(self._hint(name))
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and name in self._names():
-            self.set_options(**{name: value})
-        elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
-            object.__setattr__(self, name, value)  # and whatever is of a class that a user derived from ours
-        else:
-            raise AttributeError(self._hint(name))
-
-    def __dir__(self) -> list[str]:
-        return sorted({*object.__dir__(self), *self._names()})
-
-    def _hint(self, name: str) -> str:
-        known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
-        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"

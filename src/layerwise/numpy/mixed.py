@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -62,7 +62,8 @@ class Mixed:
         skip_nonfinite: bool = False,
         engine: str | None = None,
     ) -> None:
-        self._members: dict[Any, Optimizer] = dict(_checked(optimizers))
+        _check(optimizers)
+        self._members: dict[Any, Optimizer] = dict(optimizers)
         self._skips = FLAG("skip_nonfinite", skip_nonfinite, "Pass True or False.")
         check_engine(engine)
         self._engine = engine
@@ -182,9 +183,10 @@ class Mixed:
         for (pattern, one), saved in zip(self._members.items(), loaded, strict=True):
             for name in saved.slots:
                 if (here := self._pattern_of(name)) != pattern:
+                    own, other = (each._hyper.optimizer for each in (one, self._members[here]))
                     raise StateError(
-                        f"{name!r} was stepped by the optimizer of {pattern!r}, {_kind(one)}, and here it is by that "
-                        f"of {here!r}, {_kind(self._members[here])}. Make it with the patterns that it was saved with."
+                        f"{name!r} was stepped by the optimizer of {pattern!r}, {own}, and here it is by that of "
+                        f"{here!r}, {other}. Make it with the patterns that it was saved with."
                     )
         for one, each in zip(self._members.values(), loaded, strict=True):
             one._take(each)
@@ -197,33 +199,23 @@ class Mixed:
         return f"layerwise.numpy.Mixed({{{members}}}{bound})"
 
 
-def _checked(optimizers: Any) -> Iterator[tuple[Any, Optimizer]]:
+def _check(optimizers: Any) -> None:
     if not isinstance(optimizers, Mapping) or not optimizers:
         raise HyperparameterError(
             sentence("optimizers", "a mapping from names or patterns to optimizers", optimizers, WAY_OUT)
         )
-    seen: list[Optimizer] = []
     for pattern, one in optimizers.items():
         argument = f"optimizers[{pattern!r}]"
         if not isinstance(one, Optimizer):
             raise HyperparameterError(sentence(argument, "an optimizer of layerwise.numpy", one, WAY_OUT))
-        if any(one is other for other in seen):
+        if sum(one is other for other in optimizers.values()) > 1:
             raise HyperparameterError(
                 sentence(argument, "an optimizer of its own", one, "Make one for each pattern; each keeps its state.")
             )
         for option in OF_ALL:
             if (value := getattr(one, option, None)) not in (None, False, 0):
-                raise ContradictionError(
-                    sentence(
-                        f"{argument}.{option}", "left out", value, f"Pass {option} to Mixed: it is of all of them."
-                    )
-                )
-        seen.append(one)
-        yield pattern, one
-
-
-def _kind(optimizer: Optimizer) -> str:
-    return optimizer._hyper.optimizer
+                way_out = f"Pass {option} to Mixed: it is of all of them."
+                raise ContradictionError(sentence(f"{argument}.{option}", "left out", value, way_out))
 
 
 def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
