@@ -14,7 +14,7 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.first import warn_of
 from layerwise.hyper import ClippedByNorm
-from layerwise.names import Name, as_name, check_matched, few, matches
+from layerwise.names import Name, as_name, check_matched, check_twin, few, matches
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
 from layerwise.numpy._saved import WAY_OUT as SAVED
@@ -116,7 +116,10 @@ class Mixed:
     def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         if not self._routes:
             check_matched("optimizers", self._members, list(weights))
-        routes = self._routes | {name: self._pattern_of(name) for name in weights if name not in self._routes}
+        new = [name for name in weights if name not in self._routes]
+        routes = self._routes | {name: self._pattern_of(name) for name in new}
+        for name in new:
+            check_twin(as_name(name), weights, self._routes)
         given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
         for i, values in enumerate((weights, grads)):
             for name, value in values.items():
