@@ -74,6 +74,12 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
         )
 
 
+def few(names: Iterable[Any]) -> str:
+    """Return the first of some names, in words."""
+    first = [repr(name) for name, _ in zip(names, range(6), strict=False)]
+    return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
+
+
 def is_by_name(given: object) -> bool:
     return isinstance(given, Mapping) or callable(given)
 

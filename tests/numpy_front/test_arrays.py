@@ -12,7 +12,7 @@ from numpy_front.front import DTYPES, arrays, bits, busy, close, copies, dtypes,
 
 from layerwise.errors import ContradictionError, ParameterError
 from layerwise.numpy import Lamb
-from layerwise.numpy._memory import Occupied
+from layerwise.numpy._together import Occupied
 
 
 @fronts

@@ -207,7 +207,6 @@ def test_unknown_attributes_have_a_hint(front, name, hint):
 class Extended(Lamb):
     """As a user derives one."""
 
-    learning_rate: float
     tag = "mine"
 
     def __init__(self, **options):
@@ -225,9 +224,6 @@ def test_users_may_derive_their_own():
     assert (opt.history, opt.learning_rate, opt.tag, opt.more, opt.eps) == ([], 0.5, "other", 3, "own")
     opt.betas = (0.5, 0.5)
     assert (opt.betas, opt.lr) == ((0.5, 0.5), 0.5)
-    for name in ("bettas", "epsilon", "max_grad_nrm"):
-        with pytest.raises(AttributeError, match=r"Is `.*declares what it adds"):
-            setattr(opt, name, 1)
     for clone in (copy.copy(opt), copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
         assert (clone.betas, clone.history, clone.more) == ((0.5, 0.5), [], 3)
         clone.betas = (0.1, 0.1)

@@ -127,28 +127,20 @@ def test_lr_and_weight_decay_are_restored_unless_a_schedule_is_given(front):
 
 
 @pytest.mark.parametrize(("given", "then"), [(None, 0.1), (0.1, None)])
-@pytest.mark.parametrize("left_open", [False, True])  # as states that do not say what lr is
-def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then, left_open):
+def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then):
     opt, fresh = Adafactor(lr=then), Adafactor(lr=given)
     walk(opt, arrays(5), range(2))
-    state = opt.state_dict()
-    if left_open:
-        del state["relative_step"]
-        state["lr"] = np.array(np.nan if then is None else then)
     before = fresh.lr
     with pytest.raises(StateError, match="lr means something else"):
-        fresh.load_state_dict(state)
+        fresh.load_state_dict(opt.state_dict())
     assert (fresh.lr, fresh.parameters) == (before, {})
 
 
 @pytest.mark.parametrize("role", ["factor", "cap"])
-def test_the_lr_of_a_relative_step_is_restored_if_the_state_says_it(role):
+def test_the_lr_of_a_relative_step_is_restored(role):
     opt, fresh = Adafactor(relative_step=role), Adafactor(lr=0.25, relative_step=role)
     opt.lr = 0.5
     walk(opt, arrays(5), range(2))
-    state = {key: value for key, value in opt.state_dict().items() if key != "relative_step"}
-    fresh.load_state_dict({**state, "lr": np.array(np.nan)})
-    assert (fresh.lr, fresh.parameters) == (0.25, opt.parameters)
     fresh.load_state_dict(opt.state_dict())
     assert fresh.lr == 0.5
 

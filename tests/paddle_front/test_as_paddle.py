@@ -30,7 +30,7 @@ def engines_of(opt):
 
 
 def turns_of(opt):
-    return [turn for together in opt._steps._kept.values() for turn in together.kept]
+    return [together.kept for together in opt._steps._kept.values()]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -53,14 +53,8 @@ def test_the_compiled_engine_writes_where_the_parameter_lies(dtype):
 
 @pytest.mark.parametrize("moved", ["matrix", "stack"])
 def test_a_parameter_that_lies_elsewhere_now_is_stepped_there(moved):
-    def optimizer(params):
-        first, *rest = params.values()
-        clip = nn.ClipGradByGlobalNorm(1.0)  # by which each group is a step of its own
-        groups = [{"params": rest}, {"params": [first]}]
-        return Lamb(0.1, parameters=groups, grad_clip=clip, blocks={"stack": 2})
-
     params, others = parameters(3), parameters(3)
-    moving, staying = optimizer(params), optimizer(others)
+    moving, staying = (Lamb(0.1, parameters=list(some.values()), blocks={"stack": 2}) for some in (params, others))
     for t in range(3):
         walk(moving, params, [t])
         walk(staying, others, [t])
@@ -230,6 +224,28 @@ def test_clips_are_those_of_the_rule(option, case):
         opt.step()
         other.step()
         assert bits({name: p.grad for name, p in params.items()}) == bits(grads)  # which stay as they were
+    close(numbers(params), numbers(others), 1e-6)
+
+
+@pytest.mark.parametrize("groups", [["matrix vector", "stack"], ["matrix stack", "vector"]])
+def test_a_norm_is_of_those_in_a_group_that_are_to_be_clipped(groups):
+    """As in Paddle: with a group for each norm, or in one group with some that are left as they are."""
+    params, others = parameters(37), parameters(37)
+    names, alone = (group.split() for group in groups)
+    if alone == ["vector"]:
+        params["vector"].need_clip = False
+        given = [params[name] for name in (*names, *alone)]
+    else:
+        given = [{"params": [params[name] for name in group]} for group in (names, alone)]
+    opt = Lamb(0.1, parameters=given, grad_clip=nn.ClipGradByGlobalNorm(0.3))
+    bound = 0.3 if alone == ["stack"] else None
+    each = [
+        Lamb(0.1, parameters=[others[name] for name in names], max_grad_norm=0.3),
+        Lamb(0.1, parameters=[others[name] for name in alone], max_grad_norm=bound),
+    ]
+    walk(opt, params, range(3))
+    for one in each:
+        walk(one, others, range(3))
     close(numbers(params), numbers(others), 1e-6)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from layerwise.engines.arrays import Arrays
@@ -21,6 +21,11 @@ def computing(dtype: str) -> str:
 
 class Whole:
     """The part of a library whose arrays are whole in one process."""
+
+    zeros: Callable[[tuple[int, ...], str, Array], Array]  # as in a library
+
+    def zeros_like(self, x: Array, dtype: str) -> Array:
+        return self.zeros(tuple(x.shape), dtype, x)
 
     def here(self, x: Array) -> Array:
         return x

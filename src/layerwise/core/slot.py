@@ -51,10 +51,6 @@ class Slot:
         """The float32 copy of the weights that steps change, if there is one."""
         return self.arrays.get(MASTER)
 
-    @master.setter
-    def master(self, master: Array) -> None:
-        self.arrays[MASTER] = master
-
 
 class Part(NamedTuple):
     """What one of the arrays must be."""

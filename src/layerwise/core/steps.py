@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 from layerwise.core.library import Array
 from layerwise.core.nows import Nows
 from layerwise.core.slot import Taken
-from layerwise.core.tensors import Asked, Due, Numbers, stats_of
+from layerwise.core.tensors import Asked, Numbers, stats_of
 from layerwise.core.turn import Turn, keep
 from layerwise.engines import Changed, Engine
 from layerwise.engines.places import places_of
 from layerwise.first import First
 from layerwise.hyper import ClippedByNorm, settled
-from layerwise.rules.asks import Now
 
 
 class Steps:
@@ -64,20 +63,21 @@ class Together:
         self._nows = Nows([due.plan.h for due in self._dues], [1] * len(self._dues))
         self._masters = [i for i, due in enumerate(self._dues) if due.slot.master is not None]
         self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
-        by_norm: dict[Hashable, list[int]] = {}
-        for i, due in enumerate(self._dues):
-            by_norm.setdefault(due.planned.clipped_with, []).append(i)
-        self.groups = [Group(own, [self._dues[i] for i in own], bound) for own in by_norm.values()]
+        jobs = [job._replace(h=_bounded(job.h, bound)) for due in self._dues for job in due.jobs]
+        coupled = any(job.h.asks_of_model for job in jobs)
+        self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
+        self._held = [(i, held) for i, due in enumerate(self._dues) for held in due.plan.held]  # by each job
+        self._taken, self._layouts = Taken([due.plan for due in self._dues]), cast("Any", None)  # without arrays
         self._keeps = all(one.tensors.keeps for one in asked)
-        self.kept: list[Turn] = []  # of each group
-        self._where: Any = None  # the places of what is viewed, when it was
+        self.kept: Turn | None = None
+        self._where: Any = None  # the places of what is viewed, when it was prepared
         self._seen: Any = None  # what was the same in the last step
         for one in asked:
             one.tensors.prepared.add(self)
 
     def release(self) -> None:
         """Hold no longer, and no array."""
-        self._seen, self._each, self._dues, self.groups, self.kept = None, [], [], [], []
+        self._seen, self.kept, self._each, self._dues, self._jobs = None, None, [], [], []
 
     def holds(self, asked: Sequence[Asked]) -> bool:
         """Return True if nothing has changed since the last step but weights that are the user's, and gradients."""
@@ -89,46 +89,39 @@ class Together:
         params, numbers, lib = _joined([one.params for one in asked]), _joined(each), asked[0].tensors.lib
         t, lr, weight_decay = zip(*numbers, strict=True)
         nows = self._nows.of(t, lr, weight_decay)
-        turns = self._turns(params)
+        turn = self._turn(params)
         if self._seen is None:
             for p, due in zip(params, self._dues, strict=True):
                 if due.converted is not None:
                     lib.write(p, due.converted)
-        self._carry_out(turns, _joined([one.grads for one in asked]), nows)
+        grads, own = turn.of_jobs(_joined([one.grads for one in asked]), nows)
+        (turn.prepared.only or turn.prepared).step(grads, own)
+        self._taken.measured, self._layouts = turn.prepared.stats(), turn.prepared.layouts
         for i in self._masters:
             lib.write(params[i], self._dues[i].slot.master)
         for due, (t, _, _) in zip(self._dues, numbers, strict=True):
             due.slot.step = t
         return self._took(asked, each)
 
-    def _turns(self, params: Sequence[Array]) -> list[Turn]:
-        """Return all groups prepared for these weights: as in the last step, if they are kept."""
+    def _turn(self, params: Sequence[Array]) -> Turn:
+        """Return the step prepared for these weights: that of last time, if it is kept."""
         viewed = [params[i] for i in self._viewed]
-        if self.kept:
+        if self.kept is not None:
             if not self._where.same(viewed):
                 raise Changed  # which views do not follow
             return self.kept
-        turns = [group.turn(params, self._engines) for group in self.groups]
+        each = zip(self._jobs, self._held, strict=True)
+        jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
+        turn = Turn(self._engines, self._taken.plans, jobs, self._layouts)
         if self._keeps:
-            self.kept, self._where = turns, places_of(viewed)
-        return turns
-
-    def _carry_out(self, turns: Sequence[Turn], grads: Sequence[Array], nows: Sequence[Now]) -> None:
-        pairs = zip(turns, self.groups, strict=True)
-        each = [(turn, *turn.of_jobs(group.of(grads), group.of(nows))) for turn, group in pairs]
-        for turn, own, own_nows in each if len(each) > 1 else ():
-            turn.prepared.check(own, own_nows)
-        for turn, own, own_nows in each:
-            (turn.prepared.only or turn.prepared).step(own, own_nows)
-        for turn, group in zip(turns, self.groups, strict=True):
-            group.taken.measured, group.layouts = turn.prepared.stats(), turn.prepared.layouts
+            self.kept, self._where = turn, places_of(viewed)
+        return turn
 
     def _took(self, asked: Sequence[Asked], numbers: Sequence[Sequence[Numbers]]) -> list[First]:
         """Note that this was the last step of these tensors."""
         if any(one.tensors.last is not self for one in asked):
-            for group in self.groups:
-                for i, place in enumerate(group.places):
-                    self._dues[place].slot.last = group.taken, i
+            for i, due in enumerate(self._dues):
+                due.slot.last = self._taken, i
         for one, own in zip(asked, numbers, strict=True):
             one.tensors.last, one.tensors.furthest = self, max(one.tensors.furthest, max(own)[0])
         if self._seen is not None:
@@ -141,28 +134,6 @@ class Together:
             firsts += [First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses) for d, lr, lam in each]
         self._seen = list(map(_seen, asked))
         return firsts
-
-
-class Group:
-    """Those of them whose gradients may share one norm, by their places."""
-
-    def __init__(self, places: Sequence[int], dues: Sequence[Due], bound: float | None) -> None:
-        self.places, self.taken = places, Taken([due.plan for due in dues])
-        jobs = [job._replace(h=_bounded(job.h, bound)) for due in dues for job in due.jobs]
-        coupled = any(job.h.asks_of_model for job in jobs)
-        self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
-        self._held = [(i, held) for i, due in zip(places, dues, strict=True) for held in due.plan.held]  # by each job
-        self.layouts: Any = None  # of the last step, without arrays
-
-    def of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return their share of values for all."""
-        return values if len(values) == len(self.places) else [values[i] for i in self.places]
-
-    def turn(self, params: Sequence[Array], engines: Sequence[Engine]) -> Turn:
-        """Return them prepared for these weights."""
-        each = zip(self._jobs, self._held, strict=True)
-        jobs = [job if job.p is not None else job._replace(p=held.view(params[i])) for job, (i, held) in each]
-        return Turn(engines, self.taken.plans, jobs, self.layouts)
 
 
 def _seen(one: Asked) -> Any:

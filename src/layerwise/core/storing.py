@@ -14,7 +14,7 @@ from layerwise.engines import Job
 from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
 from layerwise.storage.coded import CODED
-from layerwise.storage.forms import Chosen, Field, blocks_cut_rows, chosen, row_dims, scales_of
+from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
 from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted, is_signed
 from layerwise.storage.weights import BESIDE, MASTER, Beside
@@ -39,11 +39,9 @@ class Storing(NamedTuple):
 
     def chosen(self, field: str) -> Chosen:
         """Return the dtype in which a field is to be stored."""
-        own, settled = computing(self.lib.dtype(self.p)), self._settled(field)
-        if field not in self.want.state:
-            return Chosen(settled or own)
-        which = Field(field, own, settled, self.plan.elementwise[field], self.plan.smallest)
-        return chosen(which, self.want, self.plan.why_not_grouped)
+        plan, own = self.plan, computing(self.lib.dtype(self.p))
+        each = plan.elementwise[field], plan.smallest, plan.why_not_grouped
+        return chosen(self.want, field, own, self._settled(field), *each)
 
     def _settled(self, field: str) -> str | None:
         return self.plan.h.state_dtypes().get(field)
@@ -141,7 +139,7 @@ class Storing(NamedTuple):
     def jobs(self, arrays: Mapping[str, Array]) -> Iterator[Job]:
         """Yield the jobs of the tensor."""
         if self.is_plain(arrays):
-            yield from self.plan.jobs(self.lib, self.p, arrays, _plain)
+            yield from self.plan.jobs(self.lib, self.p, arrays, lambda held: None)
             return
         index = cache(lambda: self.plan.index(self.p))
         master = self.named(arrays).master
@@ -182,10 +180,6 @@ class Storing(NamedTuple):
 
     def _key(self, field: str) -> Key:
         return key_of(self.want.seed, self.plan.key, field)
-
-
-def _plain(held: Held) -> None:
-    return None
 
 
 def bits_of(dtype: str) -> int:

@@ -12,8 +12,8 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.storing import Storing
 from layerwise.engines import Job
-from layerwise.errors import warn
-from layerwise.names import Name
+from layerwise.errors import ParameterError, warn
+from layerwise.names import Name, few
 from layerwise.storage.options import Wanted
 
 Numbers = tuple[int, float, float]  # the step that a tensor takes, its learning rate and its weight decay
@@ -25,7 +25,6 @@ class Planned(NamedTuple):
     plan: Plan
     want: Wanted
     own: Any = None  # what only the API reads
-    clipped_with: Hashable = None  # tensors with the same share the norm of all gradients
 
 
 @dataclass(eq=False)
@@ -115,6 +114,13 @@ class Tensors:
         """Go on with these slots in place of those that there are."""
         self.slots = slots
         self.forget()
+
+    def clear(self, name: Name | None) -> None:
+        """Forget the state of one tensor, or of all."""
+        if name is not None and (isinstance(name, bool) or name not in self.slots):
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self.slots)}.")
+        self.furthest = 0 if name is None else self.furthest
+        self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
     def stats(self) -> dict[Any, dict[str, Any]]:
         """Return the measurements of each tensor's last step."""

@@ -65,11 +65,6 @@ class Distributed:
         found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
         return None if any(layouts is None for layouts in found.values()) else Layouts(found)
 
-    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` if a share would."""
-        for share in self._shares(self._coupled):
-            share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
-
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
     ) -> None:

@@ -28,7 +28,7 @@ from layerwise.rules.asks import Now, Stepped
 from layerwise.storage import WEIGHTS, groups
 from layerwise.storage.bits import WORD, key_of
 from layerwise.storage.coded import CODED, coded_of
-from layerwise.storage.forms import Field, chosen, scales_of
+from layerwise.storage.forms import chosen, scales_of
 from layerwise.storage.index import Index, index_of
 from layerwise.storage.options import Wanted, is_signed
 from layerwise.storage.stored import Stored
@@ -89,8 +89,7 @@ class Plan:
     def _dtype_of(self, field: str) -> str | None:
         """Return the name of the dtype that stores a field; None is that of the arithmetic."""
         own, alike = self.dtype.name, self._alike[field] and not jnp.iscomplexobj(self.p)
-        wanted = Field(field, own, self._settled.get(field), alike, self._whole)
-        found = chosen(wanted, self.want, lambda: "").dtype
+        found = chosen(self.want, field, own, self._settled.get(field), alike, self._whole).dtype
         if found in CODED:
             self._check_groups()
         return None if found == own else found

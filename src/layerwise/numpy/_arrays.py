@@ -52,20 +52,7 @@ def squares(x: Array, dims: tuple[int, ...]) -> Array:
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
 
-PLAIN = [
-    "sqrt",
-    "sum",
-    "where",
-    "clip",
-    "ones_like",
-    "expm1",
-    "asarray",
-    "concat",
-    "reshape",
-    "moveaxis",
-    "stack",
-    "float64",
-]
+PLAIN = "sqrt sum where clip ones_like expm1 asarray concat reshape moveaxis stack float64"
 
 
 def _indices(index: Index, like: Array) -> tuple[Array, Array]:
@@ -91,7 +78,7 @@ class Arrays(Whole):
     """Arrays as the rule engine reads and writes them, and as the core makes them."""
 
     bits: Any = BITS
-    xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN}, squares=squares)
+    xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN.split()}, squares=squares)
     pure: Any = xp
 
     def read(self, array: Array, like: Array) -> Array:
@@ -109,9 +96,6 @@ class Arrays(Whole):
 
     def zeros(self, shape: tuple[int, ...], dtype: str, beside: Array) -> Array:
         return np.zeros(shape, named_dtype("state_dtype", dtype))
-
-    def zeros_like(self, x: Array, dtype: str) -> Array:
-        return self.zeros(x.shape, dtype, x)
 
     def cast(self, x: Array, dtype: str) -> Array:
         return np.array(x, named_dtype("state_dtype", dtype))

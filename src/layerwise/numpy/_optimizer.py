@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,29 +17,28 @@ from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.first import warn_of
-from layerwise.hyper import Hyper, options_in_order, scheduled
-from layerwise.keywords import check_keywords
+from layerwise.hyper import Hyper, scheduled
+from layerwise.keywords import check_keywords, meant
 from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._options import RATES, Options, Settable, refitted
-from layerwise.numpy._together import LIBRARY, Entries, check_engine, check_mappings, few, step_together
+from layerwise.numpy._options import RATES, Options, names_of, refitted
+from layerwise.numpy._together import LIBRARY, Entries, check_mappings, step_together
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
 MODULE = ".optimizers"  # from which the package takes its classes
 EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
-ALWAYS_SHOWN = ("lr", "relative_step")
 
 
-class Optimizer(Settable, Like):
+class Optimizer(Like):
     """The base of all optimizers of this API; each has one rule.
 
-    Every option is an attribute that you can read, and set with effect from the next step.
+    Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
     """
 
     _rule: Any
@@ -46,7 +46,7 @@ class Optimizer(Settable, Like):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        self._options = Options.of(self._hyper, given, check_engine)
+        self._options = Options.of(self._hyper, given)
         self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
@@ -123,8 +123,8 @@ class Optimizer(Settable, Like):
         return p, _arrays.check_gradient(name, grad, p)
 
     def _step(self, entries: Entries, whole: bool, seen: Mapping[Any, Any]) -> None:
-        skips, engine = self._options.flags["skip_nonfinite"], self._options.engine
-        first = step_together(self._steps, [self._asked(entries, whole)], skips, engine)
+        asked, options = self._asked(entries, whole), self._options.given
+        first = step_together(self._steps, [asked], options["skip_nonfinite"], options["engine"])
         self._tensors.skipped += first is None
         self._note(seen, whole)
         warn_of(first or (), EXEMPT, FINER)
@@ -141,7 +141,7 @@ class Optimizer(Settable, Like):
         """
         h, furthest = cast("Any", self._options.h), self._tensors.furthest
         counts = [due.slot.step + 1 for due in dues]
-        if self._options.flags["shared_count"]:
+        if self._options.given["shared_count"]:
             counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
         taken = max(furthest, *counts) - 1
         lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
@@ -159,18 +159,43 @@ class Optimizer(Settable, Like):
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
     ) -> Planned:
         options = options or self._options
-        chosen = {option: by_name(name) for option, by_name in options.by_name.items()}
-        asked = {"adapt": chosen["adapt"], "l2": chosen["l2"], "decay": chosen["decay"].place}
+        said = {option: by_name(name) for option, by_name in options.by_name.items()}
+        decay = said["decay"]
+        place, factor = (decay, 1.0) if isinstance(decay, str) else (None, decay)
+        asked = {"adapt": said["adapt"], "l2": said["l2"], "decay": place}
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
-        layout = lay_out(name, self._rule, h, shape, chosen["blocks"], machine_eps)
-        plan = Plan.of(name, self._rule, h, shape, layout)
-        return Planned(plan, options.storage, Factors(chosen["lr_scale"], chosen["decay"].factor))
+        plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, said["blocks"], machine_eps))
+        return Planned(plan, options.storage, Factors(said["lr_scale"], factor))
 
-    def _read(self, name: str) -> Any:
+    # ---- options
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        return names_of(cls._hyper)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._names():
+            raise AttributeError(self._hint(name))
+        value = self._options.given[name]
         if name in RATES:
-            return scheduled(getattr(self._options.h, name), name, self.steps)
-        return self._options.read(name)
+            return scheduled(value, name, self.steps)
+        return MappingProxyType(value) if isinstance(value, Mapping) else value  # to write to one would change nothing
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name in self._names():
+            self.set_options(**{name: value})
+        elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
+            object.__setattr__(self, name, value)  # and whatever is of a class that a user derived from ours
+        else:
+            raise AttributeError(self._hint(name))
+
+    def __dir__(self) -> list[str]:
+        return sorted({*object.__dir__(self), *self._names()})
+
+    def _hint(self, name: str) -> str:
+        known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
+        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
@@ -182,7 +207,7 @@ class Optimizer(Settable, Like):
             **options: The options by name.
         """
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
-        changed = self._options.changed(options, check_engine)
+        changed = self._options.changed(options)
         if not options.keys() <= {*RATES}:
             states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
             self._tensors.begin(states)
@@ -192,6 +217,8 @@ class Optimizer(Settable, Like):
     def _refitted(self, name: Name, slot: Slot, options: Options) -> Slot:
         plan = self._planned(name, slot.shape, options=options).plan
         return refitted(name, slot, plan, self._options, options)
+
+    # ---- what is kept
 
     @property
     def _slots(self) -> dict[Name, Slot]:
@@ -221,14 +248,8 @@ class Optimizer(Settable, Like):
         Args:
             name: The name; None is all.
         """
-        if name is not None and (isinstance(name, bool) or name not in self._slots):
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self._slots)}.")
-        if name is None:
-            self._seen.clear()
-            self._tensors.furthest = 0
-        else:
-            self._seen.pop(name, None)
-        self._tensors.begin({one: slot for one, slot in self._slots.items() if name not in (None, one)})
+        self._tensors.clear(name)
+        self._seen = {one: shape for one, shape in self._seen.items() if name not in (None, one)}
 
     def state_dict(self) -> dict[str, Array]:
         """Return the whole state, to continue bit for bit, in new plain arrays: np.savez(file, **opt.state_dict())."""
@@ -252,39 +273,21 @@ class Optimizer(Settable, Like):
         """
         self._take(self._loaded(state))
 
-    def _loaded(self, state: Any) -> tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]:
-        """Return a saved state, if it fits: its header, its slots and its settings."""
-        saved = _saved.parse(self._hyper.optimizer, state)
-        entries = saved.entries.items()
-        slots = {name: _saved.slot(name, one, self._plan_of(name, one)) for name, one in entries}
-        return saved, slots, _saved.settings(saved, self._settings())
+    def _loaded(self, state: Any) -> _saved.Saved:
+        """Return a saved state, if it fits."""
+        return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
 
-    def _take(self, loaded: tuple[_saved.Saved, dict[Name, Slot], dict[str, Any]]) -> None:
-        saved, slots, settings = loaded
-        self._options = self._options.seeded(settings.pop("seed", None))
-        self._options = replace(self._options, h=replace(self._options.h, **settings))
-        own = self._tensors
+    def _take(self, saved: _saved.Saved) -> None:
+        self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
-        own.begin(slots)
+        own.begin(saved.slots)
         self._seen.clear()
-
-    def _plan_of(self, name: Name, entry: Mapping[str, Any]) -> Plan:
-        try:
-            return self._planned(name, _saved.shape(name, entry)).plan
-        except ParameterError as problem:
-            raise StateError(str(problem)) from None
 
     def __copy__(self) -> Optimizer:
         return deepcopy(self)  # two optimizers sharing one state would be neither
 
     def __repr__(self) -> str:
-        default = self._hyper()
-        given = {name: getattr(self._options.h, name) for name in options_in_order(self._hyper)}
-        changed = [f"{k}={v!r}" for k, v in given.items() if k in ALWAYS_SHOWN or v != getattr(default, k)]
-        changed += [f"{k}={one.given!r}" for k, one in self._options.by_name.items() if one.given is not None]
-        changed += [f"{k}=True" for k, on in self._options.flags.items() if on]
-        changed += [f"{k}={given!r}" for k, given in self._options.stored.items() if given not in (None, False, 0)]
-        return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({', '.join(changed)})"
+        return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({self._options.in_words()})"
 
 
 class Factors(NamedTuple):

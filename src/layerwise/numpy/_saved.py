@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from layerwise.checks import Check, Refused, number, one_of
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Part, Slot
-from layerwise.errors import HyperparameterError, StateError
+from layerwise.errors import HyperparameterError, ParameterError, StateError
 from layerwise.names import Name
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
-RATE = number(0)
-ROLE = one_of(False, "factor", "cap")  # of Adafactor's lr in its step
+# lr and weight_decay are there where they were not schedules.
+SETTINGS = {"lr": number(0), "weight_decay": number(0), "relative_step": one_of(False, "factor", "cap"), "seed": SEED}
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(NamedTuple):
     """A state dict taken apart."""
 
-    entries: dict[Name, dict[str, Array]]
+    slots: dict[Name, Slot]
+    settings: dict[str, Any]
     skipped: int
     step: int
-    settings: dict[str, Any]  # lr and weight_decay, where they were not schedules, and what lr is to Adafactor
 
 
 def dump(
@@ -49,8 +46,10 @@ def dump(
     return state
 
 
-def parse(optimizer: str, state: Any) -> Saved:
-    """Take a state dict apart, and check the form of the entries about the whole."""
+def load(
+    optimizer: str, state: Any, here: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]
+) -> Saved:
+    """Take a state dict apart, if it fits this optimizer, its settings and its plans."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
         raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
@@ -62,16 +61,15 @@ def parse(optimizer: str, state: Any) -> Saved:
         raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
-    if _held("format", header, COUNT) != FORMAT:
+    if held("format", header, COUNT) != FORMAT:
         raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
     entries: dict[Name, dict[str, Array]] = {}
     for key, value in arrays.items():
         if "/" in key:
             name, _, field = key.rpartition("/")
             entries.setdefault(name, {})[field] = value
-    entries = _with_ids(entries, header)
-    rates = {name: read(name, header) for name, read in SETTINGS.items() if name in header}
-    return Saved(entries, _held("skipped", header, COUNT), _held("step", header, COUNT), rates)
+    slots = {name: _slot(name, entry, plan_of) for name, entry in _with_ids(entries, header).items()}
+    return Saved(slots, _settings(header, here), held("skipped", header, COUNT), held("step", header, COUNT))
 
 
 def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
@@ -90,37 +88,20 @@ def _readable(key: str, value: Any) -> Array:
         raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
-def _held(key: str, entry: Mapping[str, Array], check: Check, whose: str = "") -> Any:
+def held(key: str, entry: Mapping[str, Any], check: Check, whose: str = "") -> Any:
+    """Return a number of a state, or raise unless it is one that this check allows."""
     try:
-        return check.convert(entry[key])
+        return check.convert(entry.get(key))
     except Refused:
-        raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry[key]!r}. {WAY_OUT}") from None
+        raise StateError(f"{whose + key!r} must be {check.allowed}, but is {entry.get(key)!r}. {WAY_OUT}") from None
 
 
-def _rate(key: str, header: Mapping[str, Array]) -> float | None:
-    value = header[key]
-    if key == "lr" and value.shape == () and value.dtype.kind == "f" and np.isnan(value):
-        return None  # of a relative step, in states that do not say what lr is
-    return float(_held(key, header, RATE))
-
-
-SETTINGS: dict[str, Callable[[str, Mapping[str, Array]], Any]] = {
-    "lr": _rate,
-    "weight_decay": _rate,
-    "relative_step": partial(_held, check=ROLE),
-    "seed": partial(_held, check=SEED),
-}
-
-
-def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(header: Mapping[str, Array], here: Mapping[str, Any]) -> dict[str, Any]:
     """Return the saved settings that an optimizer with these settings restores."""
-    common = {name: value for name, value in saved.settings.items() if name in here}
-    if "lr" not in common:
-        return {name: value for name, value in common.items() if name != "relative_step"}
+    found = {name: held(name, header, check) for name, check in SETTINGS.items() if name in header}
+    common = {name: value for name, value in found.items() if name in here}
     role, own = common.pop("relative_step", False), here.get("relative_step", False)
-    if common["lr"] is None and own:
-        del common["lr"]
-    elif common["lr"] is None or role != own:
+    if "lr" in common and role != own:
         raise StateError(
             f"the state was saved with lr={common['lr']}, relative_step={role!r}, and this optimizer has "
             f"lr={here['lr']}, relative_step={own!r}: lr means something else. "
@@ -129,16 +110,15 @@ def settings(saved: Saved, here: Mapping[str, Any]) -> dict[str, Any]:
     return common
 
 
-def shape(name: Name, entry: Mapping[str, Array]) -> tuple[int, ...]:
-    """Return the shape of a saved tensor."""
-    saved = entry.get("shape")
-    if saved is None or saved.ndim != 1 or (saved.size and saved.dtype.kind not in "iu") or (saved < 0).any():
-        raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {saved!r}. {WAY_OUT}")
-    return tuple(int(n) for n in saved)
-
-
-def slot(name: Name, entry: Mapping[str, Any], plan: Plan) -> Slot:
+def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]) -> Slot:
     """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
+    shape = entry.get("shape")
+    if shape is None or shape.ndim != 1 or (shape.size and shape.dtype.kind not in "iu") or (shape < 0).any():
+        raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {shape!r}. {WAY_OUT}")
+    try:
+        plan = plan_of(name, tuple(map(int, shape)))
+    except ParameterError as problem:
+        raise StateError(str(problem)) from None
     parts = NamedState(Arrays(), entry).expected(plan)
     unknown = entry.keys() - parts.keys() - {"step", "shape"}
     missing = {"step", *(key for key, part in parts.items() if part.needed)} - entry.keys()
@@ -148,7 +128,7 @@ def slot(name: Name, entry: Mapping[str, Any], plan: Plan) -> Slot:
             f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
-    return Slot(arrays, _held("step", entry, COUNT, f"{name}/"), plan.shape)
+    return Slot(arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)
 
 
 def _keys(name: Name, fields: set[str]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked
@@ -14,10 +17,10 @@ from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import GradientError, ParameterError
 from layerwise.first import First
-from layerwise.names import Name
+from layerwise.names import Name, few
 from layerwise.numpy import _arrays
-from layerwise.numpy._arrays import Array
-from layerwise.numpy._memory import Occupied
+from layerwise.numpy._arrays import Array, lying
+from layerwise.spans import shared
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 LIBRARY = _arrays.Arrays()
@@ -44,6 +47,34 @@ def step_together(
         return steps.take(due, choose(engine, ENGINES), bound)
 
 
+class Occupied:
+    """The memory that the weights of a step occupy, as an ordered list of spans."""
+
+    def __init__(self, weights: Mapping[Name, Array]) -> None:
+        spans = sorted(byte_bounds(array) for array in weights.values() if array.size)
+        self._weights, self._starts = weights, [start for start, _ in spans]
+        # The furthest end so far: spans may lie inside one another.
+        self._ends = list(accumulate((end for _, end in spans), max))
+
+    def check_distinct(self) -> None:
+        """Raise if weights are tied: stepped under two names, one parameter would move twice."""
+        if all(end <= start for (end, start) in zip(self._ends, self._starts[1:], strict=False)):
+            return
+        if found := shared((name, lying(array)) for name, array in self._weights.items()):
+            one, other = found
+            raise ParameterError(
+                f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. "
+                "Keep one name, and give it the sum of the gradients."
+            )
+
+    def apart(self, grad: Array) -> Array:
+        """Return the gradient, or a copy of it if stepping some weights could change it underway."""
+        if not grad.size or not self._starts:
+            return grad
+        low, high = byte_bounds(grad)
+        return grad.copy() if bisect_left(self._starts, high) > bisect_right(self._ends, low) else grad
+
+
 def check_engine(name: Any) -> None:
     choose(name, ENGINES)
 
@@ -56,9 +87,3 @@ def check_mappings(weights: Any, grads: Any) -> None:
     for name in grads:
         if name not in weights:
             raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
-
-
-def few(names: Mapping[Any, Any]) -> str:
-    """Return the first of some names, in words."""
-    first = ", ".join(map(repr, list(names)[:5]))
-    return (first + ", …" if len(names) > 5 else first) or "none"

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from layerwise.checks import FLAG, Refused
+from layerwise.checks import FLAG
 from layerwise.core.steps import Steps
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
 from layerwise.first import warn_of
 from layerwise.hyper import ClippedByNorm
-from layerwise.names import Name, as_name, check_matched, check_twin, matches
+from layerwise.names import Name, as_name, check_matched, check_twin, few, matches
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
-from layerwise.numpy._together import check_engine, check_mappings, few, step_together
+from layerwise.numpy._saved import WAY_OUT as SAVED
+from layerwise.numpy._saved import held
+from layerwise.numpy._together import check_engine, check_mappings, step_together
 from layerwise.storage.options import COUNT
 from layerwise.threads import OneAtATime
 
 WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}.'
-SAVED = "Load what state_dict() of a Mixed gave."
 OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
 
 
@@ -61,7 +62,8 @@ class Mixed:
         skip_nonfinite: bool = False,
         engine: str | None = None,
     ) -> None:
-        self._members: dict[Any, Optimizer] = dict(_checked(optimizers))
+        _check(optimizers)
+        self._members: dict[Any, Optimizer] = dict(optimizers)
         self._skips = FLAG("skip_nonfinite", skip_nonfinite, "Pass True or False.")
         check_engine(engine)
         self._engine = engine
@@ -112,13 +114,12 @@ class Mixed:
             self._step_all(weights, grads)
 
     def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        new = [name for name in weights if name not in self._routes]
-        routes = {name: self._pattern_of(name) for name in new}
-        for name in new:
-            check_twin(as_name(name), weights, self._routes)
         if not self._routes:
             check_matched("optimizers", self._members, list(weights))
-        routes |= self._routes
+        new = [name for name in weights if name not in self._routes]
+        routes = self._routes | {name: self._pattern_of(name) for name in new}
+        for name in new:
+            check_twin(as_name(name), weights, self._routes)
         given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
         for i, values in enumerate((weights, grads)):
             for name, value in values.items():
@@ -134,13 +135,11 @@ class Mixed:
     def _pattern_of(self, name: Any) -> Any:
         """Return the name or pattern of the optimizer that steps a name."""
         own = as_name(name)
-        found = next((one for one in self._members if one == own), None)
-        found = next((one for one in self._members if matches(own, one)), None) if found is None else found
-        if found is None:
-            raise ParameterError(
-                f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
-            )
-        return found
+        if found := [one for one in self._members if matches(own, one)]:
+            return own if own in found else found[0]
+        raise ParameterError(
+            f'no optimizer steps {name!r}: it matches none of {few(self._members)}. "*" matches what is left.'
+        )
 
     @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
@@ -184,12 +183,13 @@ class Mixed:
         """
         parts, skipped = _apart(state, len(self._members))
         loaded = [one._loaded(part) for one, part in zip(self._members.values(), parts, strict=True)]
-        for (pattern, one), (_, slots, _) in zip(self._members.items(), loaded, strict=True):
-            for name in slots:
+        for (pattern, one), saved in zip(self._members.items(), loaded, strict=True):
+            for name in saved.slots:
                 if (here := self._pattern_of(name)) != pattern:
+                    own, other = (each._hyper.optimizer for each in (one, self._members[here]))
                     raise StateError(
-                        f"{name!r} was stepped by the optimizer of {pattern!r}, {_kind(one)}, and here it is by that "
-                        f"of {here!r}, {_kind(self._members[here])}. Make it with the patterns that it was saved with."
+                        f"{name!r} was stepped by the optimizer of {pattern!r}, {own}, and here it is by that of "
+                        f"{here!r}, {other}. Make it with the patterns that it was saved with."
                     )
         for one, each in zip(self._members.values(), loaded, strict=True):
             one._take(each)
@@ -202,33 +202,23 @@ class Mixed:
         return f"layerwise.numpy.Mixed({{{members}}}{bound})"
 
 
-def _checked(optimizers: Any) -> Iterator[tuple[Any, Optimizer]]:
+def _check(optimizers: Any) -> None:
     if not isinstance(optimizers, Mapping) or not optimizers:
         raise HyperparameterError(
             sentence("optimizers", "a mapping from names or patterns to optimizers", optimizers, WAY_OUT)
         )
-    seen: list[Optimizer] = []
     for pattern, one in optimizers.items():
         argument = f"optimizers[{pattern!r}]"
         if not isinstance(one, Optimizer):
             raise HyperparameterError(sentence(argument, "an optimizer of layerwise.numpy", one, WAY_OUT))
-        if any(one is other for other in seen):
+        if sum(one is other for other in optimizers.values()) > 1:
             raise HyperparameterError(
                 sentence(argument, "an optimizer of its own", one, "Make one for each pattern; each keeps its state.")
             )
         for option in OF_ALL:
             if (value := getattr(one, option, None)) not in (None, False, 0):
-                raise ContradictionError(
-                    sentence(
-                        f"{argument}.{option}", "left out", value, f"Pass {option} to Mixed: it is of all of them."
-                    )
-                )
-        seen.append(one)
-        yield pattern, one
-
-
-def _kind(optimizer: Optimizer) -> str:
-    return optimizer._hyper.optimizer
+                way_out = f"Pass {option} to Mixed: it is of all of them."
+                raise ContradictionError(sentence(f"{argument}.{option}", "left out", value, way_out))
 
 
 def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
@@ -236,7 +226,7 @@ def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
     if not isinstance(state, Mapping) or str(state.get("optimizer")) != "Mixed":
         found = state.get("optimizer", "nothing known") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"the state is of {found}, not of Mixed. {SAVED}")
-    counts = {key: _count(key, state) for key in ("members", "skipped")}
+    counts = {key: held(key, state, COUNT) for key in ("members", "skipped")}
     if counts["members"] != members:
         raise StateError(
             f"the state is of {counts['members']} optimizers, and this Mixed has {members}. Make it with the "
@@ -250,10 +240,3 @@ def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
         elif key not in ("optimizer", *counts):
             raise StateError(f"the state has the unknown key {key!r}. {SAVED}")
     return parts, counts["skipped"]
-
-
-def _count(key: str, state: Mapping[Any, Any]) -> int:
-    try:
-        return int(COUNT.convert(state[key]))
-    except (KeyError, Refused):
-        raise StateError(f"{key!r} must be {COUNT.allowed}, but is {state.get(key)!r}. {SAVED}") from None

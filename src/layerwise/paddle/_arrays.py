@@ -99,9 +99,6 @@ class Arrays(Whole):
         found = paddle.zeros(list(shape), dtype)
         return found if str(found.place) == str(beside.place) else found.to(beside.place)
 
-    def zeros_like(self, x: Tensor, dtype: str) -> Tensor:
-        return self.zeros(shape_of(x), dtype, x)
-
     def cast(self, x: Tensor, dtype: str) -> Tensor:
         with paddle.no_grad():
             return paddle.cast(x, dtype)

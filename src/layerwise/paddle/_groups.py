@@ -11,7 +11,7 @@ from paddle.optimizer.lr import LRScheduler
 from layerwise import checks
 from layerwise.arguments import OF_PADDLE_GROUP
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.hyper import Hyper, settled
 from layerwise.keywords import check_keywords
 from layerwise.paddle._arrays import Tensor, check_distinct, check_parameter
 from layerwise.paddle._clips import as_regularizer, check_clip, clipped, penalized
@@ -24,20 +24,11 @@ PLAIN = ""  # in place of "params", where parameters are no groups
 class Group(NamedTuple):
     """Parameters with the same settings."""
 
-    number: int
     params: list[Tensor]
     h: Any
     excludes: Callable[[Tensor], Any] | None
     clip: Any
     given: dict[str, Any]  # what the group said for itself, in Paddle's form
-
-
-class Settings(NamedTuple):
-    """The settings of one parameter."""
-
-    h: Any
-    weight_decay: float
-    clipped_with: int | None  # the group whose gradients are clipped by a norm of their own
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
@@ -60,15 +51,12 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
 
 
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
-    wanted = "a list of parameters, or of dicts with 'params'"
-    if parameters is None or isinstance(parameters, (paddle.Tensor, Mapping, str)):
-        shown = type(parameters).__name__
-        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}. Pass parameters=model.parameters().")
-    try:
-        found = list(parameters)
-    except TypeError:
-        shown = type(parameters).__name__
-        raise ParameterError(f"`parameters` must be {wanted}, but is {shown}.") from None
+    if isinstance(parameters, (paddle.Tensor, Mapping, str)) or not isinstance(parameters, Iterable):
+        raise ParameterError(
+            "`parameters` must be a list of parameters, or of dicts with 'params', but is "
+            f"{type(parameters).__name__}. Pass parameters=model.parameters()."
+        )
+    found = list(parameters)
     of_dicts = [isinstance(one, Mapping) for one in found]
     if any(of_dicts) and not all(of_dicts):
         raise ParameterError("`parameters` must be all parameters or all groups. Put the parameters into a group.")
@@ -98,18 +86,15 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
         )
     check_clip(clip, h)
     members = _params(params, number)
-    return Group(number, members, h, excludes, clip, {**own, "params": members} if own else own)
+    return Group(members, h, excludes, clip, {**own, "params": members} if own else own)
 
 
 def _params(params: Any, number: int) -> list[Tensor]:
     if isinstance(params, paddle.Tensor):
         return [params]
-    if isinstance(params, (set, str)):
-        shown = type(params).__name__
-        raise ParameterError(f"'params' of group {number} must be in order, but are a {shown}. Pass a list.")
-    if not isinstance(params, Iterable) or checks.is_used_up(params):
-        shown = "a generator with nothing left" if isinstance(params, Iterable) else f"a {type(params).__name__}"
-        raise ParameterError(f"'params' of group {number} must be parameters, but are {shown}. Pass a list.")
+    if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
+        shown = f"a {type(params).__name__}" + " with nothing left" * checks.is_used_up(params)
+        raise ParameterError(f"'params' of group {number} must be parameters in order, but are {shown}. Pass a list.")
     return list(params)
 
 
@@ -131,7 +116,7 @@ def register(group: Group, regularizes: bool) -> None:
 
 def rate_of(p: Tensor, lr: float) -> float:
     """Return the learning rate of a parameter: a factor of its own times that of the optimizer."""
-    scale = getattr(p, "optimize_attr", _NONE).get("learning_rate", 1.0)
+    scale = getattr(p, "optimize_attr", {}).get("learning_rate", 1.0)
     if scale == 1.0 and not isinstance(scale, paddle.Tensor):
         return lr
     check_scale(scale)
@@ -139,30 +124,32 @@ def rate_of(p: Tensor, lr: float) -> float:
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
-_NONE: dict[str, Any] = {}
+def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
+    """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
+    found, prepared = {}, []
+    # A rule clips by the norm of all gradients, and Paddle by that of those in a group that are to be clipped.
+    by_all = len(groups) == 1 and all(map(_is_clipped, groups[0].params))
+    for group in groups:
+        hs = [_with_clip(group, p, by_all) for p in group.params]
+        if any(h is None for h in hs):
+            hs = [group.h] * len(hs)
+            prepared.append(group)
+        for p, h in zip(group.params, hs, strict=True):
+            excluded = group.excludes is not None and bool(group.excludes(p))
+            found[p.name] = settled(h, weight_decay=0.0) if excluded else h
+    return found, prepared
 
 
-def settings_of(group: Group) -> list[Settings] | None:
-    """Return the settings of each parameter of a group, or None where Paddle has to prepare its gradients."""
-    found = []
-    for p in group.params:
-        clips = getattr(p, "need_clip", True) is not False
-        h = clipped(group.h, group.clip) if clips else group.h
-        h = None if h is None else penalized(h, getattr(p, "regularizer", None))
-        if h is None:
-            return None
-        found.append(_settings(group, p, h, group.number if group.clip is not None and h.model_bound else None))
-    return found
+def _is_clipped(p: Tensor) -> bool:
+    return getattr(p, "need_clip", True) is not False
 
 
-def plain_settings_of(group: Group) -> list[Settings]:
-    """Return the same for gradients that Paddle has prepared."""
-    return [_settings(group, p, group.h, None) for p in group.params]
-
-
-def _settings(group: Group, p: Tensor, h: Any, clipped_with: int | None) -> Settings:
-    excluded = group.excludes is not None and bool(group.excludes(p))
-    return Settings(h, 0.0 if excluded else h.weight_decay, clipped_with)
+def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
+    """Return the settings with what clips and penalizes a parameter, or None where no option does the same."""
+    h = clipped(group.h, group.clip) if _is_clipped(p) else group.h
+    if h is None or (group.clip is not None and h.model_bound and not by_all):
+        return None
+    return penalized(h, getattr(p, "regularizer", None))
 
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:

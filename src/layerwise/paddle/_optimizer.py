@@ -9,15 +9,18 @@ from typing import Any
 import paddle
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
+from layerwise.core.library import LOW
 from layerwise.core.slot import Slot
 from layerwise.core.storing import Storing
-from layerwise.errors import HyperparameterError, ParameterError, ScheduledError, StateError, sentence, warn
+from layerwise.errors import HyperparameterError, ScheduledError, StateError, sentence, warn
+from layerwise.names import few
 from layerwise.paddle import _state
-from layerwise.paddle._arrays import Tensor
+from layerwise.paddle._arrays import Tensor, dtype_name
 from layerwise.paddle._spelling import joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.paddle._stepping import LIBRARY, LR, Stepping, as_rate
 from layerwise.storage.options import PLAIN
+from layerwise.storage.weights import MASTER
 from layerwise.variants import Like
 
 
@@ -71,12 +74,7 @@ class Optimizer(Stepping, Like):
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
-        name, slots = which.name if isinstance(which, paddle.Tensor) else which, self._tensors.slots
-        if name is not None and name not in slots:
-            raise ParameterError(
-                f"no state is kept for {name!r}. Known are: {', '.join(map(str, [*slots][:5])) or 'none'}."
-            )
-        self._tensors.begin({} if name is None else {one: slot for one, slot in slots.items() if one != name})
+        self._tensors.clear(which.name if isinstance(which, paddle.Tensor) else which)
         self._master_weights = _state.masters_of(self._tensors.slots)
 
     # ---- checkpoints
@@ -87,13 +85,11 @@ class Optimizer(Stepping, Like):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state under the names that Paddle's optimizers give it, for paddle.save."""
-        found = _state.dump(self._names, self._settings_by_name(), self._tensors.slots)
+        self._heed_wrappers()
+        found = _state.dump(self._names, self._settings, self._tensors.slots)
         if isinstance(self._learning_rate, LRScheduler):
             found[SCHEDULER] = self._learning_rate.state_dict()
         return found
-
-    def _settings_by_name(self) -> dict[str, Any]:
-        return {p.name: group.h for group in self._groups for p in group.params}
 
     def set_state_dict(self, state_dict: Any) -> None:
         """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was."""
@@ -116,20 +112,21 @@ class Optimizer(Stepping, Like):
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
             shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
             raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
-        low = [p.name for p in self._members if _state.is_low(p)] if self._multi_precision else []
+        low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
             warn(
-                f"the state holds master weights that are dropped, of {', '.join(dropped[:4])}: multi_precision=True "
+                f"the state holds master weights that are dropped, of {few(dropped)}: multi_precision=True "
                 "keeps those of float16 and bfloat16 parameters.",
             )
-        slots, settings = {}, self._settings_by_name()
+        self._heed_wrappers()
+        slots = {}
         for name, one in found.items():
-            p, h = known[name], settings[name]
+            p, h = known[name], self._settings[name]
             slots[name] = slot = _state.slot_of(self._names, h, p, self._begun(p, h), one)
             if name in masters and name in low:
                 like = LIBRARY.cast(p, "float32")
                 master = _state.taken(f"the master weight of {name}", masters[name], like)
-                slot.master = _state.named_master(p, master, getattr(masters[name], "name", None))
+                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
         return slots
 
     def _begun(self, p: Tensor, h: Any) -> dict[str, Any]:
@@ -162,13 +159,13 @@ class Optimizer(Stepping, Like):
             raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_called": [*self._called.values()]}
+        return {**self.__dict__, "_called": [p.name for p in self._members], "_planned_with": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        called = state.pop("_called")
         self.__dict__.update(state)
         # Copies of parameters have names of their own.
-        now = dict(zip(state["_called"], (p.name for p in self._members), strict=True))
-        self._called = {id(p): p.name for p in self._members}
+        now = dict(zip(called, (p.name for p in self._members), strict=True))
         self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
         self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 

@@ -11,9 +11,10 @@ import numpy as np
 import paddle
 
 from layerwise.checks import Refused
-from layerwise.core.library import FLOATING, LOW
+from layerwise.core.library import FLOATING
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError
+from layerwise.names import few
 from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import COUNT
@@ -26,10 +27,6 @@ MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
 BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
 NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
-
-
-def is_low(p: Tensor) -> bool:
-    return dtype_name(p) in LOW
 
 
 def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
@@ -87,11 +84,6 @@ class Names(NamedTuple):
         """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
         return f"{self.prefix}{self.optimizer.lower()}_step"
 
-    @property
-    def counts(self) -> tuple[str, str]:
-        """The names under which a count is read: also that of a checkpoint that does not say its class."""
-        return self.steps, f"{self.prefix}step"
-
 
 def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
     """Return the state under the names that Paddle's optimizers give it."""
@@ -126,14 +118,14 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
     """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
-    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), *names.counts]
+    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
         p, own = _parsed(key, known)
         if p is None:
             raise StateError(
-                f"the state holds {key!r}, which is of no parameter here. They are {_few(known)}; Paddle numbers them "
+                f"the state holds {key!r}, which is of no parameter here. They are {few(known)}; Paddle numbers them "
                 "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
             )
         if own in others:
@@ -155,10 +147,6 @@ def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
         if p in known and numbered:
             return p, numbered[1]
     return None, ""
-
-
-def _few(known: Mapping[str, Any]) -> str:
-    return ", ".join(map(repr, list(known)[:4])) + (", …" if len(known) > 4 else "")
 
 
 def slot_of(names: Names, h: Any, p: Tensor, begun: Any, found: Mapping[str, Any]) -> Slot:
@@ -196,9 +184,9 @@ def taken(what: str, value: Any, like: Tensor) -> Tensor:
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
-    if own := next((key for key in names.counts if key in found), None):
-        return _counted(f"{own!r} of {p.name}", found[own])
-    pairs = _powers(names, h)
+    if names.steps in found:
+        return _counted(f"{names.steps!r} of {p.name}", found[names.steps])
+    pairs = list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
     if names.optimizer in WITHOUT_COUNT:
         return 1
     if (missing := [key for key, _ in pairs if names.prefix + key not in found]) or not pairs:
@@ -211,10 +199,6 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
         )
     # Where both have vanished, any count will do that leaves no bias.
     return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
-
-
-def _powers(names: Names, h: Any) -> list[tuple[str, float]]:
-    return list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
 
 
 def _of_power(key: str, p: Tensor, beta: float, found: Mapping[str, Any]) -> int | None:

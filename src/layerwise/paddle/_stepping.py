@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import paddle
 from paddle.base import core
@@ -39,15 +39,7 @@ from layerwise.paddle._arrays import (
     shape_of,
 )
 from layerwise.paddle._clips import check_clip
-from layerwise.paddle._groups import (
-    Settings,
-    groups_of,
-    plain_settings_of,
-    prepared_by_paddle,
-    rate_of,
-    register,
-    settings_of,
-)
+from layerwise.paddle._groups import Group, groups_of, prepared_by_paddle, rate_of, register, settings_of
 from layerwise.paddle._spelling import LR_WAY_OUT, decay_argument
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime
@@ -108,9 +100,9 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         )
         self._multi_precision = multi_precision
         self._tensors, self._steps = Tensors(LIBRARY, keeps=True), Steps()
-        self._planned_with = multi_precision
-        self._called = {id(p): p.name for p in self._members}
-        self._by_paddle: dict[int, bool] = {}  # the groups whose gradients Paddle prepares
+        self._planned_with: Any = None  # what wrappers may have set, when settings were made
+        self._settings: dict[str, Any] = {}  # of each parameter by its name
+        self._by_paddle: list[Group] = []  # those whose gradients Paddle prepares
         self._one_at_a_time = OneAtATime()
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -152,25 +144,16 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         if not isinstance(loss, paddle.Tensor):
             shown = type(loss).__name__
             raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
-        left_out = {p.name for p in self._some(no_grad_set or ())}
-        some = self._some(parameters) if parameters else self._members
-        params = [p for p in some if p.name not in left_out]
+        known = {p.name: p for p in self._members}
+        some, left_out = ([getattr(one, "name", one) for one in which or ()] for which in (parameters, no_grad_set))
+        if others := [name for name in (*some, *left_out) if name not in known]:
+            raise ParameterError(
+                f"{others[0]!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
+                "names."
+            )
+        params = [known[name] for name in some or known if name not in left_out]
         grads = core.eager.get_all_grads(params)
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
-
-    def _some(self, which: Any) -> list[Tensor]:
-        """Return the parameters that are given, themselves or by name."""
-        known, found = {p.name: p for p in self._members}, []
-        for one in [which] if isinstance(which, (str, paddle.Tensor)) else which:
-            name = one.name if isinstance(one, paddle.Tensor) else one
-            p = known.get(name) if isinstance(name, str) else None
-            if p is None or (isinstance(one, paddle.Tensor) and one is not p):
-                raise ParameterError(
-                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
-                    "names."
-                )
-            found.append(p)
-        return found
 
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
         """Step these parameters with these gradients; None leaves one where it is."""
@@ -213,10 +196,10 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
                 return
             lr = as_rate(self.get_lr())
             rates = [rate_of(p, lr) for p in params]
-            given = self._prepared(params, grads)
-            names = [self._called[id(p)] for p in params]
-            plan, check = partial(self._plan, cache(self._settings)), partial(_check, params, given)
-            asked = Asked(self._tensors, names, params, given, plan, partial(_numbers, rates), self._peak, check)
+            self._heed_wrappers()
+            given = self._prepared(pairs) if self._by_paddle else grads
+            names, numbers, check = [p.name for p in params], partial(_numbers, rates), partial(_check, params, given)
+            asked = Asked(self._tensors, names, params, given, self._plan, numbers, self._peak, check)
             firsts = self._steps.take([asked], self._engines)
             self._note_masters()
             warn_of(firsts, EXEMPT, FINER)
@@ -235,17 +218,15 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         numbers = (getattr(schedule, key, None) for key in PEAKS)
         return max([lr, *(float(x) for x in numbers if isinstance(x, (int, float)))])
 
-    def _plan(self, known: Callable[[], Mapping[str, Settings]], name: Any, p: Tensor) -> Planned:
-        """Return the plan of a parameter, and its settings, if it can be stepped."""
+    def _plan(self, name: Any, p: Tensor) -> Planned:
+        """Return the plan of a parameter, if it can be stepped."""
         check_parameter(p)
-        settings, slot = known()[name], self._tensors.slots.get(name)
-        plan = self._plan_of(p, settings.h)
+        plan, slot = self._plan_of(p, self._settings[name]), self._tensors.slots.get(name)
         if slot is not None:
             if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
                 raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
             _state.check_held(name, slot)
-        want = Wanted(master=True) if self._multi_precision else PLAIN
-        return Planned(plan, want, settings, settings.clipped_with)
+        return Planned(plan, Wanted(master=True) if self._multi_precision else PLAIN)
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape = shape_of(p)
@@ -262,47 +243,28 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
                 _state.named_master(p, masters[p.name])
         self._master_weights = masters
 
-    def _settings(self) -> dict[str, Settings]:
-        """Return the settings of every parameter, and note which groups' gradients Paddle has to prepare."""
-        found: dict[str, Settings] = {}
-        for group in self._groups:
-            own = settings_of(group)
-            self._by_paddle[group.number] = own is None
-            each = plain_settings_of(group) if own is None else own
-            found |= {p.name: one for p, one in zip(group.params, each, strict=True)}
-        return found
-
     def _heed_wrappers(self) -> None:
-        """Take over clips that a wrapper of Paddle's, such as fleet, has put in the place of those that were given."""
-        if self._planned_with != self._multi_precision:  # which paddle.amp.decorate sets
-            self._planned_with = self._multi_precision
-            self._tensors.forget()
+        """Make the settings, and again where a wrapper, such as fleet or paddle.amp.decorate, has set others."""
         in_dicts = isinstance(self._param_groups[0], dict)
         clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
-        if any(group.clip is not clip for group, clip in zip(self._groups, clips, strict=True)):
-            for group, clip in zip(self._groups, clips, strict=True):
-                check_clip(clip, group.h)
-            self._groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
-            self._by_paddle.clear()
-            self._tensors.forget()
+        if self._planned_with == (seen := (self._multi_precision, *clips)):
+            return
+        groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
+        for group in groups:
+            check_clip(group.clip, group.h)
+        self._settings, self._by_paddle = settings_of(groups)
+        self._groups, self._planned_with = groups, seen
+        self._tensors.forget()
 
-    def _prepared(self, params: list[Tensor], grads: list[Tensor]) -> list[Tensor]:
-        """Return gradients as they go into the rule: Paddle prepares what no option of the rule does."""
-        self._heed_wrappers()
-        if not self._by_paddle:
-            self._settings()
-        if not any(self._by_paddle.values()):
-            return grads
-        places = {id(p): i for i, p in enumerate(params)}
-        found = list(grads)
-        for group in (one for one in self._groups if self._by_paddle[one.number]):
-            own = [places[id(p)] for p in group.params if id(p) in places]
-            for i in own:
-                check_gradient(params[i], grads[i])
-            made = prepared_by_paddle(self, group, [(params[i], grads[i]) for i in own])
-            for i, g in zip(own, made, strict=True):
-                found[i] = g
-        return found
+    def _prepared(self, pairs: Pairs) -> list[Tensor]:
+        """Return gradients as they go into the rule, where Paddle prepares what no option of the rule does."""
+        found = {id(p): (p, g) for p, g in pairs}
+        for group in self._by_paddle:
+            own = [found[id(p)] for p in group.params if id(p) in found]
+            for p, g in own:
+                check_gradient(p, g)
+            found |= {id(p): (p, g) for (p, _), g in zip(own, prepared_by_paddle(self, group, own), strict=True)}
+        return [g for _, g in found.values()]
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor | None]:
@@ -324,7 +286,7 @@ def _check(params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
 
 def _numbers(rates: Sequence[float], dues: Sequence[Due]) -> list[Numbers]:
     each = zip(dues, rates, strict=True)
-    return [(due.slot.step + 1, rate, due.planned.own.weight_decay) for due, rate in each]
+    return [(due.slot.step + 1, rate, cast("Any", due.plan.h).weight_decay) for due, rate in each]
 
 
 def as_rate(value: Any) -> float:

@@ -15,16 +15,6 @@ Shape = tuple[int, ...]
 CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {groups.GROUP} elements"
 
 
-class Field(NamedTuple):
-    """A field of a tensor's state, before it is stored."""
-
-    name: str
-    own: str  # the dtype of the arithmetic
-    settled: str | None  # the dtype that another option gives it
-    is_alike: bool  # it has a number for each element of the tensor
-    tensor: Shape
-
-
 class Chosen(NamedTuple):
     """The name of the dtype that stores a field, and the reason if it is not the requested one."""
 
@@ -33,19 +23,30 @@ class Chosen(NamedTuple):
     by_layout: bool = False  # the reason is how the parameter lies
 
 
-def chosen(field: Field, want: Wanted, why_not_grouped: Callable[[], str]) -> Chosen:
-    """Return the dtype that stores a field."""
-    asked = want.state.get(field.name, field.settled or field.own)
-    if asked in (field.settled, field.own):
+def chosen(
+    want: Wanted,
+    field: str,
+    own: str,
+    settled: str | None,
+    elementwise: bool,
+    shape: Shape,
+    why_not_grouped: Callable[[], str] = lambda: "",
+) -> Chosen:
+    """Return the dtype that stores a field of a tensor of this shape, in place of the `own` of the arithmetic.
+
+    `settled` is that which another option gives it.
+    """
+    asked = want.state.get(field, settled or own)
+    if asked in (settled, own):
         return Chosen(asked)
-    if not field.is_alike:
-        return Chosen(field.own, "it has fewer numbers than the parameter has elements, or one for each block")
+    if not elementwise:
+        return Chosen(own, "it has fewer numbers than the parameter has elements, or one for each block")
     if asked == "float32":
         return Chosen(asked)
-    if prod(field.tensor) < groups.LEAST:
-        return Chosen(field.own, f"the parameter has fewer than {groups.LEAST} elements")
+    if prod(shape) < groups.LEAST:
+        return Chosen(own, f"the parameter has fewer than {groups.LEAST} elements")
     why = why_not_grouped() if asked in CODED else ""
-    return Chosen(field.own, why, True) if why else Chosen(asked)
+    return Chosen(own, why, True) if why else Chosen(asked)
 
 
 def scales_of(shape: Shape) -> Shape:

@@ -72,8 +72,6 @@ COUNT = checks.integer(0, bits=53)
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
     """Return the wanted storage, or raise if it does not exist."""
     master, rounding, state, seed = (given[name] for name in OPTIONS)
-    if master is False and rounding is None and state is None and seed == 0:
-        return PLAIN
     master = MASTERS("master_weights", master, 'Pass True, "split", "split24", or False.')
     rounding = ROUNDINGS("rounding", rounding, 'Pass "stochastic" or "nearest".')
     seed = SEED("seed", seed, "Pass an integer, the same on all processes.")
