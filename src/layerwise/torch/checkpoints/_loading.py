@@ -12,7 +12,6 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, StateError, warn
 from layerwise.hyper import Hyper, in_words
-from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
@@ -154,7 +153,7 @@ def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[st
     return {**saved, "lr": lr, "relative_step": role, **scaled}
 
 
-def _settings(stepper: Stepper, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
+def _settings(stepper: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
     """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
     step or back.
     """
@@ -165,9 +164,10 @@ def _settings(stepper: Stepper, group: Mapping[str, Any], saved: Mapping[str, An
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
-        return stepper.settings_of({**group, **_moved(group, saved)})
+        found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
+    return found
 
 
 def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any], h: Any) -> None:

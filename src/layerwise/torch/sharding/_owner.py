@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from layerwise.torch._stepper import Stepper
+from typing import Any
 
 
-def stepper_of(optimizer: Any) -> Stepper:
+def stepper_of(optimizer: Any) -> Any:
     """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
-    found: Stepper = optimizer._stepper
-    return found.of(optimizer)
+    return optimizer._stepper.of(optimizer)
