@@ -238,7 +238,7 @@ def _own(optimizer: Any, taken: Taken) -> None:
                 plan = stepper_of(optimizer).planner.plan_for(p, group, h, name)
                 # Not the weights: the model's own may be loaded after these.
                 stepped = stepper_of(optimizer).in_place_of(p)
-                storing(plan, stepped, want).put_state_in_form(optimizer.state[p])
+                storing(plan, stepped, want).put_state_in_form(stepped, optimizer.state[p])
 
 
 def _differing(optimizer: Any, sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:

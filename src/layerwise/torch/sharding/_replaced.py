@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,21 +43,24 @@ def check(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> bool:
     return search
 
 
-def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
+def check_own(params: Sequence[Tensor], names: Sequence[str], added: Collection[Tensor]) -> None:
     """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
-    if wrapper is None or p.ndim != 1 or is_known(p):
+    if wrapper is None:
         return
-    if added and p not in added:
-        raise ParameterError(
-            f"{name} was put in its group in place of the parameters that were there, as {wrapper} does with a flat "
-            f"partition that does not say whose it is. {DESCRIBED_BY[wrapper]}"
-        )
-    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):
-        raise ParameterError(
-            f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do not "
-            f"say whose they are. {DESCRIBED_BY['megatron.core']}"
-        )
+    for p, name in zip(params, names, strict=True):
+        if p.ndim != 1 or is_known(p):
+            continue
+        if added and p not in added:
+            raise ParameterError(
+                f"{name} was put in its group in place of the parameters that were there, as {wrapper} does with a "
+                f"flat partition that does not say whose it is. {DESCRIBED_BY[wrapper]}"
+            )
+        if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):
+            raise ParameterError(
+                f"{name} is a tensor of one dimension and no torch.nn.Parameter. So are Megatron's shards, which do "
+                f"not say whose they are. {DESCRIBED_BY['megatron.core']}"
+            )
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:

@@ -13,7 +13,7 @@ from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._storage import named_state
+from layerwise.torch.step._storage import named_state, storing
 from layerwise.torch.step._tensors import FLOATING, LOW
 from layerwise.torch.tools._members import Member, checked, members
 
@@ -102,7 +102,7 @@ def _set(own: Member, value: Tensor) -> None:
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         stepped = own.stepped()
-        _state.ready(state, stepped, plan, want, own.group["capturable"])
+        _state.ready(state, stepped, plan.name, storing(plan, stepped, want), own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.was_set()
 
