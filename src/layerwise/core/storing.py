@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from math import prod
 from typing import Any
 
 from layerwise.core.library import LOW, WIDE, Array, Library, computing
-from layerwise.core.plan import Held, Plan
+from layerwise.core.plan import Held, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.storage import WEIGHTS, Format, Storage
@@ -19,6 +19,8 @@ from layerwise.storage.forms import Chosen, Field, blocks_cut_rows, chosen, row_
 from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted, is_signed
 from layerwise.storage.weights import BESIDE, MASTER, Beside
+
+Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class Storing:
         return self.plan.itself
 
     @cached_property
-    def _held(self) -> list[tuple[Held, tuple[Any, ...], Any]]:
+    def _held(self) -> list[tuple[Held, tuple[Any, ...], Where]]:
         """The parts that are here, the names of their state, and what their jobs have besides arrays."""
         members = [member.state_shapes.items() for member in self.plan.members]
         keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]

@@ -118,9 +118,13 @@ def of_kinds(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
 
     It is made once for all jobs that share these.
     """
-    keys = [(id(job.rule), id(job.h), id(job.storage), *map(type, job.state)) for job in jobs]
-    found = {key: make(job) for key, job in dict(zip(keys, jobs, strict=True)).items()}
-    return [found[key] for key in keys]
+    known, found = dict[Any, Any](), []
+    for job in jobs:
+        key = id(job.rule), id(job.h), id(job.storage), *map(type, job.state)
+        if key not in known:
+            known[key] = make(job)
+        found.append(known[key])
+    return found
 
 
 def _key(job: Any, printed: Printed) -> tuple[Any, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from itertools import repeat
 from math import inf
 from typing import Any, Literal
 
@@ -27,16 +28,16 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW else dtype
 
 
-def kinds_of(params: list[Tensor], grads: list[Tensor]) -> list[Hashable]:
-    """Return what parameters have in common with others that a check of one is enough for; None for odd ones."""
+def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
+    """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
-        return [None] * len(params)
-    return [
+        return repeat(None, len(params))
+    return (
         None
         if hasattr(p, "_is_flat_param") or hasattr(p, "_fsdp_flattened")
         else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
         for p, g in zip(params, grads, strict=True)
-    ]
+    )
 
 
 def check_parameter(name: str, p: Tensor) -> None:
