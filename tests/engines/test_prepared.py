@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+import sys
 import weakref
 from contextlib import nullcontext
 from dataclasses import replace
@@ -128,6 +129,32 @@ def test_many_groups_are_planned_once_and_settings_of_before_are_forgotten(count
         opt.param_groups[0]["betas"] = (0.9 - 1e-4 * step, 0.99)
         opt._stepper.settings_of(opt.param_groups[0])
     assert len(opt._stepper.groups._made) < 600
+
+
+def test_tensors_alike_are_planned_once(counted):
+    params = {f"{shape} {i}": Parameter(torch.ones(shape)) for i in range(3) for shape in SHAPES.values()}
+    opt = of_torch.Lamb(params.items(), lr=0.1)
+    give(params, 1)
+    opt.step()
+    assert counted == {"batches": 1, "plans": len(SHAPES)}
+
+
+def _calls_of_first_step(tensors):
+    """How many calls of Python the first step of so many tensors takes."""
+    params, calls = {str(i): Parameter(torch.ones(4)) for i in range(tensors)}, []
+    opt = of_torch.Lamb(params.items(), lr=0.1)
+    give(params, 1)
+    sys.setprofile(lambda frame, event, what: calls.append(frame) if event == "call" else None)
+    try:
+        opt.step()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_a_first_step_takes_few_calls_for_each_tensor():
+    _calls_of_first_step(2)
+    assert _calls_of_first_step(52) - _calls_of_first_step(2) < 50 * 80
 
 
 def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted):

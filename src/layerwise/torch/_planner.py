@@ -149,7 +149,7 @@ def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:
     known, found = dict[Any, Storing](), list[Storing]()
     wants = [due.want for due in work.dues for _ in due.params]
     for p, plan, want in zip(work.stepped, plans, wants, strict=True):
-        key = id(plan.held), id(want), p.dtype
+        key = id(plan.held), id(want)
         if key not in known:
             known[key] = storing(plan, p, want)
         found.append(known[key])
