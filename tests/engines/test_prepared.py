@@ -139,6 +139,17 @@ def test_tensors_alike_are_planned_once(counted):
     assert counted == {"batches": 1, "plans": len(SHAPES)}
 
 
+def test_tensors_alike_in_two_groups_have_settings_of_their_own():
+    params = {key: Parameter(torch.ones(4)) for key in "ab"}
+    groups = [{"params": [params["a"]], "betas": (0.9, 0.9)}, {"params": [params["b"]], "betas": (0.5, 0.9)}]
+    opt = of_torch.Lamb(groups, lr=0.1)
+    for p in params.values():
+        p.grad = torch.ones(4)
+    opt.step()
+    kept = [opt.state[p]["exp_avg"] for p in params.values()]
+    torch.testing.assert_close(kept, [torch.full((4,), 0.1), torch.full((4,), 0.5)])
+
+
 def _calls_of_first_step(tensors):
     """How many calls of Python the first step of so many tensors takes."""
     params, calls = {str(i): Parameter(torch.ones(4)) for i in range(tensors)}, []
