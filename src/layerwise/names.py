@@ -117,7 +117,7 @@ class ByName:
         return tuple(pattern for pattern, value in given if value is not None)
 
     def __call__(self, name: Name) -> Any:
-        return self._checked(name, self._look_up(name))
+        return self.default if self.given is None else self._checked(name, self._look_up(name))
 
     def _checked(self, name: Name, value: Any) -> Any:
         return self.default if value is None else self.check(f"{self.argument}[{name!r}]", value)

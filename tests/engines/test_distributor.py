@@ -134,8 +134,8 @@ class Leaving:
 
     name, counts, left = "an engine that leaves", True, False
 
-    def declines(self, job, given=None):
-        return "it has left" if self.left else ""
+    def declines(self, jobs, given=None):
+        return ["it has left" if self.left else ""] * len(jobs)
 
     def group(self, job):
         return None

@@ -122,11 +122,11 @@ def test_what_is_rounded_by_its_place_is_left_to_the_rule_wherever_it_lies(exact
     drawn = Format(key=(1, 2))
     storage = Storage((drawn, *(None for _ in job.state)), index_of((8, 8)))
     given = engines.Job(job.rule, job.h, job.p, job.state, storage=storage)
-    assert why in compiled.CompiledEngine(exact=exactly).declines(given)
+    assert why in compiled.CompiledEngine(exact=exactly).declines([given])[0]
 
 
 def test_so_are_tensors_of_more_dimensions_than_may_be_cut():
     job = make_job(case_of("SGD"), case_of("SGD").hyper(lr=0.1), (2,) * 9, (), 0)
     given = engines.Job(job.rule, job.h, job.p, job.state)
-    assert "8 dimensions" in compiled.CompiledEngine(exact=True).declines(given)
-    assert compiled.CompiledEngine().declines(given) == ""
+    assert "8 dimensions" in compiled.CompiledEngine(exact=True).declines([given])[0]
+    assert compiled.CompiledEngine().declines([given]) == [""]

@@ -55,7 +55,7 @@ def stepped(p, momentum, g, formats, index, t, lr=1.0, row_dims=1):
     h = lars.Lars(lr=lr, momentum=0.0 if momentum is None else 0.5, adapt=False, lr_in_momentum=False)
     storage = Storage((*formats, None), index, row_dims) if any(formats) else None
     engine, job = CompiledEngine(), Job(lars, h, p, lars.State(momentum, None), storage=storage)
-    assert not engine.declines(job)
+    assert engine.declines([job]) == [""]
     engine.prepare([job]).step([g], [Now(t, lr, 0.0)])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -23,7 +24,9 @@ from layerwise.errors import ParameterError
 from layerwise.torch import _planner
 
 pytestmark = needed
+
 LAMB = case_of("Lamb")
+
 SHAPES = {"a": (6, 4), "b": (5,), "c": (3, 2, 4)}
 
 
@@ -50,9 +53,6 @@ def counted(monkeypatch):
     return found
 
 
-# ---- optimizers
-
-
 def made(name, **options):
     torch.manual_seed(0)
     params = {key: Parameter(torch.randn(shape)) for key, shape in SHAPES.items()}
@@ -77,6 +77,7 @@ NUMBERS = {  # two values that differ in nothing but numbers
     "Adafactor": ({"clip_threshold": 0.5, "beta1": 0.8}, {"clip_threshold": 0.6, "beta1": 0.7}),
     "StableAdamW": ({"betas": (0.8, 0.9)}, {"betas": (0.7, 0.8)}),
 }
+
 MORE = [
     ("Lamb", {"adapt": False}),
     ("Lamb", {"max_grad_norm": 1.0}),
@@ -120,9 +121,6 @@ def test_gradients_that_lie_in_two_ways_in_turns_are_laid_out_once_each(counted)
             torch.testing.assert_close(p, others[name], rtol=1e-5, atol=1e-6)
     assert counted == {"batches": 2, "plans": 6}
     assert opt.stats()["a"]["weight_norm"] == pytest.approx(rule.stats()["a"]["weight_norm"])
-
-
-# ---- measurements
 
 
 @pytest.mark.parametrize("change", ["skipped", "refused"])
@@ -176,9 +174,6 @@ def test_neither_optimizers_of_the_same_array_nor_copies_of_one_share_measuremen
         p.grad = torch.ones_like(p)
     twin.step()
     assert opt.stats() == before
-
-
-# ---- engines
 
 
 def jobs_of(world, shapes=((40, 30), (7,)), **options):
@@ -332,3 +327,40 @@ def test_a_prepared_step_says_that_an_array_is_not_where_it_was(insisting, which
     kept.untyped_storage().resize_(size)
     left = 600 if change == "shortened" else 1200
     assert torch.equal(kept.view(-1)[:left], before.view(-1)[:left])
+
+
+def test_tensors_alike_are_planned_once(counted):
+    params = {f"{shape} {i}": Parameter(torch.ones(shape)) for i in range(3) for shape in SHAPES.values()}
+    opt = of_torch.Lamb(params.items(), lr=0.1)
+    give(params, 1)
+    opt.step()
+    assert counted == {"batches": 1, "plans": len(SHAPES)}
+
+
+def test_tensors_alike_in_two_groups_have_settings_of_their_own():
+    params = {key: Parameter(torch.ones(4)) for key in "ab"}
+    groups = [{"params": [params["a"]], "betas": (0.9, 0.9)}, {"params": [params["b"]], "betas": (0.5, 0.9)}]
+    opt = of_torch.Lamb(groups, lr=0.1)
+    for p in params.values():
+        p.grad = torch.ones(4)
+    opt.step()
+    kept = [opt.state[p]["exp_avg"] for p in params.values()]
+    torch.testing.assert_close(kept, [torch.full((4,), 0.1), torch.full((4,), 0.5)])
+
+
+def _calls_of_first_step(tensors):
+    """How many calls of Python the first step of so many tensors takes."""
+    params, calls = {str(i): Parameter(torch.ones(4)) for i in range(tensors)}, []
+    opt = of_torch.Lamb(params.items(), lr=0.1)
+    give(params, 1)
+    sys.setprofile(lambda frame, event, what: calls.append(frame) if event == "call" else None)
+    try:
+        opt.step()
+    finally:
+        sys.setprofile(None)
+    return len(calls)
+
+
+def test_a_first_step_takes_few_calls_for_each_tensor():
+    _calls_of_first_step(2)
+    assert _calls_of_first_step(52) - _calls_of_first_step(2) < 50 * 80

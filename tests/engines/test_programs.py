@@ -73,7 +73,7 @@ def without_momentum(job):
 def test_engines_decline_what_has_no_kernels(job, why):
     assert re.fullmatch(why, programs.missing(job))
     given = engines.Job(job.rule, job.h, job.p, job.state)
-    assert compiled.CompiledEngine().declines(given) == programs.missing(job)
+    assert compiled.CompiledEngine().declines([given]) == [programs.missing(job)]
 
 
 @pytest.mark.parametrize("job", [job_with(Warm(lr=0.1, warmth=2.0)), job_with(lamb.Lamb(lr=0.1), OTHER)], ids=str)

@@ -133,8 +133,8 @@ def test_a_machine_without_its_packages_has_no_engine_and_knows_why(absent, vers
 def test_tensors_in_the_machines_memory_are_left_to_others_unless_who_asks_insists(monkeypatch):
     monkeypatch.setattr(kinds, "DEVICES", ("cpu",))
     row, [job] = candidate(RULE), make_jobs_on_cpu()
-    assert row.engine.declines(job) == "the parameter is not on a GPU"
-    assert row.insisting.declines(job) == ""
+    assert row.engine.declines([job]) == ["the parameter is not on a GPU"]
+    assert row.insisting.declines([job]) == [""]
 
 
 def make_jobs_on_cpu():

@@ -248,10 +248,10 @@ def test_what_has_failed_is_declined_from_then_on_and_nothing_else(broken, monke
     with pytest.warns(RuntimeWarning, match=r"Lamb \(float32\)") as warned:
         step(prepared(high, engine, RULE), high)
     assert len(warned) == 1
-    assert re.search("Lamb .*fail their proof", engine.declines(given(high[0])))
-    assert [engine.declines(given(job)) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))] == ["", ""]
+    assert re.search("Lamb .*fail their proof", engine.declines([given(high[0])])[0])
+    assert engine.declines([given(job) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))]) == ["", ""]
     monkeypatch.setenv(PROOF_VARIABLE, "0")
-    assert engine.declines(given(high[0])) == ""
+    assert engine.declines([given(high[0])]) == [""]
 
 
 def test_the_environment_skips_it(proof_of, broken, monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from layerwise.core.library import Array, Library
-from layerwise.engines import Job, PartOf
+from layerwise.engines import PartOf
 from layerwise.hyper import Hyper
 from layerwise.layout import Kept, Layout, Piece, elementwise, kept_dims
 from layerwise.names import Name
-from layerwise.storage import Storage
 from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
 from layerwise.storage.index import Index, index_of
 from layerwise.telemetry import summary
@@ -144,7 +143,7 @@ class Plan:
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
     def named(self, name: Any) -> Self:
-        """Return the plan of another tensor that is alike."""
+        """Return the plan of another tensor that is alike, which has the same `held`."""
         made = object.__new__(type(self))
         made.__dict__.update(self.__dict__, name=name)
         return made
@@ -184,11 +183,11 @@ class Plan:
         """Return the reason why state cannot be stored in groups of 8 bits, or an empty string."""
         return CUT_BY_BLOCKS if blocks_cut_groups(self.shape, [one.piece.part for one in self.held]) else ""
 
-    def zeros(self, lib: Library, field: str, p: Array, dtype: str) -> Array:
-        """Return a new part of the state."""
+    def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Array], Array]:
+        """Return what makes a part of the state of a tensor."""
         if self.elementwise[field]:
-            return lib.zeros_like(p, dtype)
-        return lib.zeros(self.state_shapes[field] or (), dtype, p)
+            return partial(lib.zeros_like, dtype=dtype)
+        return partial(lib.zeros, self.state_shapes[field] or (), dtype)
 
     def scales(self, lib: Library, p: Array) -> Array:
         """Return new scales of numbers in groups."""
@@ -197,17 +196,6 @@ class Plan:
     def index(self, p: Array) -> Index:
         """Return the places of the local part of the tensor in it."""
         return index_of(self.shape)
-
-    def jobs(
-        self, lib: Library, p: Array, arrays: Mapping[str, Array], storage: Callable[[Held], Storage | None]
-    ) -> Iterator[Job]:
-        """Yield the jobs of the tensor, given what of it is stepped and its state."""
-        here, stored = lib.here(p), {key: lib.here(arrays[key]) for key in self.fields}
-        for one in self.held:
-            fields = self.members[one.member].state_shapes.items()
-            state = self.rule.State(*(None if shape is None else one.view(stored[key], key) for key, shape in fields))
-            where = one.piece.block_dims, one.shape, one.parts, one.cut
-            yield Job(self.rule, one.piece.h, one.view(here), state, *where, storage(one))
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[Name, dict[str, Any]]]:
         """Yield the names of tensors with the jobs' measurements of them."""

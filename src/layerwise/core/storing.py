@@ -1,14 +1,15 @@
-"""The storage of one tensor's weights and state: making it, converting it, and handing it to engines."""
+"""The storage of weights and state: making it, converting it, and handing it to engines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 from layerwise.core.library import LOW, WIDE, Array, Library, computing
-from layerwise.core.plan import Held, Plan
+from layerwise.core.plan import Held, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.storage import WEIGHTS, Format, Storage
@@ -19,63 +20,78 @@ from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted, is_signed
 from layerwise.storage.weights import BESIDE, MASTER, Beside
 
+Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor
 
-class Storing(NamedTuple):
-    """The settings that decide the storage of one tensor."""
+
+@dataclass(frozen=True)
+class Storing:
+    """What decides the storage of tensors that are planned alike, so that it is found once for all of them."""
 
     lib: Library
-    plan: Plan
-    p: Array
+    plan: Plan  # of any of them
+    dtype: str  # of their weights
     want: Wanted
 
     @property
     def is_low(self) -> bool:
         """True for weights of 16 bits."""
-        return self.lib.dtype(self.p) in LOW
+        return self.dtype in LOW
 
     def named(self, arrays: Mapping[str, Array]) -> NamedState:
-        """Return the tensor's arrays with what they mean."""
+        """Return a tensor's arrays with what they mean."""
         return NamedState(self.lib, arrays)
 
-    def chosen(self, field: str) -> Chosen:
-        """Return the dtype in which a field is to be stored."""
-        plan, own = self.plan, computing(self.lib.dtype(self.p))
+    @cached_property
+    def chosen(self) -> dict[str, Chosen]:
+        """The dtype in which each field is to be stored."""
+        return {field: self._chosen(field) for field in self.plan.fields}
+
+    def _chosen(self, field: str) -> Chosen:
+        plan = self.plan
         each = plan.elementwise[field], plan.smallest, plan.why_not_grouped
-        return chosen(self.want, field, own, self._settled(field), *each)
+        return chosen(self.want, field, computing(self.dtype), self._settled(field), *each)
 
     def _settled(self, field: str) -> str | None:
         return self.plan.h.state_dtypes().get(field)
 
+    @cached_property
+    def _plain(self) -> set[str]:
+        """The names of arrays that are all plain, if they are in wide dtypes."""
+        return {*self.plan.fields} if self.want == PLAIN else {""}
+
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
-        if self.want != PLAIN or len(arrays) - ("step" in arrays) != len(self.plan.fields):
-            return False
-        return all(field in arrays and self.lib.dtype(arrays[field]) in WIDE for field in self.plan.fields)
+        fields = arrays.keys() - {"step"}
+        return fields == self._plain and {self.lib.dtype(arrays[field]) for field in fields} <= {*WIDE}
 
     # ---- making and converting
 
-    def put_state_in_form(self, arrays: Arrays) -> None:
-        """Make missing parts of the state, and convert those that are stored otherwise than wanted."""
-        for field, shape in self.plan.state_shapes.items():
-            if shape is None:
-                continue
+    def put_state_in_form(self, p: Array, arrays: Arrays) -> None:
+        """Make missing parts of a tensor's state, and convert those that are stored otherwise than wanted."""
+        for field, makers in self._makers.items():
             if field not in arrays:
-                arrays.update(self._made(field, self.chosen(field).dtype))
+                for key, make in makers:
+                    arrays[key] = make(p)
             elif field in self.want.state or (self.named(arrays).coded(field) and self.plan.why_not_grouped()):
-                self._convert(arrays, field)
+                self._convert(p, arrays, field)
 
-    def _made(self, field: str, dtype: str) -> dict[str, Array]:
-        coded = CODED.get(dtype)
-        if coded is None:
-            return {field: self.plan.zeros(self.lib, field, self.p, dtype)}
-        codes = self.plan.zeros(self.lib, field, self.p, coded.dtype(is_signed(self.plan.rule, field)))
-        return {field: codes, field + coded.suffix: self.plan.scales(self.lib, self.p)}
+    @cached_property
+    def _makers(self) -> dict[str, list[tuple[str, Callable[[Array], Array]]]]:
+        """What makes each field of a tensor, and its scales if it is stored as codes."""
+        found = {}
+        for field, (dtype, *_) in self.chosen.items():
+            if (coded := CODED.get(dtype)) is None:
+                found[field] = [(field, self.plan.zeros(self.lib, field, dtype))]
+                continue
+            codes = self.plan.zeros(self.lib, field, coded.dtype(is_signed(self.plan.rule, field)))
+            found[field] = [(field, codes), (field + coded.suffix, partial(self.plan.scales, self.lib))]
+        return found
 
-    def _convert(self, arrays: Arrays, field: str) -> None:
-        state, dtype = self.named(arrays), self.chosen(field).dtype
+    def _convert(self, p: Array, arrays: Arrays, field: str) -> None:
+        state, dtype = self.named(arrays), self.chosen[field].dtype
         if dtype == state.form(field):
             return
-        numbers, found = self.lib.here(state.numbers(field)), self._made(field, dtype)
+        numbers, found = self.lib.here(state.numbers(field)), {key: make(p) for key, make in self._makers[field]}
         here, coded = self.lib.here(found[field]), CODED.get(dtype)
         if coded is not None:
             scale = self.lib.here(found[field + coded.suffix])
@@ -87,8 +103,8 @@ class Storing(NamedTuple):
 
     # ---- weights
 
-    def put_weights_in_form(self, arrays: Arrays, into: Array) -> bool:
-        """Store the weights in the wanted form, without losing precision that is already stored.
+    def put_weights_in_form(self, p: Array, arrays: Arrays, into: Array) -> bool:
+        """Store weights in the wanted form, without losing precision that is already stored.
 
         Return True if the weights themselves changed: `into` then has the new ones. It is called when a step is about
         to be taken. Earlier the weights may not have been loaded yet, and a remainder means nothing without them.
@@ -99,12 +115,12 @@ class Storing(NamedTuple):
         if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype that it was loaded in
             return False
         is_master = keys == [MASTER]
-        full = state.weights_in_full(self.p) if is_master or (want and known) else None
+        full = state.weights_in_full(p) if is_master or (want and known) else None
         for one in known:
             del arrays[one.key]
         for one in want:
-            here = self.lib.zeros_like(self.lib.here(self.p), one.dtype)
-            arrays[one.key] = full if is_master else self.lib.like(self.p, here)
+            here = self.lib.zeros_like(self.lib.here(p), one.dtype)
+            arrays[one.key] = full if is_master else self.lib.like(p, here)
         if is_master or full is None:  # else the weights lack nothing of what is known of them
             return False
         state.set_weights(into, full)
@@ -117,15 +133,14 @@ class Storing(NamedTuple):
     def rounds_to(self, arrays: Mapping[str, Array]) -> str | None:
         """Return the dtype to which each step rounds weights to nearest, if it keeps nothing of the difference."""
         loses = self.is_low and not self.named(arrays).beside_weights() and not self.want.draws_weights()
-        return self.lib.dtype(self.p) if loses else None
+        return self.dtype if loses else None
 
     def report(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
         """Return the storage of the tensor and its state, present or from its first step on, and its bytes."""
-        state, own = self.named(arrays), self.lib.dtype(self.p)
+        state, own = self.named(arrays), self.dtype
         beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
         bits, formats, why = prod(self.plan.shape) * sum(map(bits_of, (own, *beside))), {}, {}
-        for field in self.plan.fields:
-            planned = self.chosen(field)
+        for field, planned in self.chosen.items():
             formats[field] = found = state.form(field) if field in arrays else planned.dtype
             bits += prod(self.plan.state_shapes[field] or ()) * bits_of(found)
             bits += prod(scales_of(self.plan.shape)) * 32 if found in CODED else 0
@@ -136,25 +151,44 @@ class Storing(NamedTuple):
 
     # ---- for engines
 
-    def jobs(self, arrays: Mapping[str, Array]) -> Iterator[Job]:
-        """Yield the jobs of the tensor."""
-        if self.is_plain(arrays):
-            yield from self.plan.jobs(self.lib, self.p, arrays, lambda held: None)
-            return
-        index = cache(lambda: self.plan.index(self.p))
-        master = self.named(arrays).master
-        stepped = self.p if master is None else master
-        yield from self.plan.jobs(self.lib, stepped, arrays, lambda held: self._storage(arrays, held, index))
+    def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
+        """Return the jobs of a tensor with this plan."""
+        lib, stepped, found = self.lib, arrays.get(MASTER, p), []
+        here = lib.here(stepped)
+        own = arrays if here is stepped else {key: lib.here(arrays[key]) for key in plan.fields}
+        index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
+        for held, keys, where in self._held:
+            seen: Any = here
+            state: Iterable[Any] = map(own.get, keys)
+            if not self._itself:
+                seen = held.view(here)
+                state = (x if x is None else held.view(x, key) for x, key in zip(state, keys, strict=True))
+            storage = None if index is None else self._storage(plan, p, arrays, index, held)
+            found.append(Job(plan.rule, held.piece.h, seen, plan.rule.State(*state), *where, storage))
+        return found
 
-    def _storage(self, arrays: Mapping[str, Array], held: Held, index: Any) -> Storage | None:
+    @cached_property
+    def _itself(self) -> bool:
+        return self.plan.itself
+
+    @cached_property
+    def _held(self) -> list[tuple[Held, tuple[Any, ...], Where]]:
+        """The parts that are here, the names of their state, and what their jobs have besides arrays."""
+        members = [member.state_shapes.items() for member in self.plan.members]
+        keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]
+        return [
+            (one, keys[one.member], (one.piece.block_dims, one.shape, one.parts, one.cut)) for one in self.plan.held
+        ]
+
+    def _storage(self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: Held) -> Storage | None:
         """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
-        own = self._replace(plan=self.plan.members[held.member])
-        fields = [own._format(arrays, field, held) for field in self.plan.rule.State._fields]
+        own = replace(self, plan=plan.members[held.member])  # whose name decides what is drawn
+        fields = [own._format(arrays, field, held) for field in plan.rule.State._fields]
         formats = (own._format_of_weights(arrays, held), *fields)
         if all(one is None for one in formats):
             return None
         draws = any(one is not None and one.key is not None for one in formats)
-        seen = held.index(index) if draws else index_of(held.view(self.lib.here(self.p)).shape)
+        seen = held.index(index) if draws else index_of(held.view(self.lib.here(p)).shape)
         return Storage(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
 
     def _format_of_weights(self, arrays: Mapping[str, Array], held: Held) -> Format | None:

@@ -73,27 +73,27 @@ class Tensors:
         if found is not None and found.slot is slot and found.kind == kind:
             return found
         given = plan(name, p)
-        storing = Storing(self.lib, given.plan, p, given.want)
-        own, converted = self._in_form(storing, slot)
-        jobs = list(storing.jobs(own.arrays))
+        storing = Storing(self.lib, given.plan, self.lib.dtype(p), given.want)
+        own, converted = self._in_form(storing, p, slot)
+        jobs = storing.jobs(given.plan, p, own.arrays)
         if not self.keeps and own.master is None:
             jobs = [job._replace(p=None) for job in jobs]
         return Due(given, own, kind, jobs, converted, storing.rounds_to(own.arrays))
 
-    def _in_form(self, storing: Storing, slot: Slot | None) -> tuple[Slot, Array | None]:
+    def _in_form(self, storing: Storing, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
         """Return the slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
         if slot is not None and storing.is_plain(slot.arrays):
             return slot, None
         arrays = {} if slot is None else dict(slot.arrays)
-        storing.put_state_in_form(arrays)
-        weights = self.lib.copy(storing.p) if storing.is_low else storing.p
-        converted = weights if storing.put_weights_in_form(arrays, weights) else None
+        storing.put_state_in_form(p, arrays)
+        weights = self.lib.copy(p) if storing.is_low else p
+        converted = weights if storing.put_weights_in_form(p, arrays, weights) else None
         if slot is not None:
             alike = arrays.keys() == slot.arrays.keys() and all(x is slot.arrays[key] for key, x in arrays.items())
             return slot if alike else replace(slot, arrays=arrays), converted
-        for field in storing.want.state:
-            if (stored := storing.chosen(field)).by_layout:
-                name = storing.plan.name
+        name = storing.plan.name
+        for field, stored in storing.chosen.items():
+            if stored.by_layout:
                 warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
         return Slot(arrays, shape=storing.plan.shape), converted
 

@@ -37,7 +37,7 @@ class Turn:
     ) -> None:
         self.plans: Sequence[Any] = list(plans)
         self.jobs, self._prepare = list(jobs), partial(prepare, engines, together=together)
-        self.whole = all(plan.itself for plan in self.plans)
+        self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
         self.prepared = self._before = self._prepare(self.jobs, layouts)
 
     def prepare_again(self, jobs: Sequence[Job]) -> None:

@@ -116,10 +116,10 @@ class Engine(Protocol):
     def name(self) -> str:
         """The engine's name in sentences."""
 
-    def declines(self, job: Job, given: Given | None = None) -> str:
-        """Return the reason why the engine does not take a job, or an empty string.
+    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+        """Return, for each job, the reason why the engine does not take it, or an empty string.
 
-        Before the first step only the job is known; later, the inputs `given` to it may be a reason as well.
+        Before the first step only the jobs are known; later, the inputs `given` to them may be a reason as well.
         """
 
     def group(self, job: Job) -> Hashable:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from itertools import starmap
 from operator import is_not
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from layerwise.drive.digits import Window
 from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
 from layerwise.engines.measured import Measured
 from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import Numbers, clips, missing, numbers, program_for
+from layerwise.engines.programs import Numbers, clips, missing, numbers, of_kinds, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -171,7 +172,7 @@ class Layouts:
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, self.measured, forms = hs, [], [form_of(job) for job in jobs]
+            self.hs, self.measured, forms = hs, [], of_kinds(form_of, jobs)
             self.numbers.fit(hs)
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
@@ -197,31 +198,34 @@ class CompiledEngine:
     def __init__(self, written: Callable[[Sequence[Any]], None] | None = None, exact: bool = False) -> None:
         self.written, self.exact = written, exact
 
-    def declines(self, job: Job, given: Given | None = None) -> str:
-        """Return the reason why the extension does not take a job, or an empty string."""
+    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+        """Return, for each job, the reason why the extension does not take it, or an empty string."""
+        unprinted = of_kinds(lambda job: missing(job) or self._stored_otherwise(job), jobs)
+        each: Sequence[Given | None] = given or [None] * len(jobs)
+        return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, each, strict=True)]
+
+    def _declined(self, job: Job, given: Given | None) -> str:
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
-        if why := missing(job):
-            return why
-        if why := self._lies_otherwise(job):
-            return why
-        arrays = [("the parameter", job.p), *_named_state(job)]
-        for name, array in arrays if given is None else [*arrays, ("the gradient", given.g)]:
-            if why := _out_of_reach(name, array):
-                return why
-        if given is not None and numbers(job.h, given.now) is None:
+        if self.exact and len(job.p.shape) > MOST_DIMS:
+            return f"it has more than {MOST_DIMS} dimensions"
+        names = "the parameter", *job.state._fields, "the gradient"
+        for name, array in zip(names, (job.p, *job.state, None if given is None else given.g), strict=True):
+            if not (array is None or _native.reaches(array)):
+                kind = type(array).__name__
+                return f"{name} is not an array of floating numbers in this machine's memory ({kind})"
+        if given is None:
+            return ""
+        if numbers(job.h, given.now) is None:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
-            if given is not None:
-                _native.Batch([job], [given.g], [form_of(job)], numbers, exact=self.exact)
+            _native.Batch([job], [given.g], [form_of(job)], numbers, exact=self.exact)
         except ValueError as problem:
             return str(problem)
         return ""
 
-    def _lies_otherwise(self, job: Job) -> str:
-        """Return the reason why the extension has no layout for a job, or if sums are exact, for a part of it."""
-        if self.exact and len(job.p.shape) > MOST_DIMS:
-            return f"it has more than {MOST_DIMS} dimensions"
+    def _stored_otherwise(self, job: Job) -> str:
+        """Return the reason why the extension has no layout for the storage of a job."""
         formats = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
         if any(one.coded not in (None, EIGHT) for one in formats):
             return "there are no kernels for its codes"
@@ -304,7 +308,7 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self._layouts.measured = self._layouts.measured or [program_for(job).stats for job in self._jobs]
+        self._layouts.measured = self._layouts.measured or of_kinds(lambda job: program_for(job).stats, self._jobs)
         return AllMeasured(self._batch, self._layouts.measured)
 
     def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
@@ -320,10 +324,11 @@ class PreparedCompiled:
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
             raise Changed
-        if None in map(self._layouts.numbers, self._layouts.hs, nows):
+        given = {(id(h), id(now)): (h, now) for h, now in zip(self._layouts.hs, nows, strict=True)}.values()
+        if None in starmap(self._layouts.numbers, given):
             raise Changed
         try:
-            return make(self._jobs, grads, [form_of(job) for job in self._jobs], self._layouts.numbers)
+            return make(self._jobs, grads, of_kinds(form_of, self._jobs), self._layouts.numbers)
         except ValueError:
             raise Changed from None
 
@@ -360,12 +365,6 @@ class PreparedCompiled:
         self._batch = batch
 
 
-def _out_of_reach(name: str, array: Any) -> str:
-    if _native.reaches(array):
-        return ""
-    return f"{name} is not an array of floating numbers in this machine's memory ({type(array).__name__})"
-
-
 def form_of(job: Job) -> tuple[Any, ...]:
     """Return the key of a job's layout.
 
@@ -388,7 +387,3 @@ def _format(one: Format | None, if_beside: int) -> tuple[Any, ...] | None:
     if one is None:
         return None
     return PLAIN if one.beside is None else if_beside, one.key is not None, *(one.key or (0, 0))
-
-
-def _named_state(job: Job) -> Iterator[tuple[str, Any]]:
-    return ((name, array) for name, array in zip(job.state._fields, job.state, strict=True) if array is not None)

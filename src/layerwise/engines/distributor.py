@@ -48,7 +48,8 @@ class Distributed:
 
     def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts, together: bool) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
-        self._coupled = together or any(job.h.asks_of_model for job in self._jobs)
+        hs: Any = {id(job.h): job.h for job in self._jobs}.values()
+        self._coupled = together or any(h.asks_of_model for h in hs)
         self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
         self._new = True  # until a step was taken: what is wrong before is no change
@@ -141,45 +142,47 @@ class Distributed:
             self._known[together] = list(other) if len(other) == 1 else self._distributed(together)
         return self._known[together]
 
-    def _distributed(self, together: bool, given: Sequence[Given | None] | None = None) -> list[Share]:
-        each = given or [None] * len(self._jobs)
+    def _distributed(self, together: bool, given: Sequence[Given] | None = None) -> list[Share]:
         self._undecided = []
-        return self._shared(self._taken_together(each) if together else self._taken(each))
+        return self._shared(self._taken_together(given) if together else self._taken(given))
 
-    def _taken(self, given: Sequence[Given | None]) -> list[int]:
+    def _taken(self, given: Sequence[Given] | None) -> list[int]:
         """Return the engine of each job."""
-        found = []
-        for i, one in enumerate(given):
-            reasons: list[str] = []
-            for engine in self._engines:
-                if not (why := self._declined(engine, i, one)):
-                    break
-                reasons.append(why)
-            if len(reasons) == len(self._engines):
-                raise self._refusal(reasons)
-            found.append(len(reasons))
+        found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
+        reasons: dict[int, list[str]] = {}
+        for number, engine in enumerate(self._engines):
+            declined = {i: why for i, why in zip(left, self._declined(engine, left, given), strict=True) if why}
+            for i, why in declined.items():
+                found[i] = number + 1
+                reasons.setdefault(i, []).append(why)
+            left = list(declined)
+        if left:
+            raise self._refusal(reasons[left[0]])
         return found
 
-    def _taken_together(self, given: Sequence[Given | None]) -> list[int]:
+    def _taken_together(self, given: Sequence[Given] | None) -> list[int]:
         """Return the same if one engine must take all of them."""
         reasons: list[str] = []
         for engine in self._engines:
-            why = next((why for i, one in enumerate(given) if (why := self._declined(engine, i, one))), "")
+            why = next(filter(None, self._declined(engine, range(len(self._jobs)), given)), "")
             several = len({engine.group(job) for job in self._jobs}) > 1
             if not why and not several:
                 return [len(reasons)] * len(self._jobs)
             reasons.append(why or SEVERAL)
         raise self._refusal(reasons)
 
-    def _declined(self, engine: Engine, i: int, given: Given | None) -> str:
-        why = engine.declines(self._jobs[i], given)
-        if why and given is not None and not engine.declines(self._jobs[i]):
-            self._undecided.append((i, engine))
-        return why
+    def _declined(self, engine: Engine, places: Sequence[int], given: Sequence[Given] | None) -> list[str]:
+        found = engine.declines(_at(places, self._jobs), None if given is None else _at(places, given))
+        if given is not None:
+            odd = [i for i, why in zip(places, found, strict=True) if why]
+            bare = zip(odd, engine.declines(_at(odd, self._jobs)), strict=True)
+            self._undecided += [(i, engine) for i, why in bare if not why]
+        return found
 
     def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
         """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
-        if any(not engine.declines(self._jobs[i], Given(grads[i], nows[i], skip)) for i, engine in self._undecided):
+        each = ((engine, [self._jobs[i]], [Given(grads[i], nows[i], skip)]) for i, engine in self._undecided)
+        if any(engine.declines(job, given) == [""] for engine, job, given in each):
             self._known, self._undecided, self._new = {}, [], True
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
@@ -194,7 +197,7 @@ class Distributed:
         shares = []
         for (taker, _), places in groups.items() or {(0, None): []}.items():
             layouts = self._layouts.by_share.get((taker, tuple(places)))
-            prepared = self._engines[taker].prepare([self._jobs[i] for i in places], layouts)
+            prepared = self._engines[taker].prepare(_at(places, self._jobs), layouts)
             shares.append(Share(taker, tuple(places), prepared))
         return shares
 

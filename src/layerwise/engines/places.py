@@ -13,9 +13,12 @@ _native: Any = extension()
 
 def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
-    beside = ([] if job.storage is None else job.storage.beside for job in jobs)
-    arrays = (array for job, more in zip(jobs, beside, strict=True) for array in (job.p, *job.state, *more))
-    return [array for array in arrays if array is not None]
+    return [
+        array
+        for job in jobs
+        for array in (job.p, *job.state, *(() if job.storage is None else job.storage.beside))
+        if array is not None
+    ]
 
 
 def places_of(arrays: Sequence[Any]) -> Any:

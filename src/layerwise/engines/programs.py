@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import fields
 from functools import cache
 from itertools import repeat
@@ -111,6 +111,20 @@ def tensor_request(i: int, job: Any, request: Any, length: int, digits: int = 1)
     """Return the request of the job with this number as other ranks get it."""
     dims = dims_of(request, len(job.p.shape), job.block_dims)
     return TensorRequest(i, type(request), dims, length, digits, once_of(request))
+
+
+def of_kinds(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
+    """Return what is made of each job's settings and storage, and of which parts of the state it has.
+
+    It is made once for all jobs that share these.
+    """
+    known, found = dict[Any, Any](), []
+    for job in jobs:
+        key = id(job.rule), id(job.h), id(job.storage), *map(type, job.state)
+        if key not in known:
+            known[key] = make(job)
+        found.append(known[key])
+    return found
 
 
 def _key(job: Any, printed: Printed) -> tuple[Any, ...]:

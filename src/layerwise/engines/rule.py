@@ -39,9 +39,9 @@ class RuleEngine:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
 
-    def declines(self, job: Job, given: Given | None = None) -> str:
-        """Return an empty string: the rule takes every job."""
-        return ""
+    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+        """Return empty strings: the rule takes every job."""
+        return [""] * len(jobs)
 
     def group(self, job: Job) -> Hashable:
         """Return the same for all jobs."""

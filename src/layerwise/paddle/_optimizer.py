@@ -131,10 +131,9 @@ class Optimizer(Stepping, Like):
 
     def _begun(self, p: Tensor, h: Any) -> dict[str, Any]:
         """Return the state with which a parameter begins, with None for what there is not."""
-        storing, arrays = Storing(LIBRARY, self._plan_of(p, h), p, PLAIN), dict.fromkeys(self._rule.State._fields)
-        begun: dict[str, Any] = {}
-        storing.put_state_in_form(begun)
-        return {**arrays, **begun}
+        storing, begun = Storing(LIBRARY, self._plan_of(p, h), LIBRARY.dtype(p), PLAIN), dict[str, Any]()
+        storing.put_state_in_form(p, begun)
+        return {**dict.fromkeys(self._rule.State._fields), **begun}
 
     def _load_scheduler(self, state: Mapping[str, Any]) -> None:
         scheduler = self._learning_rate

@@ -52,7 +52,11 @@ class Members:
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
         """Return the names of all parameters that are due of some groups."""
-        return [names[p] for due in dues for names in [dict(self.named(due.number))] for p in due.params]
+        found: list[str] = []
+        for due in dues:
+            names = {id(p): name for p, name in self.named(due.number)}
+            found += [names[id(p)] for p in due.params]
+        return found
 
     def __len__(self) -> int:
         return sum(len(group["params"]) for group in self.groups)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.engines import compiled
+from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
@@ -24,7 +25,7 @@ from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._storage import storing
-from layerwise.torch.step._tensors import is_usual
+from layerwise.torch.step._tensors import kinds_of
 from layerwise.torch.step._turn import Turn
 
 
@@ -51,8 +52,8 @@ class Planner:
         """Plan, check and look at everything again."""
         self._plans: dict[Tensor, Plan] = {}
         self._warned: set[tuple[str, str]] = set()
-        self.first: dict[Tensor, None] = {}
-        """Parameters whose first step is still to be looked at."""
+        self.first: dict[int, Tensor] = {}
+        """Parameters whose first step is still to be looked at, by id."""
 
     def readable(self, work: Work, always: bool = False) -> Work:
         """Return the same with copies of gradients whose memory does not hold their numbers.
@@ -67,75 +68,89 @@ class Planner:
 
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks, {})
+        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks, cuts.cut_of(name, p))
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
-        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read."""
-        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
-        dues = work.dues
-        names = self._members.names_of(dues)
-        each = zip(work.params, work.stepped, work.grads, names, strict=True)
-        usual = compiled.in_memory(work.params) and compiled.in_memory(work.grads) and not _memory.is_faking()
-        for due in dues:
-            plans += [self._checked(*next(each), due, usual, known) for _ in due.params]
-        _memory.check_apart(names, work.params, self._members.optimizer.state)
-        return work, plans
+        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
 
-    def _checked(
-        self, p: Tensor, stepped: Tensor, g: Any, name: str, due: Due, usual: bool, known: dict[Any, Plan]
-    ) -> Plan:
-        differentiable = due.group["differentiable"]
-        if differentiable or not (usual and is_usual(p, g)):
-            check_step(name, p if g.device == p.device else stepped, g, differentiable)
-        self._ranks.check_own(name, p)
-        plan = self._plans.get(p)
-        if plan is not None and plan.shape != p.shape:
-            raise ParameterError(
-                f"{name} had the shape {tuple(plan.shape)}, now {tuple(p.shape)}. Make a new optimizer."
-            )
-        if plan is None or (plan.name, plan.h, plan.dtype, plan.lies) != (name, due.h, p.dtype, cuts.cut_of(name, p)):
-            plan = plan_of(due.rule, p, due.h, name, self._setup.blocks, known)
-        _state.check_kept(plan, stepped, self._members.optimizer.state.get(p, {}))
-        return plan
+        What is the same for several parameters is checked and planned once, for the first of them.
+        """
+        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        dues, params, kept = work.dues, work.params, self._members.optimizer.state
+        names, blocks = self._members.names_of(dues), self._setup.blocks
+        self._ranks.check_own(params, names)
+        cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
+        each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
+        for due in dues:
+            differentiable = due.group["differentiable"]
+            for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
+                shared = lies is None and kind is not None and not differentiable
+                key = (id(due.h), blocks(name), kind) if shared else name
+                found, before = known.get(key), self._plans.get(p)
+                if found is None:
+                    check_step(name, p if g.device == p.device else stepped, g, differentiable)
+                if before is not None and before.shape != p.shape:
+                    raise ParameterError(
+                        f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
+                    )
+                if found is None:
+                    found = before
+                    settings = name, due.h, p.dtype, lies
+                    if found is None or (found.name, found.h, found.dtype, found.lies) != settings:
+                        found = plan_of(due.rule, p, due.h, name, blocks, lies)
+                    known[key] = found
+                plans.append(found if found.name == name else found.named(name))
+                if state := kept.get(p):
+                    _state.check_kept(plans[-1], stepped, state)
+        _memory.check_apart(names, params, kept)
+        return work, plans
 
     def prepare(self, work: Work, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None) -> Turn:
         """Return the turn of planned parameters, whose state is there from now on, and in the wanted form."""
-        self._warn_of_layouts(work, plans)
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        each = zip(plans, work.stepped, strict=True)
+        storings = _storings(work, plans)
+        self._warn_of_layouts(plans, storings)
+        owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
+            own = [states[p] for p in due.params]
+            owns += own
             # Counts that once had to be on the device stay there, and those beside them go there as well.
-            where = on_device or due.group["capturable"] or _state.counted_elsewhere(states, due.params)
-            for p in due.params:
-                plan, stepped = next(each)
+            where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
+            for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
                 self._plans[p] = plan
-                if p not in states and stepped.device.type == "cpu":  # elsewhere a step would have to wait for it
-                    self.first[p] = None
-                _state.ready(states[p], stepped, plan, due.want, where)
+                if not state and stepped.device.type == "cpu":  # elsewhere a step would have to wait for it
+                    self.first[id(p)] = p
+                _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
-                    _state.apart(states[p])
+                    _state.apart(state)
         engine = self._setup.engine
         engines, together = engines_of(engine, differentiable), is_exact(engine)
-        return Turn(work, plans, states, on_device, engines, agreement, together)
+        return Turn(work, plans, storings, states, owns, on_device, engines, agreement, together)
 
-    def _warn_of_layouts(self, work: Work, plans: Sequence[Plan]) -> None:
+    def _warn_of_layouts(self, plans: Sequence[Plan], storings: Sequence[Storing]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""
-        wants = [due.want for due in work.dues for _ in due.params]
-        found = {
-            (plan.name, key): stored
-            for p, plan, want in zip(work.stepped, plans, wants, strict=True)
-            for key in want.state
-            if plan.state_shapes[key] is not None and (stored := storing(plan, p, want).chosen(key)).by_layout
-        }
-        new = {which: stored for which, stored in found.items() if which not in self._warned}
-        for (name, key), stored in new.items():
-            warn(f"{key!r} of {name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
-        self._warned.update(new)
+        for plan, own in zip(plans, storings, strict=True):
+            for key, stored in own.chosen.items() if own.want.state else ():
+                if stored.by_layout and (plan.name, key) not in self._warned:
+                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+                    self._warned.add((plan.name, key))
 
     def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
         """Say what the first steps of parameters show of those to come."""
-        found = list(firsts(turn, dues, self.first, self._members.optimizer.state))
-        done = set(turn.params)
-        self.first = {p: None for p in self.first if p not in done}
+        found = list(firsts(turn, dues, self.first))
+        for p in turn.params:
+            self.first.pop(id(p), None)
         names = {name for group in self._members.groups for name in group.get("param_names", ())}
         warn_of(found, exempt(found, names), FINER)
+
+
+def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:
+    """Return what decides the storage of each parameter: the same of those that are planned alike."""
+    known, found = dict[Any, Storing](), list[Storing]()
+    wants = [due.want for due in work.dues for _ in due.params]
+    for p, plan, want in zip(work.stepped, plans, wants, strict=True):
+        key = id(plan.held), id(want)
+        if key not in known:
+            known[key] = storing(plan, p, want)
+        found.append(known[key])
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import is_
 from typing import Any
 from weakref import ReferenceType, ref
 
@@ -58,9 +59,9 @@ class Ranks:
         self._added.update(dict.fromkeys(params))
         self.described = None
 
-    def check_own(self, name: str, p: Tensor) -> None:
+    def check_own(self, params: Sequence[Tensor], names: Sequence[str]) -> None:
         """Raise if a wrapper has put a flat partition in the place of parameters."""
-        check_own(name, p, self._added)
+        check_own(params, names, self._added)
 
     def check_model(self) -> None:
         """Raise if parameters without gradients are no longer the model's."""
@@ -69,7 +70,8 @@ class Ranks:
 
     def are_known(self, params: Sequence[Tensor]) -> bool:
         """Return True if these were in the groups when the cuts of all parameters were determined."""
-        return all(id(p) in self._known and self._known[id(p)]() is p for p in params)
+        known = [self._known.get(id(p)) for p in params]
+        return None not in known and all(map(is_, [one() for one in known if one is not None], params))
 
     def agreement(self) -> Agreement | None:
         """Return the agreement with the processes that hold other parts of the parameters, or None."""
@@ -92,11 +94,11 @@ class Ranks:
         if self.described is not None:
             return
         members = self._members.all()
-        found = [cuts.cut_of(name, p) for p, name in members]
+        found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
         self._known = {id(p): ref(p) for p, _ in members}
         self._check_left(found)
         axes, replicas = cuts.axes_of(found)
-        self.wrapped = any(cut is not None for cut in found)
+        self.wrapped = found.count(None) < len(found)
         shared = bool(axes) or self.model_group is not None
         if shared and self._differentiable:
             raise ContradictionError(

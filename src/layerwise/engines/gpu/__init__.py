@@ -41,7 +41,10 @@ class GpuEngine:
 
         return None if self._rule is None else Proof(self._rule, warns=not self._insists)
 
-    def declines(self, job: Job, given: Given | None = None) -> str:
+    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+        return list(map(self._declined, jobs))
+
+    def _declined(self, job: Job) -> str:
         if job.p.device.type == "cpu" and not self._insists:
             return "the parameter is not on a GPU"
         from layerwise.engines.gpu.kinds import declined

@@ -186,8 +186,8 @@ def _put_in_form(optimizer: Any) -> None:
         want, h = stepper.groups.wanted(group), stepper.settings_of(group)
         for p, name in stepper.members.named(number):
             if p in optimizer.state:
-                plan = stepper.planner.plan_for(p, group, h, name)
-                storing(plan, stepper.in_place_of(p), want).put_state_in_form(optimizer.state[p])
+                plan, stepped = stepper.planner.plan_for(p, group, h, name), stepper.in_place_of(p)
+                storing(plan, stepped, want).put_state_in_form(stepped, optimizer.state[p])
 
 
 def _differing(groups: Groups, ours: Sequence[Any], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -11,10 +11,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError, StateError
 from layerwise.layout import Kept
 from layerwise.storage.groups import GROUP
-from layerwise.torch.sharding._flat import Flat, checked_flat_of, flat_of
+from layerwise.torch.sharding._flat import Flat, any_known, checked_flat_of, flat_of
 
 Shape = tuple[int, ...]
 
@@ -162,6 +163,13 @@ def cut_of(name: str, p: Any) -> Cut | Flat | None:
     each = [(axis_of(mesh.get_group(i), mesh.device_type), x) for i, x in enumerate(placements) if mesh.size(i) > 1]
     axes = tuple((axis, x.dim % p.ndim) for axis, x in each if not x.is_replicate())
     return Cut(mesh, placements, axes, tuple(axis for axis, x in each if x.is_replicate()))
+
+
+def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Cut | Flat | None]:
+    """Return the same of all of them; of plain tensors where no buffer is known it is clear."""
+    if not any_known() and compiled.in_memory(params):
+        return [None] * len(params)
+    return list(map(cut_of, names, params))
 
 
 def is_cut(p: Any) -> bool:

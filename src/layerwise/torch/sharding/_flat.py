@@ -65,6 +65,11 @@ def forget(p: Tensor) -> None:
         _known[p] = FORGOTTEN
 
 
+def any_known() -> bool:
+    """Return True if any tensor was described."""
+    return bool(_known)
+
+
 def is_known(p: Tensor) -> bool:
     """Return True if a tensor was described, as a flat buffer or as whole."""
     return bool(_known) and p in _known

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -88,19 +88,22 @@ def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> b
     return search
 
 
-def check_own(name: str, p: Tensor, added: Collection[Tensor]) -> None:
+def check_own(params: Sequence[Tensor], names: Sequence[str], added: Collection[Tensor]) -> None:
     """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
-    if wrapper is None or p.ndim != 1 or is_known(p):
+    if wrapper is None:
         return
-    if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
-        wrapper = "megatron.core"
-    elif not added or p in added:
-        return
-    raise ParameterError(
-        f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not say "
-        f"whose it is. {DESCRIBED_BY[wrapper]}"
-    )
+    for p, name in zip(params, names, strict=True):
+        if p.ndim != 1 or is_known(p):
+            continue
+        if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
+            wrapper = "megatron.core"
+        elif not added or p in added:
+            continue
+        raise ParameterError(
+            f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not "
+            f"say whose it is. {DESCRIBED_BY[wrapper]}"
+        )
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:

@@ -42,7 +42,7 @@ class OfGroup:
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
         # What once had to be on the device stays there: to read it would mean waiting. All of them are there then.
-        self.steps, self.on_device = steps, on_device or any(step.device.type != "cpu" for step in steps)
+        self.steps, self.on_device = steps, on_device or bool({step.device.type for step in steps} - {"cpu"})
         self.by_engine = by_engine and self.on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []
         self._of: tuple[Any, ...] = ()  # what these were made of

@@ -12,8 +12,6 @@ from torch import Tensor
 from layerwise.first import First
 from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due
-from layerwise.torch.step._storage import storing
-from layerwise.torch.step._tensors import LOW
 from layerwise.torch.step._turn import Turn, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
@@ -30,25 +28,27 @@ def exempt(found: Sequence[First], names: Collection[str]) -> str:
     return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
 
 
-def firsts(turn: Turn, dues: Sequence[Due], which: Mapping[Tensor, Any], states: Mapping[Any, Any]) -> Iterator[First]:
-    """Yield the first steps of these parameters, which this turn has taken, but for those that show nothing."""
-    each = zip(turn.plans, turn.params, turn.measured(), strict=False)
+def firsts(turn: Turn, dues: Sequence[Due], which: Collection[int]) -> Iterator[First]:
+    """Yield the first steps of parameters of these ids, which this turn has taken, but for those that show nothing."""
+    each = zip(turn.plans, turn.params, turn.storings, turn.states, turn.measured(), strict=False)
     for due in dues:
         peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
         lam = _number(due.group["weight_decay"])
-        for plan, p, measured in islice(each, len(due.params)):
-            if p not in which or not p.numel() or not adapts(plan.h, lam):
+        adapted = adapts(due.h, lam)
+        for plan, p, storing, state, measured in islice(each, len(due.params)):
+            if not adapted or id(p) not in which:
                 continue
-            dtype = storing(plan, p, due.want).rounds_to(states[p]) if p.dtype in LOW else None
-            if dtype is not None or any(map(_began_at_zero, measured)):
+            dtype = storing.rounds_to(state) if storing.is_low else None
+            if p.numel() and (dtype is not None or any(map(_began_at_zero, measured))):
                 for name, found in plan.measured(map(on_host, measured)):
                     yield First(name, plan.h, found, lam, peak, dtype)
 
 
 def _began_at_zero(measured: Mapping[str, Any]) -> bool:
     """Return True if the weights, or those of a block, are measured to be all zero."""
-    found = next((measured[key] for key in ("weight_norm", "weight_rms") if key in measured), 1.0)
-    return not np.all(found.detach().numpy() if isinstance(found, Tensor) else found)
+    found = measured.get("weight_norm")
+    found = measured.get("weight_rms", 1.0) if found is None else found
+    return 0.0 in np.ravel(found.detach().numpy() if isinstance(found, Tensor) else found).tolist()
 
 
 def _number(x: Any) -> float:

@@ -18,7 +18,7 @@ from layerwise.hyper import Hyper
 from layerwise.layout import Kept, divided, lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
-from layerwise.torch.sharding._cuts import Cut, check_alike, cut_of, is_dtensor, local, placed
+from layerwise.torch.sharding._cuts import Cut, check_alike, is_dtensor, local, placed
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._held import held_in_buffer, held_of_cut, on_host, whole_state
@@ -66,13 +66,17 @@ class Plan(plan.Plan):
         """Return the shape as ranks show it to one another."""
         return {one.name: tuple(one.shape) for one in self.tensors} or tuple(self.shape)
 
-    def zeros(self, lib: Library, field: str, p: Tensor, dtype: str) -> Tensor:
-        shape, kept = self.state_shapes[field], self.kept[field]
-        if self.cut is None or shape is None or kept is None:
-            return cast("Tensor", super().zeros(lib, field, p, dtype))
+    def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
+        cut, shape, kept = self.cut, self.state_shapes[field], self.kept[field]
+        if cut is None or shape is None or kept is None:
+            return super().zeros(lib, field, dtype)
         alike = all(kept)
-        made = lib.zeros_like(p, dtype) if alike else lib.zeros(self.cut.local_shape(shape, kept, p), dtype, p)
-        return self.cut.wrapped(made, shape, kept, p.stride() if alike else None)
+
+        def make(p: Tensor) -> Tensor:
+            made = lib.zeros_like(p, dtype) if alike else lib.zeros(cut.local_shape(shape, kept, p), dtype, p)
+            return cut.wrapped(made, shape, kept, p.stride() if alike else None)
+
+        return make
 
     def scales(self, lib: Library, p: Tensor) -> Tensor:
         if self.cut is None:
@@ -122,20 +126,11 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
 
 
 def plan_of(
-    rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None], known: dict[Any, Plan]
+    rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None], lies: Cut | Flat | None
 ) -> Plan:
-    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
-
-    `known` are the plans of whole tensors by what they share, as long as their settings are the same objects.
-    """
-    lies = cut_of(name, p)
+    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor."""
     if not isinstance(lies, Flat):
-        parts, key = blocks(name), (id(h), p.shape, p.dtype)
-        alike = known.get(key) if lies is None and parts is None else None
-        found = alike or _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, parts, lies)
-        if lies is None and parts is None:
-            known[key] = found
-        return found if found.name == name else found.named(name)
+        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies)
     members = tuple(
         _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
     )

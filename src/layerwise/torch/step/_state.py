@@ -10,16 +10,17 @@ from torch import Tensor
 
 from layerwise.core.library import FLOATING
 from layerwise.core.slot import Part, names_of
+from layerwise.core.storing import Storing
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
 from layerwise.storage.groups import GROUP
-from layerwise.storage.options import Wanted
+from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
 from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._storage import named_state, storing
+from layerwise.torch.step._storage import named_state
 from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]
@@ -67,24 +68,23 @@ def _check_there(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
-def ready(state: State, p: Tensor, plan: Plan, want: Wanted, on_device: bool) -> None:
+def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool) -> None:
     """Make the missing parts of the parameter's state."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
     elif not isinstance(state["step"], Tensor):
-        state["step"] = as_step(plan.name, state["step"]).to(device)
+        state["step"] = as_step(name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    own = storing(plan, p, want)
-    own.put_state_in_form(state)
-    if own.is_low or own.named(state).beside_weights():
-        own.put_weights_in_form(state, local(p.detach()))
+    storing.put_state_in_form(p, state)
+    if storing.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
+        storing.put_weights_in_form(p, state, local(p.detach()))
 
 
-def counted_elsewhere(states: Mapping[Tensor, State], params: Iterable[Tensor]) -> bool:
-    """Return True if some of these parameters have step counts outside of the machine's memory."""
-    found = (states[p].get("step") for p in params if p in states)
+def counted_elsewhere(states: Iterable[State]) -> bool:
+    """Return True if some of these have step counts outside of the machine's memory."""
+    found = [state["step"] for state in states if "step" in state]
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
 
@@ -94,9 +94,7 @@ def apart(state: State) -> None:
 
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
-    """Raise unless the kept state of a parameter, if any, can be stepped with and lies in the right place."""
-    if not state:
-        return
+    """Raise unless the kept state of a parameter can be stepped with and lies in the right place."""
     parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step", SLOW}
     for key, x in state.items():
         if key != "step":

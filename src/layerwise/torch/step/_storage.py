@@ -10,6 +10,7 @@ from torch import Tensor
 from layerwise.core.slot import NamedState
 from layerwise.core.storing import Storing
 from layerwise.storage.options import Wanted
+from layerwise.storage.weights import REMAINDER
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._namespace import LIBRARY, named
 from layerwise.torch.step._plan import Plan
@@ -21,16 +22,16 @@ def named_state(state: Any) -> NamedState:
 
 
 def storing(plan: Plan, p: Tensor, want: Wanted) -> Storing:
-    """Return the settings that decide the storage of a parameter."""
-    return Storing(LIBRARY, plan, p, want)
+    """Return what decides the storage of a parameter, and of those that are planned alike."""
+    return Storing(LIBRARY, plan, LIBRARY.dtype(p), want)
 
 
 class Remainders:
     """The remainders of split weights, some of which belong to weights that have been written to since."""
 
     def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
-        each = zip(heres, (named_state(one).remainder for one in states), strict=True)
-        pairs = [(p, local(rest)) for p, rest in each if rest is not None]
+        each = zip(heres, states, strict=True)
+        pairs = [(p, local(state[REMAINDER])) for p, state in each if REMAINDER in state]
         self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
 
     @property

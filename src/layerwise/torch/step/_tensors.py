@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import repeat
 from math import inf
 from typing import Any, Literal
 
@@ -11,15 +12,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
-from layerwise.engines.compiled import know_torch
+from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._flat import is_known
-from layerwise.torch.step._memory import is_fake, lying, unreadable
+from layerwise.torch.step._memory import is_fake, is_faking, lying, unreadable
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)
-know_torch(torch)
+compiled.know_torch(torch)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:
@@ -27,10 +28,16 @@ def computing(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW else dtype
 
 
-def is_usual(p: Tensor, g: Tensor) -> bool:
-    """Return True if these have to be asked nothing else, of which it is known that they lie in memory."""
-    alike = p.shape == g.shape and p.device == g.device and p.dtype in FLOATING and g.dtype in FLOATING
-    return alike and p.is_contiguous() and not _is_flattened(p)
+def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
+    """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
+    if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
+        return repeat(None, len(params))
+    return (
+        None
+        if hasattr(p, "_is_flat_param") or hasattr(p, "_fsdp_flattened")
+        else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
+        for p, g in zip(params, grads, strict=True)
+    )
 
 
 def check_parameter(name: str, p: Tensor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -13,10 +13,12 @@ from torch.autograd.graph import increment_version
 
 from layerwise.core import turn
 from layerwise.core.nows import Nows
-from layerwise.engines import Changed, Engine, Job, compiled
+from layerwise.core.storing import Storing
+from layerwise.engines import Changed, Engine, compiled
 from layerwise.engines.places import Looks, objects_of
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
+from layerwise.storage.weights import MASTER
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._peers import Peers, Skips
@@ -25,7 +27,6 @@ from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._counts import OfGroup, count, counts
 from layerwise.torch.step._due import Work
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import alike
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -50,30 +51,30 @@ class Turn(turn.Turn):
         self,
         work: Work,
         plans: Sequence[Plan],
+        storings: Sequence[Storing],
         states: States,
+        own: Sequence[Mapping[str, Any]],
         on_device: bool,
         engines: Sequence[Engine],
         agreement: Agreement | None = None,
         together: bool = False,
     ) -> None:
         here = work.params_here
-        self.params, self.on_device = list(work.params), on_device
-        self.states = [states[p] for p in self.params]
-        beside = zip(here, (_storage.named_state(state).master for state in self.states), strict=True)
-        masters = [(x, local(master)) for x, master in beside if master is not None]
+        self.params, self.storings, self.on_device = list(work.params), storings, on_device
+        self.states = own
+        """The state of each parameter."""
+        masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
         self._masters = list(alike(*zip(*masters, strict=True)))
-        remainders = _storage.Remainders(here, self.states)
+        remainders = _storage.Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
         self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), work.options()
         self._objects = objects_of(self.params, states)
-        wants = [due.want for due in work.dues for _ in due.params]
-        each = zip(work.stepped, plans, self.states, wants, strict=True)
-        jobs = [job for p, plan, state, want in each for job in storing(plan, p, want).jobs(state)]
-        self._stored = [_storage.dtypes(*one) for one in zip(here, self.states, strict=True) if agreement is not None]
-        super().__init__(engines, plans, jobs, together=together)
+        self._stored = [_storage.dtypes(*one) for one in zip(here, own, strict=True) if agreement is not None]
+        jobs = chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own))
+        super().__init__(engines, plans, list(jobs), together=together)
         alone = self.whole and agreement is None
-        self._itself = alone and all(map(_is_itself, jobs, work.stepped, self.states))
+        self._itself = alone and not self._wrappers and not masters  # engines get these very tensors
         self._looks = Looks(self._arrays(work), work.grads_here)
         self._dtypes = [g.dtype for g in work.grads_here]
         self._counts = Counts(work, self.states, on_device, self.prepared.counts and alone)
@@ -96,8 +97,8 @@ class Turn(turn.Turn):
 
     def _arrays(self, work: Work) -> list[Tensor]:
         """Return the local parts of all parameters, and of their state without the counts."""
-        kept = [local(x) for state in self.states for key, x in state.items() if key != "step"]
-        return [*work.params_here, *kept]
+        kept = [x for state in self.states for key, x in state.items() if key != "step"]
+        return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
     def has_settings(self, work: Work) -> bool:
         """Return True if the groups' settings have not changed."""
@@ -206,11 +207,6 @@ class Counts:
         """Count the step, where engines do not."""
         if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
             count(self._uncounted, skip)
-
-
-def _is_itself(job: Job, p: Tensor, state: Mapping[str, Any]) -> bool:
-    """Return True if the engine gets these very tensors, and no others in the same memory."""
-    return job.p is p and all(x is None or any(x is own for own in state.values()) for x in job.state)
 
 
 def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
