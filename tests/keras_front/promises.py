@@ -215,6 +215,9 @@ def test_what_cannot_be_saved_of_an_exclusion_warns():
     with pytest.warns(UserWarning, match="Exclude them by var_names") as caught:
         excluding.get_config()
     assert [one.filename for one in caught if one.category is UserWarning] == [__file__]  # Keras warns as well
+    config = {**front.AdamW().get_config(), "excluded_from_weight_decay": {"var_names": [], "places": [1]}}
+    with pytest.warns(UserWarning, match="by their places"):
+        front.AdamW.from_config(config)
 
 
 @not_on_jax

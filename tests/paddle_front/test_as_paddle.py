@@ -389,7 +389,14 @@ def test_minimize_steps_some_and_leaves_out_others(by_name):
     assert [p.name for p, _ in pairs] == ["matrix", "scalar"]
     other.step()
     assert bits(params) == bits(others)
-    for some in ({"parameters": ["nobody"]}, {"no_grad_set": {"nobody"}}, {"parameters": [3]}):
+    namesake = paddle.create_parameter([2], "float32")
+    namesake.name = "scalar"
+    for some in (
+        {"parameters": ["nobody"]},
+        {"no_grad_set": "nobody"},
+        {"parameters": [[3]]},
+        {"parameters": [namesake]},
+    ):
         with pytest.raises(ParameterError, match="is none of this optimizer's parameters"):
             opt.minimize(loss, **some)
     with pytest.raises(ParameterError, match="`loss` must be a tensor, but is float"):

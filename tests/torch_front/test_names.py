@@ -133,6 +133,19 @@ def test_names_that_appear_twice():
         Lamb(two[::-1]).load_state_dict(opt.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:several parameters are named")
+def test_parameters_of_one_name_have_settings_of_their_own():
+    """Also beside a tensor of a class of its own, of which nothing is planned together."""
+    other = type("Other", (torch.nn.Parameter,), {})(torch.ones(3))
+    twins = [torch.nn.Parameter(torch.ones(4, 3)) for _ in range(2)]
+    groups = [{"params": [("w", p)], "weight_decay": decay} for p, decay in zip(twins, (0.0, 0.5), strict=True)]
+    opt = Lamb([*groups, {"params": [("other", other)]}], lr=0.1, adapt=False, eps=0.0)
+    for p in (*twins, other):
+        p.grad = torch.full_like(p, 2.0)
+    opt.step()
+    torch.testing.assert_close(twins, [torch.full((4, 3), 0.9), torch.full((4, 3), 0.85)])
+
+
 @pytest.mark.parametrize("there", [False, True], ids=["names here", "names there"])
 @fronts
 def test_names_on_one_side_alone_go_by_place(front, there):

@@ -177,6 +177,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         made = super().from_config(own, custom_objects)
         if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
+            if excluded.get("places"):
+                warn("the config excludes variables from weight decay by their places. Exclude them by var_names.")
         return made
 
 

@@ -144,16 +144,25 @@ class Stepping(paddle.optimizer.Optimizer):  # type: ignore[misc]  # Paddle is n
         if not isinstance(loss, paddle.Tensor):
             shown = type(loss).__name__
             raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
-        known = {p.name: p for p in self._members}
-        some, left_out = ([getattr(one, "name", one) for one in which or ()] for which in (parameters, no_grad_set))
-        if others := [name for name in (*some, *left_out) if name not in known]:
-            raise ParameterError(
-                f"{others[0]!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
-                "names."
-            )
-        params = [known[name] for name in some or known if name not in left_out]
+        some, left_out = self._some(parameters), {p.name for p in self._some(no_grad_set)}
+        params = [p for p in some or self._members if p.name not in left_out]
         grads = core.eager.get_all_grads(params)
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
+
+    def _some(self, which: Any) -> list[Tensor]:
+        """Return the parameters that are given, themselves or by name."""
+        known, found = {p.name: p for p in self._members}, []
+        single = isinstance(which, (str, paddle.Tensor))
+        for one in [which] if single else () if which is None else which:
+            name = one.name if isinstance(one, paddle.Tensor) else one
+            p = known.get(name) if isinstance(name, str) else None
+            if p is None or not (isinstance(one, str) or one is p):
+                raise ParameterError(
+                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
+                    "names."
+                )
+            found.append(p)
+        return found
 
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
         """Step these parameters with these gradients; None leaves one where it is."""

@@ -85,7 +85,7 @@ class Planner:
             differentiable = due.group["differentiable"]
             for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
                 shared = lies is None and kind is not None and not differentiable
-                key = (id(due.h), blocks(name), kind) if shared else name
+                key = (id(due.h), blocks(name), kind) if shared else id(p)  # names may repeat
                 found, before = known.get(key), self._plans.get(p)
                 if found is None:
                     check_step(name, p if g.device == p.device else stepped, g, differentiable)

@@ -66,6 +66,11 @@ def measured_at_once(steps, wait):
     return next(steps)
 
 
+def measured_at_all(ahead, *_):
+    """What takes anything that was measured."""
+    return ahead._measured.exception() is None
+
+
 def returned_first(stepper, work, *given):
     """A step whose weights leave before it has ended."""
     _host.Host.send_back(stepper.host, work.params)
@@ -93,7 +98,7 @@ RACES = {
     "a gradient that has changed is not sent again": (_ring.Slot, "has", lambda slot, i, g: i in slot._sent, changed),
     "a gradient that has changed is not measured again": (_ring.Slot, "leave", nothing, changed),
     "weights that have changed are not measured again": (_ahead, "_versions", nothing, weighed),
-    "numbers that have changed are not taken": (_ahead.Ahead, "is_of", lambda *_: True, slowed),
+    "numbers that have changed are not taken": (_ahead.Ahead, "is_of", measured_at_all, slowed),
     "weights are stepped while they are on their way back": (_host, "_returning", lambda params: [], nothing),
     "weights are on their way back before they are stepped": (
         _stepper.Stepper,

@@ -58,8 +58,9 @@ def units_of(params: Iterable[Tensor]) -> dict[int, int]:
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
     found: dict[int, int] = {}
     for module in alive(fsdp.FSDPModule) if wanted and fsdp else ():
-        state = fsdp.fully_shard.state(module)
-        for group in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:  # older states have one
+        state: Any = fsdp.fully_shard.state(module)  # None if another wrapper made it
+        groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]  # or older
+        for group in groups:
             found.update({id(one.sharded_param): id(state) for one in getattr(group, "fsdp_params", ())})
     return {p: unit for p, unit in found.items() if p in wanted}
 

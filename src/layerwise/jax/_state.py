@@ -1,0 +1,13 @@
+"""The states under the names that pickles of earlier versions use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layerwise.jax import optimizers
+
+
+def __getattr__(name: str) -> Any:
+    if name.endswith("State") and name in optimizers.__all__:
+        return getattr(optimizers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
