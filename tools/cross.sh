@@ -32,8 +32,8 @@ for set in $sets; do
     *_exact) of_set+=" -DLAYERWISE_EXACT=${set%_exact}_any" ;;
   esac
   sources+=$'\n'"$of_set csrc/kernels/shared.cpp"
-  # Each set with one rule, and each rule with the first set: what both make of one another is one template.
-  for rule in $(if [ "$set" = baseline_any ]; then echo "$rules"; else echo csrc/printed/lamb.hpp; fi); do
+  # Each rule with the first set, and each set with the rules that have loops of their own: all others share LAMB's.
+  for rule in $(if [ "$set" = baseline_any ]; then echo "$rules"; else echo csrc/printed/{lamb,adafactor}.hpp; fi); do
     sources+=$'\n'"$of_set $(of_rule "$rule" csrc/kernels/rule.cpp)"
   done
 done
