@@ -90,7 +90,7 @@ ROOMS: tuple[Room, ...] = (
         "sharding",
         "torch/sharding/ torch/_ranks.py",
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
-        "sharding/test_collectives.py sharding/test_replaced.py sharding/test_on_device.py sharding",
+        "sharding/test_collectives.py sharding/test_replaced.py sharding",
     ),
     _room("offload", "torch/offload/ torch/step/_ahead.py torch/tools/_overlap.py", "offload"),
     _room(

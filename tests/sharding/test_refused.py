@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from layerwise.torch import Lamb
+from layerwise.torch import Lamb, _stepper
 
 
 def _placed(mesh: Any, placement: Any) -> Any:
@@ -35,10 +37,12 @@ def _refused(which: str) -> str:
     if which == "plain gradient":
         grad = torch.ones(4, 6)
     before = local(p).clone()
+    captured = patch.object(_stepper, "capturing", lambda: True) if which == "captured" else nullcontext()
     try:
         opt = Lamb([("weight", p)], lr=0.1, **more)
         p.grad = grad
-        opt.step()
+        with captured:
+            opt.step()
     except Exception as problem:
         assert torch.equal(local(p), before)
         return f"{type(problem).__name__}: {problem}"
@@ -53,6 +57,7 @@ def _refused(which: str) -> str:
         ("plain gradient", "GradientError: weight is a DTensor, its gradient is not"),
         ("gradient elsewhere", "GradientError: weight lies on"),
         ("differentiable", "ContradictionError: `differentiable` must be False"),
+        ("captured", "ContradictionError: a CUDA graph cannot capture"),
     ],
 )
 def test_what_no_step_can_take_is_refused_by_name(ranks, which, words):

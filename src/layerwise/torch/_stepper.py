@@ -117,7 +117,7 @@ class Stepper:
         if self.setup.offload:
             check_offloaded(group)
         if capturing():
-            check_capture(group, _schedule.moves(self.members.own(), group))
+            check_capture(group, _schedule.moves(self.members.own(), group), self.ranks.now is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
         if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
@@ -265,10 +265,9 @@ class Stepper:
     ) -> None:
         """Take a step, or leave it out if this process or another has to."""
         skip, skips = self._to_skip(work) if might_skip else None, None
-        if agreement is not None:
-            # What the others say decides as well: they are waited for, or the device is.
-            skips = self._skips(agreement, work, skip)
-            skip = skips.now if isinstance(skips.now, Tensor) else None
+        if agreement is not None:  # what the others say decides as well
+            scaler = getattr(self.optimizer, "found_inf", None) is not None
+            skip, skips = None, Skips(bool(skip), self.setup.skip_nonfinite, scaler)
         elif isinstance(skip, bool):
             self.skipped += 1
             return
@@ -295,8 +294,8 @@ class Stepper:
         return work._replace(params_here=params_here, grads_here=grads_here)
 
     def _agree_to_redistribute(self, agreement: Agreement | None, work: Work, elsewhere: Sequence[int]) -> None:
-        """Make sure that all processes will redistribute these gradients; a graph records only what they agreed on."""
-        if agreement is None or capturing():
+        """Make sure that all processes will redistribute these gradients."""
+        if agreement is None:
             return
         names, grads = self.members.names_of(work.dues), work.grads
         words = {of_gradient(name): "there" for name in names}
@@ -342,16 +341,6 @@ class Stepper:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
         looked_at = list(stretched(work.params, work.grads_here))
         return _tensors.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
-
-    def _skips(self, agreement: Agreement, work: Work, now: Any) -> Skips:
-        """Return this process's report on skipping; for steps that may be captured, on the device."""
-        devices = {g.device for g in work.grads_here}
-        # Others than the optimizer's own agreement are not looked at in its next step.
-        own = agreement is self.ranks.agreed and len(devices) == 1
-        may_be_captured = own and all(group["capturable"] for group in work.groups)
-        leave = agreement.to_leave(devices.pop(), now) if may_be_captured else None
-        scaler = getattr(self.optimizer, "found_inf", None) is not None
-        return Skips(bool(now) if leave is None else leave, self.setup.skip_nonfinite, scaler)
 
     # ---- afterwards
 

@@ -19,23 +19,13 @@ from torch import Tensor
 from layerwise import __version__
 from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
-from layerwise.torch.sharding import _on_device
 from layerwise.torch.sharding._cuts import Axis, axis_of
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
-FLAGS = 5
+FLAGS = 4
 HEADER = FLAGS + 2 * CHUNKS
 NOTHING = torch.zeros(0, dtype=torch.float64, device="cpu")
 NOWHERE = torch.zeros(0, dtype=torch.long, device="cpu")
-ON_DEVICE = (
-    "processes disagree about the step, or it is new to one of them, and they agree on the device "
-    "(capturable=True), where none can say what differs; without it they do"
-)
-EARLIER = (
-    "processes disagreed about an earlier step, or one could not take it, so all left it out; they agreed on the "
-    "device (capturable=True), where none can say what differed. Make the optimizers with capturable=False to see "
-    "that. This step was not taken either."
-)
 ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
 GRADIENT = "the gradient of"  # begins the words for gradients
@@ -53,9 +43,8 @@ class Report(NamedTuple):
     """The report of one process on a step."""
 
     fingerprint: bytes
-    skip: bool | Tensor  # or where the device learns whether all leave the step out
+    skip: bool
     words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
-    alone: bool = False  # whether no other sums follow in this step
 
 
 class Outcome(NamedTuple):
@@ -91,14 +80,12 @@ class Agreement:
         self._layout = b""
         self.listened = False
         """Whether the others wait for this process's report, if it cannot take the step."""
-        self._verdicts: _on_device.Verdicts | None = None
 
     @contextmanager
     def reports_errors(self) -> Iterator[None]:
         """Report to the others why this process cannot take the step, so that they do not take it either."""
         self.listened = True
         try:
-            self.check_earlier()
             yield
         except Exception as problem:
             if self.listened:
@@ -113,25 +100,6 @@ class Agreement:
         self.listened = False
         yield
         self.listened = True
-
-    def to_leave(self, device: torch.device, skip: Tensor | bool | None) -> Tensor | None:
-        """Return the place where the device learns that all skip the step, or None if the host must wait for that.
-
-        The host waits for processes with other tensors of the model, which may have nothing on a device.
-        """
-        if device.type in _on_device.HOST or self._model is not None:
-            return None
-        if self._verdicts is None or self._verdicts.device != device:
-            self._verdicts = _on_device.Verdicts(device)
-        found = torch.full((), skip is True, dtype=torch.bool, device=device)
-        return found.logical_or_(skip.to(device)) if isinstance(skip, Tensor) else found
-
-    def check_earlier(self, forget: bool = True) -> None:
-        """Raise if processes disagreed about an earlier step, which only the device has learned."""
-        if self._verdicts is not None and self._verdicts.disagreed():
-            if forget:
-                self._verdicts.forget()
-            raise SynchronizationError(EARLIER)
 
     def agree_on(self, words: Mapping[str, str]) -> None:
         """Raise unless all processes say the same, before collectives that only this makes the same on all."""
@@ -151,18 +119,6 @@ class Agreement:
         """Complete the first sums of a step if all processes agree on it; else raise."""
         room = zip(self.axes, places, strict=True)
         known = layout == self._layout and all(len(where) <= rooms.get(axis.group, 0) for axis, where in room)
-        if isinstance(report.skip, Tensor) and self._verdicts is not None:
-            # In any case, since the next step may be recorded.
-            rest = self._verdicts.numbers([0.0, 0.0, 1.0, 1.0, *_prints(report)])
-            if self._verdicts.decides(known, report.alone):
-                sums = sums if len(sums) else sums.to(self._verdicts.device)  # a rule that asks nothing is nowhere
-                header = torch.cat([report.skip.to(sums).view(1), rest])
-                (skip, failed, new, *_), _ = yield from self._added(header, sums, places)
-                self._verdicts.note(failed + new > 0)
-                report.skip.copy_(failed + new + skip > 0)
-                if len(model):
-                    sums[model] = sum_of_rows(torch, sums[model])
-                return
         mine = sums.clone()
         outcome = yield from self._exchange(report, sums, places if known else None)
         if outcome.new and not outcome.skip and not outcome.problem:
@@ -182,16 +138,12 @@ class Agreement:
                 f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
             )
 
-    def _added(
-        self, header: Tensor, sums: Tensor, places: Sequence[Tensor] | None
-    ) -> Arriving[tuple[Tensor, list[tuple[Tensor, Tensor]]]]:
-        """Add up the first message of a step, and return the flags of all processes.
-
-        With them comes for each axis whether its processes differ, and how many up to there do not wait for words.
-        """
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
+        """Add up the first message of a step, and return what the reports of all processes say."""
         self.listened = False
-        flags, prints = header[:FLAGS], header[FLAGS:]
-        differences = []
+        known, other = places is not None, self._model is None
+        flags = sums.new_tensor([float(report.skip), 0.0, float(not known), float(other)])
+        prints, differences = sums.new_tensor(_prints(report)), []
         for i, axis in enumerate((*self.axes, *self.replicas)):
             where = NOWHERE if places is None or i >= len(places) else places[i]
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
@@ -199,25 +151,15 @@ class Agreement:
             # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
             flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
             differ = (len(axis.ranks) * xx != x.square()).any()
-            differences.append((differ, flags[3]))
+            differences.append(differ)
             flags[1].add_(differ)
             if len(where):
                 sums[where] = found[HEADER : HEADER + len(where)]
-        return flags, differences
-
-    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
-        flags = [float(report.skip), 0.0, float(places is None), 0.0, float(self._model is None)]
-        header = sums.new_tensor([*flags, *_prints(report)])
-        flags_of_all, differences = yield from self._added(header, sums, places)
-        skip, failed, new, unheard, parted = flags_of_all.tolist()
+        skip, failed, new, parted = flags.tolist()
         problem = ELSEWHERE if failed else ""
-        for axis, (differ, silent) in zip((*self.axes, *self.replicas), differences, strict=True):
+        for axis, differ in zip((*self.axes, *self.replicas), differences, strict=True):
             if failed and differ:
-                problem = ON_DEVICE if silent else _difference(axis, {**self.words, **report.words()})
-        if new and unheard:  # some do not wait for a second message
-            problem = problem or ON_DEVICE
-        if unheard and problem and self._verdicts is not None:  # those raise in the next step, where all do then
-            self._verdicts.note(torch.ones((), dtype=torch.bool, device=self._verdicts.device))
+                problem = _difference(axis, {**self.words, **report.words()})
         return Outcome(skip > 0, problem, new > 0, parted > 0)
 
     def _of_model(self, outcome: Outcome, sums: Tensor = NOTHING, places: Tensor = NOWHERE) -> Outcome:

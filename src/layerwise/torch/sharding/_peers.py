@@ -22,7 +22,7 @@ from layerwise.torch.sharding._whole import Route, brought, routes_of
 class Skips(NamedTuple):
     """The decision of this process to skip the step, and the reasons for which it would."""
 
-    now: bool | Tensor  # or where the device learns the decision of all
+    now: bool
     nonfinite: bool  # skip_nonfinite
     scaler: bool  # found_inf of a GradScaler
 
@@ -35,7 +35,6 @@ class Peers:
         self._rounds: list[Round] = []
         self._routes: dict[tuple[int, ...], list[Route]] = {}  # by the jobs with parts of the tensors
         self._stepper = ""
-        self._alone = False  # whether the last step was taken, with its first message alone
         self._first: Arriving[None]  # waits for the first message
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
@@ -43,7 +42,7 @@ class Peers:
         # What is known on the device alone is not compared, and nan is not the same even as itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         self._fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
-        self._number, self._brings, self._skips, self._words = 0, False, skips, words
+        self._number, self._skips, self._words = 0, skips, words
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
         """Report the engine of this process. Processes with different engines would wait for different sums."""
@@ -52,10 +51,6 @@ class Peers:
             stepper = f"{stepper}, {[len({numbers[job] for job in bucket}) for bucket in buckets]} at a time"
         if stepper != self._stepper:
             self._stepper, self._rounds = stepper, []
-
-    def taken(self) -> None:
-        """Note that the step has come to its end."""
-        self._alone = self._number == 1 and not self._brings
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
@@ -80,9 +75,7 @@ class Peers:
         if number:
             arriving = self._completed(now, sums)
         else:
-            arriving = self._first = self._agreement.reach(
-                now.layout, self._report(now, known), sums, now.places, now.model
-            )
+            arriving = self._first = self._agreement.reach(now.layout, self._report(now), sums, now.places, now.model)
         next(arriving, None)
 
         def totals() -> Any:
@@ -91,22 +84,20 @@ class Peers:
 
         return totals
 
-    def _report(self, now: Round, known: bool) -> Report:
+    def _report(self, now: Round) -> Report:
         """Return this process's report on the step whose first sums go to this round."""
         skips, words, stepper = self._skips, self._words, self._stepper
-        alone, self._alone = self._alone and known, False
         said = {
             "skip_nonfinite": skips.nonfinite,
             "found_inf of a GradScaler": "there" if skips.scaler else "missing",
             "what steps it": stepper,
         }
         print_ = hashlib.sha256(now.layout + self._fingerprint).digest()
-        return Report(print_, skips.now, lambda: {**words(), **said}, alone)
+        return Report(print_, skips.now, lambda: {**words(), **said})
 
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
         """Return this process's parts of what the works make of whole tensors."""
         arrived(self._first)
-        self._brings = True
         numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
         for dtype in sorted({one.part.dtype for one in wholes}, key=str):
             alike = (one for one in wholes if one.part.dtype == dtype)

@@ -11,8 +11,13 @@ from layerwise.errors import ContradictionError, sentence
 from layerwise.torch.step._due import RATES
 
 
-def check_capture(group: Mapping[str, Any], scheduled: bool) -> None:
-    """Raise if a CUDA graph that is captured now would repeat a number that is meant to change."""
+def check_capture(group: Mapping[str, Any], scheduled: bool, shared: bool) -> None:
+    """Raise if a CUDA graph cannot capture a step, or would repeat a number that is meant to change."""
+    if shared:
+        raise ContradictionError(
+            "a CUDA graph cannot capture a step of sharded parameters or of a model_group: the processes agree on each "
+            "step on the host. Capture the passes of the model alone, and call optimizer.step() after the replay."
+        )
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."
         raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))

@@ -126,7 +126,7 @@ class Turn(turn.Turn):
     def step(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
         """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
-        `skip` is known on the device alone; `skips` informs the other processes.
+        `skip` is known on the device alone; `skips` informs other processes, which skip by what all know.
         """
         nows = self._counts.nows(*work.rates, scale)
         if self._peers is not None and skips is not None:
@@ -138,8 +138,6 @@ class Turn(turn.Turn):
         else:
             grads, own = (work.grads_here, nows) if self.whole else self.of_jobs(work.grads_here, nows)
             (self.prepared.only or self.prepared).step(grads, own, skip, self._peers)
-        if self._peers is not None:
-            self._peers.taken()
         if self._remainders:
             self._remainders.written()
         self._counts.count(skip)

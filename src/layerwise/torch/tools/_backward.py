@@ -120,7 +120,6 @@ class InBackward:
             with nullcontext() if agreement is None else agreement.reports_errors():
                 stepper = stepper_of(self._there())
                 stepper.ranks.agreement()  # which finds out what has changed about the parameters
-                stepper.ranks.agreed.check_earlier(forget=False)
                 Alone(stepper).step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
