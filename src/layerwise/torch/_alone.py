@@ -80,15 +80,13 @@ class Alone:
 
     def _work_of(self, members: Iterable[Member]) -> Work:
         """Return what is due of these parameters."""
-        found: dict[int, list[Tensor]] = {}
+        asked: list[list[Tensor]] = [[] for _ in self._stepper.members.groups]
         for number, p in members:
-            found.setdefault(number, []).append(p)
-        numbers = sorted(found)
-        groups = [self._stepper.members.groups[number] for number in numbers]
-        settings = self._stepper.current(groups)
-        for now in settings.each:
-            self.refuse(now.h)
-        return Work.of(settings, groups, [found[number] for number in numbers], numbers)
+            asked[number].append(p)
+        work = self._stepper.work_of(asked)
+        for due in work.dues:
+            self.refuse(work.settings.each[due.number].h)
+        return work
 
     def _number_of(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> int:
         """Return the number of the parameter's group, or raise if this is not it."""

@@ -307,10 +307,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            [now] = stepper_of(self).current([group]).each
+            h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).planner.plan_for(p, group, now.h, name)
-                found[apart(name, found)] = storing(plan, p, now.want).report(self.state.get(p, {}))
+                plan = stepper_of(self).planner.plan_for(p, group, h, name)
+                found[apart(name, found)] = storing(plan, p, want).report(self.state.get(p, {}))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -29,7 +29,7 @@ from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._ahead import add_up, at_once
 from layerwise.torch.step._capture import check_capture, check_offloaded
-from layerwise.torch.step._due import Group, Settings, Work, at_hand, capturing, scalar
+from layerwise.torch.step._due import Settings, Work, at_hand, capturing, scalar
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._turn import Turn
 
@@ -56,7 +56,7 @@ class Stepper:
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
-        self._settings: dict[tuple[int, ...], Settings] = {}  # by the ids of groups
+        self._settings: Settings | None = None  # of all groups, as they were last checked
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
         self.host = Host() if setup.offload else None
@@ -79,7 +79,7 @@ class Stepper:
     def forget(self) -> None:
         """Plan, check and look at everything again."""
         self.groups.forget()
-        self._settings.clear()
+        self._settings = None
         self.turns.clear()
         self.planner.forget()
         if self.host is not None:
@@ -97,21 +97,19 @@ class Stepper:
 
     # ---- what is due
 
-    def settings_of(self, group: Group) -> Hyper:
-        """Return the group's hyperparameters, or raise if one of its options is wrong."""
-        return self.current([group]).each[0].h
-
-    def current(self, groups: Sequence[Group]) -> Settings:
-        """Return the settings of groups, or raise if one of their options is wrong, here and now."""
-        key = tuple(map(id, groups))
-        found = self._settings.get(key)
+    def work_of(self, asked: Sequence[Sequence[Tensor]]) -> Work:
+        """Return what is due of these parameters of each group, or raise if an option is wrong, here and now."""
+        groups, found = self.optimizer.param_groups, self._settings
         if found is None or not found.same(groups):
-            found = self.groups.current(groups, found)
-            keep(self._settings, key, found, (self.members.groups,))
+            found = self._settings = self.groups.current(groups, found)
         if self.setup.offload or self.ranks.model_group is not None or capturing():
             for group, now in zip(groups, found.each, strict=True):
                 self._check_here(group, now.h)
-        return found
+        if self.host is None:
+            return Work.of(found, groups, asked)
+        work = Work.of(found, groups, asked, elsewhere=self.host.gradient_of)
+        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
+        return work._replace(rates=(lr, weight_decay))
 
     def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
         if self.setup.offload:
@@ -131,22 +129,13 @@ class Stepper:
 
     def step(self) -> None:
         """Step every parameter that has a gradient."""
-        groups = self.optimizer.param_groups
-        asked = [group["params"] for group in groups]
-        work = self._work(groups, self.current(groups), asked)
+        asked = [group["params"] for group in self.optimizer.param_groups]
+        work = self.work_of(asked)
         idle = sum(map(len, asked)) - len(work.params)
         if idle != self._idle or not work.params:
             self._idle = idle
             self.ranks.check_model()
         self.step_due(work, self.ranks.agreement())
-
-    def _work(self, groups: Sequence[Group], settings: Settings, asked: Sequence[Sequence[Tensor]]) -> Work:
-        """Return what is due of these parameters of all groups."""
-        if self.host is None:
-            return Work.of(settings, groups, asked)
-        work = Work.of(settings, groups, asked, elsewhere=self.host.gradient_of)
-        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
-        return work._replace(rates=(lr, weight_decay))
 
     # ---- a step
 
@@ -245,9 +234,8 @@ class Stepper:
 
     def _measure(self, host: Host, part: Arrived) -> None:
         """Begin to measure with the numbers of the next step as they are now."""
-        groups, some = self.members.groups, frozenset(part.params)
-        asked = [[p for p in group["params"] if id(p) in some] for group in groups]
-        work = self._work(groups, self.current(groups), asked)
+        some = frozenset(part.params)
+        work = self.work_of([[p for p in group["params"] if id(p) in some] for group in self.members.groups])
         if list(map(id, work.params)) == part.params:
             work = host.stepped(work)._replace(grads_here=part.grads)
             turn = self._kept_turn(_key(work, None), work, at_once=True)

@@ -72,13 +72,16 @@ class Settings:
 
     def _kept(self, before: Settings, i: int) -> Current | None:
         """Return the settings that a group had before, if its options are the same."""
-        same = before._fixed[i] and (self._keys[i], self._without_lr[i]) == (before._keys[i], before._without_lr[i])
+        same = i < len(before.each) and before._fixed[i]
+        same = same and (self._keys[i], self._without_lr[i]) == (before._keys[i], before._without_lr[i])
         return before.each[i] if same and all(map(is_, self._options[i], before._options[i])) else None
 
     def same(self, groups: Sequence[Group]) -> bool:
         """Return True if it is known that groups have the same rates too, and that none can change unseen."""
         seen = self._objects
-        return seen is not None and bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
+        if seen is None or len(groups) != len(self._numbers):
+            return False
+        return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
     def holds(self, groups: Sequence[Group]) -> bool:
         """Return True if no option but the rates has changed, or could have without being replaced."""
@@ -127,8 +130,7 @@ class Work(NamedTuple):
     """What is due, what is stepped in place of the parameters, and the local parts of that and of gradients."""
 
     settings: Settings
-    which: Sequence[int]  # of the groups that the settings are of
-    numbers: Sequence[int]  # of all groups
+    which: Sequence[int]  # of the groups
     groups: Sequence[Group]
     sizes: list[int]  # how many parameters of each group are due
     rates: Rates
@@ -145,10 +147,9 @@ class Work(NamedTuple):
         settings: Settings,
         groups: Sequence[Group],
         asked: Sequence[Sequence[Tensor]],
-        numbers: Sequence[int] | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> Work:
-        """Return what is due of these parameters of groups where all is here; gradients may be `elsewhere`."""
+        """Return what is due of these parameters of all groups where all is here; gradients may be `elsewhere`."""
         params, sizes = list(chain.from_iterable(asked)), list(map(len, asked))
         grads: list[Any] = [p.grad for p in params]
         which: Sequence[int] = range(len(groups))
@@ -156,17 +157,17 @@ class Work(NamedTuple):
             params, grads, sizes = _with_gradients(asked, grads, elsewhere)
         here = params, grads, params, params, grads
         if 0 not in sizes:
-            return cls(settings, which, numbers or which, groups, sizes, settings.rates, *here)
+            return cls(settings, which, groups, sizes, settings.rates, *here)
         which = [i for i, n in enumerate(sizes) if n]
-        return cls(settings, which, *_at(which, numbers or range(len(groups)), groups, sizes, settings.rates), *here)
+        return cls(settings, which, *_at(which, groups, sizes, settings.rates), *here)
 
     @property
     def dues(self) -> list[Due]:
         """What is due of each group."""
         each, found = iter(self.params), []
-        for i, number, group, n in zip(self.which, self.numbers, self.groups, self.sizes, strict=True):
+        for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
             now, params = self.settings.each[i], [next(each) for _ in range(n)]
-            found.append(Due(number, group, now.rule, self.settings.hs[i], now.want, params))
+            found.append(Due(i, group, now.rule, self.settings.hs[i], now.want, params))
         return found
 
     @property
@@ -199,16 +200,16 @@ class Work(NamedTuple):
         sizes = [max(0, min(e, which.stop) - max(e - n, which.start)) for e, n in zip(ends, self.sizes, strict=True)]
         some, own = slice(which.start, which.stop), [i for i, n in enumerate(sizes) if n]
         here = self.params[some], self.grads[some], self.stepped[some], self.params_here[some], grads_here
-        of_groups = _at(own, self.numbers, self.groups, sizes, self.rates)
+        of_groups = _at(own, self.groups, sizes, self.rates)
         return Work(self.settings, [self.which[i] for i in own], *of_groups, *here)
 
 
 def _at(
-    which: Sequence[int], numbers: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Rates
-) -> tuple[list[int], list[Group], list[int], Rates]:
+    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Rates
+) -> tuple[list[Group], list[int], Rates]:
     """Return the columns of some groups."""
     lr, weight_decay = ([of[i] for i in which] for of in rates)
-    return [numbers[i] for i in which], [groups[i] for i in which], [sizes[i] for i in which], (lr, weight_decay)
+    return [groups[i] for i in which], [sizes[i] for i in which], (lr, weight_decay)
 
 
 def _with_gradients(
