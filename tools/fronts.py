@@ -203,7 +203,7 @@ from layerwise.arguments import StateDtype
 from layerwise.blocks import BlocksByName
 from layerwise.hyper import Bounds
 from layerwise.keywords import explained
-from layerwise.torch._by_group import ByGroupOptimizer
+from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -235,7 +235,7 @@ def _torch_mixed() -> str:
     )
     doc = textwrap.indent(docstring(MIXED, rest, parameters), "    ")
     return (
-        f"{MIXED_HEAD}\n\nclass Mixed(ByGroupOptimizer):\n{doc}\n\n"
+        f"{MIXED_HEAD}\n\nclass Mixed(Optimizer):\n{doc}\n\n"
         f"    @explained\n    def __init__(\n        self,\n{textwrap.indent(signature(parameters), '        ')}\n"
         f"    ) -> None:\n        super().__init__(params, locals())\n"
     )

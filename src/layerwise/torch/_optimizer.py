@@ -28,7 +28,7 @@ from layerwise.torch.step import _bytes, _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
-from layerwise.torch.step._kinds import Kind, Kinds
+from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
     Groups,
@@ -44,7 +44,7 @@ from layerwise.variants import Like
 class Optimizer(torch.optim.Optimizer, Like):
     """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
 
-    _rule: Any
+    _rule: Any = None  # None: groups name theirs
     _hyper: type[Hyper]
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
@@ -53,8 +53,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
+        kinds = ByGroup(given) if self._rule is None else Kinds(Kind(self._rule, self._hyper, given))
         setup = Setup(
-            Groups(self._kinds(given), given["differentiable"]),
+            Groups(kinds, given["differentiable"]),
             ByName("blocks", given["blocks"], None, as_blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["reproducible"], given["differentiable"]),
@@ -69,10 +70,6 @@ class Optimizer(torch.optim.Optimizer, Like):
         if self.model_group is None:  # else what a pattern means may be elsewhere
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
             check_matched("blocks", setup.blocks.patterns, names)
-
-    def _kinds(self, given: Mapping[str, Any]) -> Kinds:
-        """Return the rules that groups may have: the one of this class."""
-        return Kinds(Kind(self._rule, self._hyper, given))
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:

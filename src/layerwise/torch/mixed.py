@@ -11,7 +11,7 @@ from layerwise.arguments import StateDtype
 from layerwise.blocks import BlocksByName
 from layerwise.hyper import Bounds
 from layerwise.keywords import explained
-from layerwise.torch._by_group import ByGroupOptimizer
+from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Mixed"]
 
 
-class Mixed(ByGroupOptimizer):
+class Mixed(Optimizer):
     """One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options.
 
     Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every rule,
