@@ -67,7 +67,6 @@ PyObject* torch_dtypes;
 const Exchange* plain_exchange;
 const Exchange* exchange;
 TorchFunctions functions;
-Py_ssize_t tensor_place;  // of PyTorch's object in Python's. Only its headers say it, so it is where `_cdata` is found.
 PyObject *s_data_ptr, *s_stride, *s_shape, *s_dtype, *s_device, *s_type, *s_cdata;
 PyObject *s_untyped_storage, *s_nbytes, *s_storage_offset, *s_is_neg;
 
@@ -79,13 +78,11 @@ struct Owned {
   ~Owned() { Py_XDECREF(o); }
 };
 
-const void* inside(PyObject* tensor) { return reinterpret_cast<const char*>(tensor) + tensor_place; }
-
-bool is_negated(PyObject* tensor) {
-  if (functions.is_neg) return functions.is_neg(inside(tensor));
-  const Owned found{PyObject_CallMethodNoArgs(tensor, s_is_neg)};
-  return found.o != Py_False;
-}
+// A tensor in Python, as python_variable.h of PyTorch has it. Its functions take the place of the pointer.
+struct OfPython {
+  PyObject_HEAD
+  const void* tensor;
+};
 
 // The number that a method returns, or −1.
 int64_t number_of(PyObject* object, PyObject* method) {
@@ -93,13 +90,17 @@ int64_t number_of(PyObject* object, PyObject* method) {
   return found.o ? PyLong_AsLongLong(found.o) : -1;
 }
 
-// Bytes of a tensor's storage from where the tensor begins; negative where nothing is known of it.
+// Bytes of a tensor's storage from where the tensor begins. Negative where nothing is known of it, and where the numbers
+// in it are to be negated when they are read.
 int64_t room(PyObject* tensor, int64_t unit) {
   int64_t bytes = -1, offset = -1;
   if (functions.is_neg) {
-    if (functions.storage_size(inside(tensor), &bytes) || functions.storage_offset(inside(tensor), &offset)) return -1;
+    const void* found = &reinterpret_cast<OfPython*>(tensor)->tensor;
+    if (functions.is_neg(found) || functions.storage_size(found, &bytes) || functions.storage_offset(found, &offset)) return -1;
     return bytes - offset * unit;
   }
+  const Owned negated{PyObject_CallMethodNoArgs(tensor, s_is_neg)};
+  if (negated.o != Py_False) return -1;
   const Owned storage{PyObject_CallMethodNoArgs(tensor, s_untyped_storage)};
   bytes = number_of(storage.o, s_nbytes), offset = number_of(tensor, s_storage_offset);
   return bytes < 0 || offset < 0 ? -1 : bytes - offset * unit;
@@ -197,7 +198,7 @@ const Exchange* known(PyObject* table) {
 
 // Whether a single number is stored as it is, in this many bytes.
 bool is_itself(PyObject* x, int64_t bytes) {
-  const bool found = !is_negated(x) && room(x, bytes) >= bytes;
+  const bool found = room(x, bytes) >= bytes;
   PyErr_Clear();
   return found;
 }
@@ -252,23 +253,18 @@ bool open_plain(PyObject* tensor, PyObject* parameter, PyObject* table) {
 
 bool use_torch_functions(const TorchFunctions& given, PyObject* plain, PyObject* negated) {
   functions = {};
-  tensor_place = 0;
   const Owned cdata{PyObject_GetAttr(plain, s_cdata)};
-  void* const tensor = cdata.o ? PyLong_AsVoidPtr(cdata.o) : nullptr;
-  const Py_ssize_t end = Py_TYPE(plain)->tp_basicsize - Py_ssize_t(sizeof(void*));
-  for (Py_ssize_t at = sizeof(PyObject); tensor && !tensor_place && at <= end; at += sizeof(void*))
-    if (*reinterpret_cast<void**>(reinterpret_cast<char*>(plain) + at) == tensor) tensor_place = at;
+  const bool placed = cdata.o && PyLong_AsVoidPtr(cdata.o) == reinterpret_cast<OfPython*>(plain)->tensor;
   PyErr_Clear();
-  if (!tensor_place || !given.is_neg || !given.storage_size || !given.storage_offset) return false;
+  if (!placed || !given.is_neg || !given.storage_size || !given.storage_offset) return false;
   for (PyObject* one : {plain, negated}) {
     View v;
     if (!is_tensor(one) || !look_at_torch(one, v)) return PyErr_Clear(), false;
-    const bool was_negated = is_negated(one);
-    const int64_t was_room = room(one, v.unit);
-    PyErr_Clear();
+    const int64_t by_methods = room(one, v.unit);
     functions = given;
-    const bool alike = is_negated(one) == was_negated && room(one, v.unit) == was_room;
+    const bool alike = room(one, v.unit) == by_methods;
     functions = {};
+    PyErr_Clear();
     if (!alike) return false;
   }
   functions = given;
@@ -294,8 +290,7 @@ int64_t extent(const View& v) {
 bool holds_numbers(PyObject* x, const View& v) {
   if (PyArray_Check(x)) return true;
   if (is_plain(x)) return is_empty(v.shape, v.dims) || is_there(v.device, v.address);
-  const bool found = !is_negated(x) && (is_empty(v.shape, v.dims) ||
-                                        (is_there(v.device, v.address) && room(x, v.unit) >= extent(v)));
+  const bool found = is_empty(v.shape, v.dims) || (is_there(v.device, v.address) && room(x, v.unit) >= extent(v));
   if (!found) PyErr_Clear();
   return found;
 }

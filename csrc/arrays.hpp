@@ -27,8 +27,7 @@ constexpr int64_t HOST = 0;
 // Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.
 int open_numpy();
 
-// Functions of PyTorch's that Python's methods call, by their addresses; all are 0 where one is missing. A tensor is given
-// to them as the place of the pointer to it, which lies in the Python object.
+// Functions of PyTorch's that Python's methods call, by their addresses; all are 0 where one is missing.
 struct TorchFunctions {
   bool (*is_neg)(const void* tensor) = nullptr;
   int32_t (*storage_size)(const void* tensor, int64_t* bytes) = nullptr;
