@@ -165,6 +165,7 @@ def _asked_by_pytorch(front: Any, orig: bool) -> tuple[list[str], bool]:
         lambda: FullyShardedDataParallel.optim_state_dict(model, opt),
         lambda: FullyShardedDataParallel.full_optim_state_dict(model, opt),
         lambda: get_optimizer_state_dict(model, opt),
+        opt.state_dict,
     ):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
@@ -172,10 +173,7 @@ def _asked_by_pytorch(front: Any, orig: bool) -> tuple[list[str], bool]:
                 ask()
             except StateError as problem:
                 said.append(str(problem))
-    assert opt.state_dict()["state"]
-    # As a Stateful object does that calls it when PyTorch asks for its state.
-    within = {"__name__": "torch.distributed.checkpoint", "ask": lambda: flat.full_state_dict(opt)}
-    names = eval("ask()", within)["param_groups"][0]["param_names"]  # noqa: S307
+    names = flat.full_state_dict(opt)["param_groups"][0]["param_names"]
     return said, sorted(names) == sorted(named(Small(torch.float32)))
 
 
@@ -184,7 +182,7 @@ def test_pytorch_cannot_make_whole_states_and_is_told_what_can(ranks, front, ori
     """FSDP1 fails at what does not lie as the parameter does, and on a CPU it returns exp_avg_sq as exp_avg."""
     for said, has_all in ranks.run(2, _asked_by_pytorch, front, orig):
         assert has_all
-        assert len(said) == 3
+        assert len(said) == 4
         assert all("flat.full_state_dict(optimizer)" in one for one in said), said
 
 

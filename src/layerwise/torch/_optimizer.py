@@ -13,18 +13,19 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper, in_words
+from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
 from layerwise.torch._members import apart
 from layerwise.torch._planner import Setup
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _loading
+from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._flat import check_asker, flat_of, forget, tensors_of
+from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
 from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step import _bytes, _schedule, _tensors
+from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
@@ -325,19 +326,8 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         State stored in integers is saved as bytes, along one more dimension.
         """
-        check_asker(self.parameters())
-        members = {id(p) for p, _ in stepper_of(self).members.all()}  # which puts names in step
-        others = {p: one for p, one in self.state.items() if isinstance(p, Tensor) and id(p) not in members}
-        for p in others:  # of parameters that are in no group any more, and may come back
-            del self.state[p]
-        try:
-            saved = super().state_dict()
-        finally:
-            self.state.update(others)
-        saved["state"] = {key: _bytes.saved(one) for key, one in saved["state"].items()}
-        for group in saved["param_groups"]:
-            group.update({key: in_words(value) for key, value in group.items() if callable(value)})
-        return saved
+        check_saved_whole(self.parameters())
+        return saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a checkpoint, or raise StateError and change nothing.

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from traceback import walk_stack
 from typing import Any
 from weakref import ReferenceType
 
@@ -44,9 +41,7 @@ class Flat:
         return tuple(each)
 
 
-ASKERS = "torch.distributed.fsdp", "torch.distributed.checkpoint"
-OWN = "layerwise."  # whose functions know what they ask for, wherever they are called
-MOST_FRAMES = 4  # between those and an optimizer, of what wraps one
+OF_FSDP1 = "_is_flat_param", "_fsdp_flattened"  # marks of its shards
 FORGOTTEN = Flat(0, (), 0)  # of the copy of a buffer, which may be on another rank
 CHANGES = [0]
 """How often descriptions were added or replaced in this process."""
@@ -97,28 +92,19 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
     return flat
 
 
-def check_asker(parameters: Iterable[Tensor]) -> None:
-    """Raise where PyTorch asks for the state of flat buffers to make whole tensors of it, which it gets wrong.
+def check_saved_whole(parameters: Iterable[Tensor]) -> None:
+    """Raise for shards of FSDP1, which nobody else makes whole tensors of.
 
-    FSDP1 fails at row and column statistics, which do not lie as the parameter does. On a CPU it gathers all states of
-    a parameter into the same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg comes back
-    as exp_avg_sq. torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. A state_dict that
-    was made before, and is handed to them, cannot be told from one that is for something else.
-
-    Nothing but the stack tells: they call `state_dict()` like everybody, without an argument, read no attribute of the
-    optimizer that is theirs alone, and hooks of `state_dict()` get the optimizer and what it returns.
+    FSDP1 itself fails at row and column statistics, which do not lie as the parameter does. On a CPU it gathers all
+    states of a parameter into the same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg
+    comes back as exp_avg_sq. torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. Both ask
+    like everybody, by `state_dict()`.
     """
-    if not any(map(flat_of, parameters)):
-        return
-    for frame, _ in islice(walk_stack(sys._getframe(1).f_back), MOST_FRAMES):
-        asker = str(frame.f_globals.get("__name__"))
-        if asker.startswith(ASKERS):
-            raise StateError(
-                f"{asker} cannot make whole tensors of the state of flat shards. Call "
-                "layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
-            )
-        if asker.startswith(OWN):
-            return
+    if any(flat_of(p) is not None and any(hasattr(p, mark) for mark in OF_FSDP1) for p in parameters):
+        raise StateError(
+            "PyTorch cannot make whole tensors of the state of FSDP1's shards. Call "
+            "layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
+        )
 
 
 def missing_gradient(p: Tensor) -> Tensor | None:

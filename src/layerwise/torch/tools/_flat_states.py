@@ -12,6 +12,7 @@ import torch
 from layerwise.errors import StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
+from layerwise.torch.checkpoints._saving import saved as as_saved
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._held import local_state, on_host
@@ -36,10 +37,10 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     states: dict[int, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
-        for group, as_saved in zip(ours, optimizer.state_dict()["param_groups"], strict=True):
+        for group, packed in zip(ours, as_saved(optimizer)["param_groups"], strict=True):
             own = [pair for one in group for pair in one.plan().whole(one.state).items()]
             keys = [next(numbers) for _ in own]
-            groups.append({**as_saved, "params": keys, "param_names": [name for name, _ in own]})
+            groups.append({**packed, "params": keys, "param_names": [name for name, _ in own]})
             states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
     return {"state": states, "param_groups": groups}
 

@@ -1,0 +1,28 @@
+"""The form in which an optimizer is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.hyper import in_words
+from layerwise.torch.sharding._owner import stepper_of
+from layerwise.torch.step import _bytes
+
+
+def saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return the state and the groups of an optimizer."""
+    members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # which puts names in step
+    others = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
+    for p in others:  # of parameters that are in no group any more, and may come back
+        del optimizer.state[p]
+    try:
+        found = torch.optim.Optimizer.state_dict(optimizer)
+    finally:
+        optimizer.state.update(others)
+    found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}
+    for group in found["param_groups"]:
+        group.update({key: in_words(value) for key, value in group.items() if callable(value)})
+    return found
