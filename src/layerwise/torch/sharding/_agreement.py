@@ -7,9 +7,9 @@ goes with the first sums of every step. The README says why messages are as long
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -40,9 +40,6 @@ ELSEWHERE = "other processes of the model disagree about the step, or cannot tak
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
 GRADIENT = "the gradient of"  # begins the words for gradients
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
-T = TypeVar("T")
-Arriving = Generator[None, None, T]
-"""A generator that stops while sums are on their way, and goes on when they have arrived; see `arrived`."""
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -143,11 +140,9 @@ class Agreement:
     def _said(self, words: Mapping[str, str]) -> Outcome:
         """Exchange words in a message that may stand in place of the first of a step."""
         report = Report(hashlib.sha256(repr(words).encode()).digest(), False, lambda: words)
-        return arrived(self._exchange(report, NOTHING, None))
+        return self._exchange(report, NOTHING, None)
 
-    def reach(
-        self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor
-    ) -> Arriving[None]:
+    def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
         """Complete the first sums of a step if all processes agree on it; else raise."""
         room = zip(self.axes, places, strict=True)
         known = layout == self._layout and all(len(where) <= rooms.get(axis.group, 0) for axis, where in room)
@@ -157,20 +152,20 @@ class Agreement:
             if self._verdicts.decides(known, report.alone):
                 sums = sums if len(sums) else sums.to(self._verdicts.device)  # a rule that asks nothing is nowhere
                 header = torch.cat([report.skip.to(sums).view(1), rest])
-                (skip, failed, new, *_), _ = yield from self._added(header, sums, places)
+                (skip, failed, new, *_), _ = self._added(header, sums, places)
                 self._verdicts.note(failed + new > 0)
                 report.skip.copy_(failed + new + skip > 0)
                 if len(model):
                     sums[model] = sum_of_rows(torch, sums[model])
                 return
         mine = sums.clone()
-        outcome = yield from self._exchange(report, sums, places if known else None)
+        outcome = self._exchange(report, sums, places if known else None)
         if outcome.new and not outcome.skip and not outcome.problem:
             for axis, where in zip(self.axes, places, strict=True):
                 rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
             self._layout = layout
             sums.copy_(mine)
-            outcome = yield from self._exchange(report, sums, places)
+            outcome = self._exchange(report, sums, places)
         outcome = self._of_model(outcome, sums, model)
         self._raise_problem(outcome)
         if outcome.skip:
@@ -184,7 +179,7 @@ class Agreement:
 
     def _added(
         self, header: Tensor, sums: Tensor, places: Sequence[Tensor] | None
-    ) -> Arriving[tuple[Tensor, list[tuple[Tensor, Tensor]]]]:
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """Add up the first message of a step, and return the flags of all processes.
 
         With them comes for each axis whether its processes differ, and how many up to there do not wait for words.
@@ -195,7 +190,7 @@ class Agreement:
         for i, axis in enumerate((*self.axes, *self.replicas)):
             where = NOWHERE if places is None or i >= len(places) else places[i]
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
-            found = yield from reduced(axis, torch.cat([flags, prints, sums[where], padding]))
+            found = reduced(axis, torch.cat([flags, prints, sums[where], padding]))
             # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
             flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
             differ = (len(axis.ranks) * xx != x.square()).any()
@@ -205,10 +200,10 @@ class Agreement:
                 sums[where] = found[HEADER : HEADER + len(where)]
         return flags, differences
 
-    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
         flags = [float(report.skip), 0.0, float(places is None), 0.0, float(self._model is None)]
         header = sums.new_tensor([*flags, *_prints(report)])
-        flags_of_all, differences = yield from self._added(header, sums, places)
+        flags_of_all, differences = self._added(header, sums, places)
         skip, failed, new, unheard, parted = flags_of_all.tolist()
         problem = ELSEWHERE if failed else ""
         for axis, (differ, silent) in zip((*self.axes, *self.replicas), differences, strict=True):
@@ -229,7 +224,7 @@ class Agreement:
             report = [float(outcome.skip), float(bool(outcome.problem)), *forms, *total.tolist()]
             sent = torch.zeros(4 + WIDE.digits, dtype=torch.float64)
             sent[: len(report)] = torch.tensor(report, dtype=torch.float64)
-            found = all_reduced(self._model, sent)
+            found = reduced(self._model, sent)
             skip, problem, plain, digits = found[:4].tolist()
             outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem or (plain and digits) else ""))
             total = found[4 : 4 + len(total)]
@@ -243,28 +238,11 @@ def of_gradient(name: str) -> str:
     return f"{GRADIENT} {name!r}"
 
 
-def reduced(axis: Axis, sums: Tensor) -> Arriving[Tensor]:
+def reduced(axis: Axis, sums: Tensor) -> Tensor:
     """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
     sent = sums.to(axis.device_type)
-    work = dist.all_reduce(sent, group=axis.group, async_op=True)
-    yield
-    work.wait()
+    dist.all_reduce(sent, group=axis.group)
     return sent.to(sums.device)
-
-
-def all_reduced(axis: Axis, sums: Tensor) -> Tensor:
-    """Return the same, once they have arrived."""
-    return arrived(reduced(axis, sums))
-
-
-def arrived(arriving: Arriving[T]) -> T:
-    """Wait for sums that are on their way, and for those that are sent when they have arrived."""
-    while True:
-        try:
-            next(arriving)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
 
 def _prints(report: Report) -> list[float]:
