@@ -10,7 +10,6 @@ from torch import Tensor
 from layerwise import factoring
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
-from layerwise.torch.checkpoints.foreign._moments import ANY_TIMM, ANY_TORCH
 
 Shape = tuple[int, ...]
 Dims = tuple[int, int]
@@ -179,12 +178,11 @@ class BigVision(Adafactor):
 
 
 CODECS: dict[str, Codec] = {
-    "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, ANY_TIMM, count=int),
+    "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, count=int),
     "timm.AdafactorBigVision": BigVision(
         "Adafactor",
         FACTORED | keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
-        ANY_TIMM | keys("decay_offset momentum_dtype unscaled_wd"),
     ),
-    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
+    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d")),
     "transformers.Adafactor": T5Adafactor("Adafactor", T5, count=int),
 }

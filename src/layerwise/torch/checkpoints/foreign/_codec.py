@@ -1,4 +1,4 @@
-"""A codec of another optimizer's checkpoints: what it keeps under which names, and what tells it from others."""
+"""A codec of another optimizer's checkpoints: what it keeps under which names."""
 
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ class Codec:
 
     rule: str  # the optimizer of ours that takes the same steps
     has: frozenset[str]  # keys of each of its groups
-    may: frozenset[str] = frozenset()  # keys that only some of its versions write
     count: Callable[[int], Any] | None = in_float  # a number of steps as it keeps that, if it does
     in_group: bool = False  # whether it counts steps in groups
 
