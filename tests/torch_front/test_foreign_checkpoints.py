@@ -441,9 +441,14 @@ def of_two_counts() -> Any:
         (of_ours, lambda: torch_adam([(1, 15), (7,)]), "torch.Adam", r"must have the shape \(1, 15\)"),
         (of_ours, torch_sgd, "torch.SGD", "momentum_buffer"),
         (dict, torch_adam, "torch.Adam", "param_groups"),
-        (lambda: of_ours(Lamb, grad_averaging=False), torch_adam, "torch.Adam", "exp_avg was made with grad_averaging"),
-        (of_ours, lambda: lamb_of("apex.FusedLAMB", grad_averaging=False), "apex.FusedLAMB", "theirs has False"),
-        (of_ours, lambda: lamb_of("timm.Lamb", grad_averaging=False), "timm.Lamb", "theirs has False. Make it with"),
+        (lambda: of_ours(Lamb, grad_averaging=False), torch_adam, "torch.Adam", "made with grad_averaging=False"),
+        (
+            of_ours,
+            lambda: lamb_of("apex.FusedLAMB", grad_averaging=False),
+            "apex.FusedLAMB",
+            "theirs is made with grad_averaging=False",
+        ),
+        (of_ours, lambda: lamb_of("timm.Lamb", grad_averaging=False), "timm.Lamb", "made with grad_averaging=True"),
         (
             of_two_counts,
             lambda: lamb_of("apex.FusedLAMB"),
@@ -461,7 +466,7 @@ def of_two_counts() -> Any:
             lambda: of_ours(Adafactor, beta1=0.9, lr_in_momentum=False),
             lambda: t5(beta1=0.9),
             "transformers.Adafactor",
-            "theirs averages whole steps, and exp_avg was made with lr_in_momentum=False",
+            "made with lr_in_momentum=False, and theirs is made with lr_in_momentum=True",
         ),
         (
             lambda: of_ours(Adafactor, factored=False),

@@ -21,8 +21,7 @@ from layerwise.core.plan import Held, Place, Places, Plan, Region
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
 from layerwise.torch.sharding._cuts import Cut, is_dtensor
-from layerwise.torch.sharding._flat import Flat
-from layerwise.torch.sharding._stretches import Spread, boxes_of, nothing, seen
+from layerwise.torch.sharding._flat import Flat, Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
 CPU = torch.device("cpu")

@@ -63,13 +63,10 @@ class Adafactor(Codec):
             raise StateError(
                 "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
             )
-        within = self.says.get("lr_in_momentum")
-        if wanted and place.ours.get("lr_in_momentum", True) != within:
-            raise StateError(
-                f"theirs averages {'whole steps' if within else 'directions'}, and exp_avg was made with "
-                f"lr_in_momentum={not within}. Only a run with lr_in_momentum={within} can go on there."
-            )
-        return {"exp_avg": ours["exp_avg"]} if wanted else {}
+        if not wanted:
+            return {}
+        place.check("lr_in_momentum", self.says.get("lr_in_momentum"))
+        return {"exp_avg": ours["exp_avg"]}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         rates = super().write_options(ours, theirs)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
 
 State = dict[str, Any]
@@ -38,6 +39,14 @@ class Place(NamedTuple):
     def group(self) -> Group:
         found: Group = self.optimizer.param_groups[self.number]
         return found
+
+    def check(self, option: str, wanted: Any) -> None:
+        """Raise unless our state was made with the value of an option that theirs is made with."""
+        if (made := self.ours.get(option, True)) != wanted:
+            raise StateError(
+                f"the state was made with {option}={made}, and theirs is made with {option}={wanted}. Only a run "
+                "with the same option can go on there."
+            )
 
 
 @dataclass(frozen=True)

@@ -30,15 +30,7 @@ class Adam(Codec):
         return super().read(theirs, group)
 
     def write(self, ours: State, place: Place) -> State:
-        averages, theirs = place.ours.get("grad_averaging", True), place.group.get("grad_averaging")
-        if theirs is None and not averages:
-            raise StateError(
-                "exp_avg was made with grad_averaging=False, so that it is a sum and not a mean. Only apex.FusedLAMB "
-                "or timm.Lamb with grad_averaging=False goes on from it."
-            )
-        if theirs is not None and bool(theirs) != averages:
-            made = f"exp_avg was made with grad_averaging={averages}"
-            raise StateError(f"{made}, and theirs has {bool(theirs)}. Make it with {averages}.")
+        place.check("grad_averaging", bool(place.group.get("grad_averaging", True)))
         if place.group.get("amsgrad"):
             raise StateError("theirs has amsgrad=True, and ours keeps no maximum. Make it without.")
         return super().write(ours, place)
