@@ -24,7 +24,6 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
-import overlapping
 from fronts import versions
 from layerwise.cli.bench.peers import LR, load
 from layerwise.cli.bench.timing import Step, Timing, alternately
@@ -33,7 +32,7 @@ from rows import RESULTS, append, parser_of, provenance, show
 RANKS = (2, 4)
 TENSORS = (50, 100, 200, 400)
 ROUNDS = 41
-TABLE, OVERLAP = "sharding.csv", "overlap.csv"
+TABLE = "sharding.csv"
 YARDSTICK = "torch.optim.AdamW, fused"
 SENDING = ("c10d", "_c10d_functional", "_dtensor")
 NOT_SENDING = ("wait_tensor", "_wrap_tensor_autograd")
@@ -149,27 +148,13 @@ def show_stepped(rows: list[Row]) -> None:
         print(f"{row['implementation']} raises {row['raises']}")
 
 
-def overlap(worlds: Sequence[int], rounds: int) -> list[Row]:
-    """The rows of `overlapping.py`: of real groups, and of an emulated network."""
-    rows = [row for world in worlds for row in next(measured(world, [partial(overlapping.measure, rounds)]))]
-    rows += next(measured(1, [partial(overlapping.emulated, rounds)]))
-    show("Buckets by the rule, before and after they overlap", rows)
-    return rows
-
-
 def main() -> None:
     parser = parser_of(__doc__, TABLE)
     parser.add_argument("--quick", action="store_true", help="a few rounds of the smallest; nothing is written")
     parser.add_argument("--ranks", type=int, choices=RANKS, action="append", help="only so many; may be repeated")
     parser.add_argument("--tensors", type=int, choices=TENSORS, action="append", help="only so many; may be repeated")
-    parser.add_argument("--overlap", action="store_true", help="buckets whose sums are on their way, and nothing else")
     given = parser.parse_args()
     origin = {**provenance(), **versions()}
-    if given.overlap:
-        rows = overlap(given.ranks or RANKS, 3 if given.quick else ROUNDS)
-        if not (given.quick or given.no_write):
-            append(RESULTS / OVERLAP, [row | origin for row in rows])
-        return
     sizes = tuple(given.tensors or (TENSORS[:1] if given.quick else TENSORS))
     for world in given.ranks or (RANKS[:1] if given.quick else RANKS):
         for rows in measured(world, [partial(measure, n, 3 if given.quick else ROUNDS) for n in sizes]):

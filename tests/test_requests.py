@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from engines.parts import Cut, Failing, in_parts, step_parts
+from engines.parts import Cut, in_parts, step_parts
 from engines.worlds import WORLDS, Job, World, mapped
 
-from layerwise import engines
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Gram, Mean, ModelSum, Now, Stepped, Sum, Whole
@@ -110,31 +109,6 @@ def test_of_the_model(world: World) -> None:
     total = sum((job.g**2).sum() for job in jobs)
     for job, own in zip(jobs, parts, strict=True):
         np.testing.assert_allclose(np.concatenate([one.p for one in own], 1), job.p + total * job.g, rtol=1e-12)
-
-
-class Slow(Failing):
-    """Others whose sums are on their way until they are awaited."""
-
-    def __init__(self) -> None:
-        super().__init__(99)
-        self.waiting = self.most = 0
-
-    def send(self, requests: Any, sums: Any) -> Any:
-        self.waiting += 1
-        self.most = max(self.most, self.waiting)
-        return lambda: self._arrived(sums)
-
-    def _arrived(self, sums: Any) -> Any:
-        self.waiting -= 1
-        return sums
-
-
-def test_only_so_many_tensors_wait_for_their_sums_as_there_is_room_for() -> None:
-    others, jobs = Slow(), [job_of(()) for _ in range(5)]
-    engine = RuleEngine(_arrays.Arrays(), bucket_size=2 * jobs[0].p.size)
-    ready = engine.prepare([engines.Job(job.rule, job.h, job.p, job.state) for job in jobs])
-    ready.step([job.g for job in jobs], [NOW] * 5, None, others)
-    assert others.most == 2
 
 
 @each_layer

@@ -223,8 +223,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of all ranks, a
     "reproducible": ({**CLIP, **EXACTLY}, {"reproducible": False}),
     "reproducible, by the rule": ({**CLIP, **EXACTLY}, {"reproducible": False, "fused": False}),
 }
-# The sizes of buckets in the second step, on most ranks and on the odd one. The first bucket of 80 is that of 84.
-BUCKETS = {"buckets": (1 << 27, 80), "later buckets": (80, 84)}
+# The sizes of buckets in the second step, on most ranks and on the odd one. The first bucket of 40 is that of 42.
+BUCKETS = {"buckets": (1 << 27, 40), "later buckets": (40, 42)}
 
 
 def _otherwise(layout: str, which: str, in_group: bool) -> tuple[str, bool]:
@@ -394,7 +394,7 @@ def _dying(front: Any, layout: str, options: Any = None, elements: int = 1 << 27
                 opt.step()
 
 
-IN_BUCKETS = {"fused": False}, 80, 3  # of which two wait, so that others wait for one of them
+IN_BUCKETS = {"fused": False}, 40, 3
 
 
 @pytest.mark.parametrize("front", ASKING)

@@ -65,7 +65,7 @@ def test_a_step_is_that_of_one_process(ranks, front, row):
     *(Row(layout, dtype=HALF, options={"master_weights": True}) for layout in ("fsdp on 3", ONE)),
     *(Row(layout, options=BY_RULE) for layout in ("fsdp on 3", "interleaved")),
     *(later(Row(layout, options=BY_RULE)) for layout in ("two-dimensional", ON_4)),
-    Row(ON_4, options=BY_RULE, buckets=40),
+    Row(ON_4, options=BY_RULE, buckets=20),
     *(Row(layout, "some gradients are missing") for layout in MANY),
     *(Row(layout, "gradients are partial sums at times") for layout in ("fsdp on 2", "tensor parallel on 2")),
     *(Row("fsdp on 2", f"one rank loads its state{more}") for more in ("", " while gradients are partial sums")),

@@ -89,7 +89,7 @@ def _in_buckets(front: Any, size: int, wanted: Any, options: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, CLIP], ids=["", "clipped"])
 def test_buckets_have_no_say_in_what_comes_out(ranks, front, options):
     agree(
-        ranks.run(4, _in_buckets, front, 80, alone(front, Row(None, options=options)), options),
+        ranks.run(4, _in_buckets, front, 40, alone(front, Row(None, options=options)), options),
         alone(front, Row(None, options=options)),
     )
 

@@ -389,7 +389,7 @@ def test_a_parameter_keeps_the_rule_that_it_was_saved_with():
         fresh.load_state_dict(AdamW([(name, again[name]) for name in turned]).state_dict())
     assert everything(fresh, again) == before
     adamw = Mixed([{"params": list(again.items()), "rule": "adamw"}])
-    with pytest.raises(StateError, match="was written by AdamW, and this is Lamb"):
+    with pytest.raises(StateError, match="were stepped by AdamW in the checkpoint, and here they are by Lamb"):
         Lamb(again.items()).load_state_dict(adamw.state_dict())
 
 

@@ -34,7 +34,7 @@ from layerwise.errors import (
     SynchronizationError,
     sentence,
 )
-from layerwise.torch.sharding._agreement import all_reduced
+from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _tensors
@@ -185,7 +185,7 @@ class NoiseScale:
             return seen
         counts = seen.passes, seen.batch
         report = [*seen, *(x * x for x in counts), float(problem is not None)]
-        *sums, passes, batch, problems = all_reduced(self._axis, torch.tensor(report, dtype=torch.float64)).tolist()
+        *sums, passes, batch, problems = reduced(self._axis, torch.tensor(report, dtype=torch.float64)).tolist()
         if problem is not None:
             raise problem
         if problems:

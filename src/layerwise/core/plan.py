@@ -87,16 +87,6 @@ class Held:
         place = self.places.get(key, self.place)
         return self.piece.view(array) if place is None else place.of(array)
 
-    def size(self, key: str) -> Shape:
-        """Return the shape of a box, or of its part of a state."""
-        own = () if self.box is None else self.box.size
-        return self.places[key].shape if key in self.places else own
-
-    def of_whole(self, whole: Array, key: str) -> Array:
-        """Return the part of a whole tensor, or of a state of it, that this box has."""
-        seen = self.piece.view(whole)
-        return cast("Box", self.box).of(seen.reshape(tuple(seen.shape) or (1,)), self.size(key))
-
     def index(self, whole: Callable[[], Index]) -> Index:
         """Return the places of its elements in the tensor, given those of the local part."""
         if self.box is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
@@ -55,18 +54,9 @@ class Others(Protocol):
     def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
         """Return totals over all of the model, given the local partial sums, one after the other in float64.
 
-        The given array may be overwritten. Raise if the step must not be taken. All ranks come here, or to `send`, at
-        least once before they write anything, even with no requests.
+        The given array may be overwritten. Raise if the step must not be taken. All ranks come here at least once
+        before they write anything, even with no requests.
         """
-
-    def send(self, requests: Sequence[TensorRequest], sums: Array) -> Callable[[], Array]:
-        """Send partial sums, and return a generator that waits for their totals.
-
-        Several may be on their way at a time; all ranks send and await them in the same order. Those that cannot be
-        awaited later have arrived when this returns.
-        """
-        totals = self.add_up(requests, sums)
-        return lambda: totals
 
     def bring(self, wholes: Sequence[ToBring]) -> Sequence[Array]:
         """Return what the works make of whole tensors: of each, the part that was handed over. Here that is all of it.
@@ -76,53 +66,35 @@ class Others(Protocol):
         return [one.work(one.part) for one in wholes]
 
 
-class Bucket(NamedTuple):
-    """Rules driven side by side, and the number of elements whose new state waits until they write."""
-
-    runs: Sequence[Run]
-    size: int
-
-
-def in_rounds(xp: Any, buckets: Sequence[Bucket], room: int, others: Others) -> list[Any]:
+def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
     """Drive rules side by side, bucket after bucket, and return their results, each of one whole slice.
 
-    A round answers all requests at once. Every rule requests nothing, `()`, before it writes anything, and gets its
-    answer when no rule of its bucket has a request left. While the sums of a bucket are on their way, the next buckets
-    are measured, as long as all that wait have at most `room` elements.
+    A round answers all requests of a bucket at once. Every rule requests nothing, `()`, before it writes anything, and
+    gets its answer when no rule of its bucket has a request left.
     """
     stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
-    others.announce(stepper, [[job for run in bucket.runs for job in run.jobs] for bucket in buckets])
-    runs = [{run.jobs: run for run in bucket.runs} for bucket in buckets]
-    together = {jobs: run for own in runs for jobs, run in own.items() if run.together}
-    model_sums = _model_sums(xp, together, others)
-    results: list[list[Any]] = [[] for _ in buckets]
-    line: deque[tuple[int, dict[Dims, PartialSums], Callable[[], dict[Dims, Answer]]]] = deque()  # of buckets
-    begun = held = 0
-    while begun < len(buckets) or line:
-        if begun < len(buckets) and (not line or held + buckets[begun].size <= room):
-            waiting = {jobs: _advance(xp, run, model_sums.get(jobs)) for jobs, run in runs[begun].items()}
-            if begun == 0 and not model_sums and not any(waiting.values()):
-                others.add_up([], _joined(xp, []))
-            line.append((begun, waiting, _on_their_way(xp, runs[begun], waiting, others)))
-            begun, held = begun + 1, held + buckets[begun].size
-            continue
-        number, waiting, answers = line.popleft()
-        waiting |= {jobs: _advance(xp, runs[number][jobs], answer) for jobs, answer in answers().items()}
-        if any(waiting.values()):
-            line.append((number, waiting, _on_their_way(xp, runs[number], waiting, others)))
-        else:
-            results[number] = [_result(run) for run in buckets[number].runs]
-            held -= buckets[number].size
-    return [result for bucket in results for result in bucket]
+    others.announce(stepper, [[job for run in bucket for job in run.jobs] for bucket in buckets])
+    together = {run.jobs: run for bucket in buckets for run in bucket if run.together}
+    model_sums, results = _model_sums(xp, together, others), list[Any]()
+    for i, bucket in enumerate(buckets):
+        runs = {run.jobs: run for run in bucket}
+        waiting = {jobs: _advance(xp, run, model_sums.get(jobs)) for jobs, run in runs.items()}
+        if i == 0 and not model_sums and not any(waiting.values()):
+            others.add_up([], _joined(xp, []))
+        while any(waiting.values()):
+            answers = _answers(xp, runs, waiting, others)
+            waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
+        results += map(_result, bucket)
+    return results
 
 
 def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
     """Return the model's sum for each of these rules, which stay waiting for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
-        answers = _on_their_way(xp, runs, partials, others)()
+        answers = _answers(xp, runs, partials, others)
         waiting |= {jobs: _advance(xp, runs[jobs], answer) for jobs, answer in answers.items()}
-    return _on_their_way(xp, runs, waiting, others)()
+    return _answers(xp, runs, waiting, others)
 
 
 def _advance(xp: Any, run: Run, answer: Answer | None) -> PartialSums:
@@ -145,16 +117,11 @@ def _result(run: Run) -> Any:
     raise RuntimeError("a rule made a request after its last answer")
 
 
-def _on_their_way(
-    xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others
-) -> Callable[[], dict[Dims, Answer]]:
-    """Send partial sums whose totals other ranks complete, and return what waits for the answers.
-
-    A rule without requests has none. With no others it takes its turn all the same, since it must not write before.
-    """
+def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others) -> dict[Dims, Answer]:
+    """Return the answers made of partial sums whose totals other ranks complete. A rule without requests has none."""
     partials = {jobs: sums for jobs, sums in waiting.items() if sums}
     if not partials:
-        return dict
+        return {}
     places, rows, wholes = [], [], dict[tuple[int, int], ToBring]()
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
@@ -167,27 +134,17 @@ def _on_their_way(
                 rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), digits, one.once), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
-    lengths = [rows[i][0].length for i in order]
-    totals = others.send([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
-
-    def answers() -> dict[Dims, Answer]:
-        numbers, starts = totals(), accumulate(lengths, initial=0)
-        each = zip(order, starts, lengths, strict=False)
-        found = {places[i]: numbers[start : start + length] for i, start, length in each}
-        made = (
-            dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]), strict=True))
-            if wholes
-            else {}
+    totals = others.add_up([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
+    starts = accumulate((rows[i][0].length for i in order), initial=0)
+    found = {places[i]: totals[at : at + rows[i][0].length] for i, at in zip(order, starts, strict=False)}
+    made = dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]) if wholes else (), strict=True))
+    return {
+        jobs: tuple(
+            made[jobs[0], k] if one.work else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
+            for k, one in enumerate(sums)
         )
-        return {
-            jobs: tuple(
-                made[jobs[0], k] if one.work else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
-                for k, one in enumerate(sums)
-            )
-            for jobs, sums in partials.items()
-        }
-
-    return answers
+        for jobs, sums in partials.items()
+    }
 
 
 def _joined(xp: Any, rows: Sequence[Array]) -> Array:

@@ -8,7 +8,7 @@ from itertools import pairwise, starmap
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drive import Bucket, Others, Run, beside, in_rounds, local
+from layerwise.drive import Others, Run, beside, in_rounds, local
 from layerwise.engines import Given, Job, PartOf, Stats
 from layerwise.engines.arrays import Arrays
 from layerwise.engines.places import Watched
@@ -99,15 +99,14 @@ class PreparedRules:
         self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
 
     def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
-        engine, jobs, sizes = self._engine, self._jobs, _sizes(self._jobs)
+        engine, jobs = self._engine, self._jobs
         tasks, buckets = [], []
         for places in _buckets(jobs, engine.bucket_size):
             groups = _alike(engine, jobs, places)
             some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
-            runs = [_run(engine, task, 0, [slice(None)]) for task in some]
             tasks += some
-            buckets.append(Bucket(runs, sum(sizes[i] for i in places)))
-        done = in_rounds(engine.arrays.xp, buckets, engine.bucket_size, others)
+            buckets.append([_run(engine, task, 0, [slice(None)]) for task in some])
+        done = in_rounds(engine.arrays.xp, buckets, others)
         self._measured = [(task.places, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
@@ -178,15 +177,10 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
 
 
 def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
-    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them.
-
-    Several buckets have at most half of the elements each, so that the next one is measured while the sums of one are
-    on their way.
-    """
+    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them."""
     bucket: list[int] = []
-    sizes = _sizes(jobs)
-    size, most = 0, most if sum(sizes) <= most else most // 2
-    for i, own in enumerate(sizes):
+    size = 0
+    for i, own in enumerate(_sizes(jobs)):
         if bucket and own and size + own > most:
             yield bucket
             bucket, size = [], 0

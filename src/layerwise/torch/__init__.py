@@ -17,8 +17,8 @@ from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
+from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._segments import Segments
-from layerwise.torch.sharding._stretches import Stretch
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward

@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
+from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._segments import Segments
-from layerwise.torch.sharding._stretches import Stretch
 from layerwise.torch.sharding.readers.deepspeed import from_deepspeed
 from layerwise.torch.sharding.readers.fsdp1 import from_fsdp1
 from layerwise.torch.sharding.readers.megatron import from_megatron

@@ -52,14 +52,14 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
     _matching.check_form(loaded)
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
     groups, kinds = stepper.groups, stepper.groups.kinds
-    _origin.check(kinds.may_write(), loaded)
+    _origin.check(loaded)
     named = [stepper.members.named(i) for i in range(len(ours))]
     found = _matching.aligned(ours, loaded)
     begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
     sources = _with_own_rates(groups, ours, begun)
     state: dict[Tensor, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
-        _origin.check_group(number, kinds.of(group).hyper, [saved for saved, _ in members])
+        _origin.check_group(number, kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
         h = _settings(stepper, group, source)
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key, {})

@@ -93,7 +93,7 @@ class Host:
         for i, size in enumerate(ring.sizes):
             if i == len(self._memory) or self._memory[i].numel() < size:
                 self._memory[i : i + 1] = [_copies.pinned(size, work.grads_here)]
-        ring.open([memory[:size] for memory, size in zip(self._memory, ring.sizes, strict=False)])
+        ring.slots = [Slot(memory[:size]) for memory, size in zip(self._memory, ring.sizes, strict=False)]
         self._now = ring
 
     def _close(self) -> None:

@@ -50,10 +50,8 @@ def _written(p: Tensor) -> tuple[int, int, int]:
 class Sum(OnHost):
     """The gradients of one parameter, added up as a device would."""
 
-    def __init__(self, g: Tensor, memory: Tensor) -> None:
-        super().__init__(g, memory)
-        self.arrivals: list[Arrival] = []
-        self.counts = False  # whether a gradient has come since the last were forgotten
+    arrivals: list[Arrival]
+    counts = False  # whether a gradient has come since the last were forgotten
 
 
 class Sums:

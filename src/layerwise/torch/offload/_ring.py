@@ -92,10 +92,6 @@ class Ring:
         """The bytes of each slot. If there is one for each part, the first is of the first part."""
         self._part_of = [number for number, part in enumerate(self.parts) for _ in part]
 
-    def open(self, memory: Sequence[Tensor]) -> None:
-        """Begin to use this memory."""
-        self.slots = [Slot(one) for one in memory]
-
     def holds(self, work: Work, states: States) -> bool:
         """Return True if the state is as it was after the last step, but for its numbers."""
         same = self._objects is not None and bool(self._objects.same(work.params, states))

@@ -7,9 +7,9 @@ goes with the first sums of every step. The README says why messages are as long
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -30,9 +30,6 @@ ELSEWHERE = "other processes of the model disagree about the step, or cannot tak
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
 GRADIENT = "the gradient of"  # begins the words for gradients
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
-T = TypeVar("T")
-Arriving = Generator[None, None, T]
-"""A generator that stops while sums are on their way, and goes on when they have arrived; see `arrived`."""
 
 
 class Skipped(Exception):  # an answer, not an error
@@ -111,22 +108,20 @@ class Agreement:
     def _said(self, words: Mapping[str, str]) -> Outcome:
         """Exchange words in a message that may stand in place of the first of a step."""
         report = Report(hashlib.sha256(repr(words).encode()).digest(), False, lambda: words)
-        return arrived(self._exchange(report, NOTHING, None))
+        return self._exchange(report, NOTHING, None)
 
-    def reach(
-        self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor
-    ) -> Arriving[None]:
+    def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
         """Complete the first sums of a step if all processes agree on it; else raise."""
         room = zip(self.axes, places, strict=True)
         known = layout == self._layout and all(len(where) <= rooms.get(axis.group, 0) for axis, where in room)
         mine = sums.clone()
-        outcome = yield from self._exchange(report, sums, places if known else None)
+        outcome = self._exchange(report, sums, places if known else None)
         if outcome.new and not outcome.skip and not outcome.problem:
             for axis, where in zip(self.axes, places, strict=True):
                 rooms[axis.group] = max(rooms.get(axis.group, 0), len(where))
             self._layout = layout
             sums.copy_(mine)
-            outcome = yield from self._exchange(report, sums, places)
+            outcome = self._exchange(report, sums, places)
         outcome = self._of_model(outcome, sums, model)
         self._raise_problem(outcome)
         if outcome.skip:
@@ -138,7 +133,7 @@ class Agreement:
                 f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
             )
 
-    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Arriving[Outcome]:
+    def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
         """Add up the first message of a step, and return what the reports of all processes say."""
         self.listened = False
         known, other = places is not None, self._model is None
@@ -147,7 +142,7 @@ class Agreement:
         for i, axis in enumerate((*self.axes, *self.replicas)):
             where = NOWHERE if places is None or i >= len(places) else places[i]
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
-            found = yield from reduced(axis, torch.cat([flags, prints, sums[where], padding]))
+            found = reduced(axis, torch.cat([flags, prints, sums[where], padding]))
             # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
             flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
             differ = (len(axis.ranks) * xx != x.square()).any()
@@ -171,7 +166,7 @@ class Agreement:
             report = [float(outcome.skip), float(bool(outcome.problem)), *forms, *total.tolist()]
             sent = torch.zeros(4 + WIDE.digits, dtype=torch.float64)
             sent[: len(report)] = torch.tensor(report, dtype=torch.float64)
-            found = all_reduced(self._model, sent)
+            found = reduced(self._model, sent)
             skip, problem, plain, digits = found[:4].tolist()
             outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem or (plain and digits) else ""))
             total = found[4 : 4 + len(total)]
@@ -185,28 +180,11 @@ def of_gradient(name: str) -> str:
     return f"{GRADIENT} {name!r}"
 
 
-def reduced(axis: Axis, sums: Tensor) -> Arriving[Tensor]:
+def reduced(axis: Axis, sums: Tensor) -> Tensor:
     """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
     sent = sums.to(axis.device_type)
-    work = dist.all_reduce(sent, group=axis.group, async_op=True)
-    yield
-    work.wait()
+    dist.all_reduce(sent, group=axis.group)
     return sent.to(sums.device)
-
-
-def all_reduced(axis: Axis, sums: Tensor) -> Tensor:
-    """Return the same, once they have arrived."""
-    return arrived(reduced(axis, sums))
-
-
-def arrived(arriving: Arriving[T]) -> T:
-    """Wait for sums that are on their way, and for those that are sent when they have arrived."""
-    while True:
-        try:
-            next(arriving)
-        except StopIteration as end:
-            value: T = end.value
-            return value
 
 
 def _prints(report: Report) -> list[float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -20,8 +21,7 @@ from layerwise.core.plan import Held, Place, Places, Plan, Region
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
 from layerwise.torch.sharding._cuts import Cut, is_dtensor
-from layerwise.torch.sharding._flat import Flat
-from layerwise.torch.sharding._stretches import Spread, boxes_of, nothing, seen
+from layerwise.torch.sharding._flat import Flat, Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
 CPU = torch.device("cpu")
@@ -68,15 +68,13 @@ def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places) -> list[
     return [torch.meshgrid(*(torch.tensor(some, dtype=torch.long) for some in each), indexing="ij")]
 
 
-def held_in_buffer(
-    rule: Any, members: Sequence[Plan], flat: Flat, rank: int
-) -> tuple[tuple[Held, ...], dict[str, int]]:
-    """Return the boxes in a rank's buffer, and the lengths of those parts of its state that lie box by box."""
+def held_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tuple[Held, ...], dict[str, int]]:
+    """Return the boxes in this rank's buffer, and the lengths of those parts of its state that lie box by box."""
     lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
     found: list[Held] = []
     for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
         for number, piece in enumerate(plan.layout.pieces):
-            each = [one for stretch in spread.ranks[rank] for one in boxes_of(piece, stretch)]
+            each = [one for stretch in spread.ranks[flat.rank] for one in boxes_of(piece, stretch)]
             for box, place in each or [nothing(piece)]:
                 starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
                 blocks = tuple(list(range(at, at + n)) for at, n in starts)
@@ -114,28 +112,27 @@ def on_host(x: Any) -> Tensor:
 
 def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
     """Return the states of the tensors in a buffer, whole and by name. All ranks call this together."""
-    found: dict[str, State] = {str(one.name): {} for one in plan.members}
-    for name, one in zip(found, plan.members, strict=True):
-        for key, x in state.items():
-            shape = one.state_shapes.get(key, one.shape)
-            if key == "step":
-                found[name][key] = x.clone()
-            elif shape is not None:
-                found[name][key] = torch.zeros(shape, dtype=x.dtype)
-    names = list(found)
-    held = [held_in_buffer(plan.rule, plan.members, flat, rank)[0] for rank in range(flat.parts)]
-    each = [
-        [(one, key) for one in own for key in state if key != "step" and key in found[names[one.member]]]
-        for own in held
+    found: list[State] = [
+        {
+            key: x.clone() if key == "step" else torch.zeros(shape, dtype=x.dtype)
+            for key, x in state.items()
+            if (shape := one.state_shapes.get(key, one.shape)) is not None
+        }
+        for one in plan.members
     ]
-    said: list[Any] = [[one.view(state[key], key).detach().to(CPU, copy=True) for one, key in each[flat.rank]]]
+    mine = [
+        (one.member, one.number, one.box, key, one.view(state[key], key).detach().to(CPU, copy=True))
+        for one in plan.held
+        for key in found[one.member]
+        if key != "step"
+    ]
+    said: list[Any] = [mine]
     for axis, _ in flat.axes:
-        said, here = [None] * flat.parts, said[0]
-        dist.all_gather_object(said, here, group=axis.group)
-    for own, parts in zip(each, said, strict=True):
-        for (held_one, key), part in zip(own, parts, strict=True):
-            held_one.of_whole(found[names[held_one.member]][key], key).copy_(part.view(held_one.size(key)))
-    return found
+        said = [None] * flat.parts
+        dist.all_gather_object(said, mine, group=axis.group)
+    for member, number, box, key, part in chain.from_iterable(said):
+        _of_whole(plan.members[member].layout.pieces[number], box, found[member][key], part.shape).copy_(part)
+    return {str(one.name): own for one, own in zip(plan.members, found, strict=True)}
 
 
 def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:
@@ -146,5 +143,13 @@ def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) ->
     for one in plan.held:
         name = str(plan.members[one.member].name)
         if name in whole:
-            one.view(values, key).copy_(one.of_whole(whole[name], key))
+            part = one.view(values, key)
+            part.copy_(_of_whole(one.piece, one.box, whole[name], part.shape))
     return values
+
+
+def _of_whole(piece: Piece, box: Any, whole: Tensor, size: Shape) -> Tensor:
+    """Return the part of this size that a box has of a whole tensor, or of a state of it."""
+    seen: Tensor = piece.view(whole)
+    found: Tensor = box.of(seen.reshape(tuple(seen.shape) or (1,)), size)
+    return found

@@ -14,7 +14,7 @@ from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest, ToBring
 from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
-from layerwise.torch.sharding._agreement import Agreement, Arriving, Report, arrived, reduced
+from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._totals import Round, numbers_of, round_of
 from layerwise.torch.sharding._whole import Route, brought, routes_of
 
@@ -35,7 +35,6 @@ class Peers:
         self._rounds: list[Round] = []
         self._routes: dict[tuple[int, ...], list[Route]] = {}  # by the jobs with parts of the tensors
         self._stepper = ""
-        self._first: Arriving[None]  # waits for the first message
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Begin a step, with this process's knowledge of it."""
@@ -54,17 +53,7 @@ class Peers:
 
     def add_up(self, requests: Sequence[TensorRequest], sums: Any) -> Any:
         """Return the sums over all of the model, given the partial sums of this process."""
-        return self.send(requests, sums)()
-
-    def send(self, requests: Sequence[TensorRequest], sums: Any) -> Callable[[], Any]:
-        """Send the partial sums of this process, and return a generator that waits for the sums over all of the model.
-
-        Nothing else is sent before the first message has arrived: processes that disagree would send messages of other
-        lengths, or none.
-        """
         sums, number = torch.as_tensor(sums), self._number
-        if number:
-            arrived(self._first)
         self._number += 1
         known = number < len(self._rounds) and self._rounds[number].requests == requests
         if not known:
@@ -73,16 +62,10 @@ class Peers:
         now = self._rounds[number]
         sums = now.added(sums)
         if number:
-            arriving = self._completed(now, sums)
+            self._complete(now, sums)
         else:
-            arriving = self._first = self._agreement.reach(now.layout, self._report(now), sums, now.places, now.model)
-        next(arriving, None)
-
-        def totals() -> Any:
-            arrived(arriving)
-            return now.answered(sums)
-
-        return totals
+            self._agreement.reach(now.layout, self._report(now), sums, now.places, now.model)
+        return now.answered(sums)
 
     def _report(self, now: Round) -> Report:
         """Return this process's report on the step whose first sums go to this round."""
@@ -97,7 +80,6 @@ class Peers:
 
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
         """Return this process's parts of what the works make of whole tensors."""
-        arrived(self._first)
         numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
         for dtype in sorted({one.part.dtype for one in wholes}, key=str):
             alike = (one for one in wholes if one.part.dtype == dtype)
@@ -113,9 +95,9 @@ class Peers:
                     made[one.job] = x.view(one.part.shape)
         return [made[one.job] for one in wholes]
 
-    def _completed(self, now: Round, sums: Tensor) -> Arriving[None]:
+    def _complete(self, now: Round, sums: Tensor) -> None:
         for axis, places in zip(self._agreement.axes, now.places, strict=True):
             if len(places):
-                sums[places] = yield from reduced(axis, sums[places])
+                sums[places] = reduced(axis, sums[places])
         if len(now.model):
             sums[now.model] = sum_of_rows(torch, sums[now.model])

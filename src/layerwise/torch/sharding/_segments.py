@@ -13,8 +13,7 @@ from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
 from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor
-from layerwise.torch.sharding._flat import Flat, know
-from layerwise.torch.sharding._stretches import Spread, Stretch, gaps
+from layerwise.torch.sharding._flat import Flat, Spread, Stretch, gaps, know
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
@@ -190,14 +189,9 @@ def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
     ]
     for rank, i, (name, shape, *_) in all_of_them:
         first, j, other = known.setdefault(name, (rank, i, shape))
-        if i != j:
-            raise SynchronizationError(
-                f"{name!r} is in buffer {j} of rank {first} and in buffer {i} of rank {rank}. {SAME}."
-            )
-        if shape != other:
-            raise SynchronizationError(
-                f"ranks {first} and {rank} give {name!r} different shapes, {other} and {shape}. {SAME}."
-            )
+        if (i, shape) != (j, other):
+            both = f"buffer {j} of rank {first} with the shape {other} and in buffer {i} of rank {rank} with {shape}"
+            raise SynchronizationError(f"{name!r} is in {both}. {SAME}.")
 
 
 def _spread(name: str, said: Sequence[Sequence[Stretch]], ranks: Sequence[int]) -> Spread:

@@ -16,7 +16,7 @@ from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._stretches import seen
+from layerwise.torch.sharding._flat import seen
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from layerwise.core.plan import Held, Places, Region
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._stretches import seen
+from layerwise.torch.sharding._flat import seen
 
 Work = Callable[[Tensor], Tensor]
 

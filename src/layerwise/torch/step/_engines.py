@@ -34,9 +34,8 @@ EXACTLY = (compiled.candidate(increment_version, exact=True), Candidate("rule", 
 def set_bucket_size(elements: int) -> None:
     """Set how many elements of sharded tensors the reference implementation steps at once.
 
-    All processes must set the same. It holds new moments for that many elements while their sums are on their way. More
-    elements go in buckets of half as many, each of which costs one all-reduce a round. The compiled engine has no
-    buckets.
+    All processes must set the same. It holds new moments for that many elements while their sums are exchanged. More
+    elements go in buckets, each of which costs one all-reduce a round. The compiled engine has no buckets.
 
     Args:
         elements: The number of elements on one process.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
 from typing import Any
@@ -60,10 +60,6 @@ class Kinds:
         """Return a group with its rule in the stored form, if groups name theirs."""
         return dict(group)
 
-    def may_write(self) -> Iterable[type[Hyper]]:
-        """Return the options of the optimizers whose checkpoints may have groups like these."""
-        return (self.probe.hyper,)
-
 
 class ByGroup(Kinds):
     """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
@@ -89,9 +85,6 @@ class ByGroup(Kinds):
 
     def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {**group, RULE: name_of(group.get(RULE))}
-
-    def may_write(self) -> Iterable[type[Hyper]]:
-        return [entry.hyper for entry in ENTRIES.values()]
 
     def _kind(self, name: str) -> Kind:
         if name not in self._kinds:

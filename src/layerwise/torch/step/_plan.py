@@ -134,7 +134,7 @@ def plan_of(
     members = tuple(
         _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
     )
-    held, lengths = held_in_buffer(rule, members, lies, lies.rank)
+    held, lengths = held_in_buffer(rule, members, lies)
     keys = rule.State._fields
     there = {key for key in keys if any(one.state_shapes[key] is not None for one in members)}
     shapes: dict[str, Shape | None] = {key: (lengths.get(key, lies.length),) if key in there else None for key in keys}

@@ -10,7 +10,6 @@ from torch import Tensor
 from layerwise import factoring
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
-from layerwise.torch.checkpoints.foreign._moments import ANY_TIMM, ANY_TORCH
 
 Shape = tuple[int, ...]
 Dims = tuple[int, int]
@@ -64,13 +63,10 @@ class Adafactor(Codec):
             raise StateError(
                 "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
             )
-        within = self.says.get("lr_in_momentum")
-        if wanted and place.ours.get("lr_in_momentum", True) != within:
-            raise StateError(
-                f"theirs averages {'whole steps' if within else 'directions'}, and exp_avg was made with "
-                f"lr_in_momentum={not within}. Only a run with lr_in_momentum={within} can go on there."
-            )
-        return {"exp_avg": ours["exp_avg"]} if wanted else {}
+        if not wanted:
+            return {}
+        place.check("lr_in_momentum", self.says.get("lr_in_momentum"))
+        return {"exp_avg": ours["exp_avg"]}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
         rates = super().write_options(ours, theirs)
@@ -179,12 +175,11 @@ class BigVision(Adafactor):
 
 
 CODECS: dict[str, Codec] = {
-    "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, ANY_TIMM, count=int),
+    "timm.Adafactor": TimmAdafactor("Adafactor", T5 | {"eps_scale", "min_dim_size_to_factor"}, count=int),
     "timm.AdafactorBigVision": BigVision(
         "Adafactor",
         FACTORED | keys("min_dim_size_to_factor beta2_cap clipping_threshold momentum"),
-        ANY_TIMM | keys("decay_offset momentum_dtype unscaled_wd"),
     ),
-    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d"), ANY_TORCH),
+    "torch.Adafactor": TorchAdafactor("Adafactor", keys("lr eps weight_decay beta2_decay d")),
     "transformers.Adafactor": T5Adafactor("Adafactor", T5, count=int),
 }

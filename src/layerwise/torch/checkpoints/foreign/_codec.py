@@ -1,4 +1,4 @@
-"""A codec of another optimizer's checkpoints: what it keeps under which names, and what tells it from others."""
+"""A codec of another optimizer's checkpoints: what it keeps under which names."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
 
 State = dict[str, Any]
@@ -39,6 +40,14 @@ class Place(NamedTuple):
         found: Group = self.optimizer.param_groups[self.number]
         return found
 
+    def check(self, option: str, wanted: Any) -> None:
+        """Raise unless our state was made with the value of an option that theirs is made with."""
+        if (made := self.ours.get(option, True)) != wanted:
+            raise StateError(
+                f"the state was made with {option}={made}, and theirs is made with {option}={wanted}. Only a run "
+                "with the same option can go on there."
+            )
+
 
 @dataclass(frozen=True)
 class Codec:
@@ -49,7 +58,6 @@ class Codec:
 
     rule: str  # the optimizer of ours that takes the same steps
     has: frozenset[str]  # keys of each of its groups
-    may: frozenset[str] = frozenset()  # keys that only some of its versions write
     count: Callable[[int], Any] | None = in_float  # a number of steps as it keeps that, if it does
     in_group: bool = False  # whether it counts steps in groups
 

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
 
 WRAPPED = "__bnb_optimizer_quant_state__"  # where 0.50 puts them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048
-ALPHAS = keys("alpha t_alpha t_beta3")
 TABLES = {"state1": "dynamic", "state2": "udynamic"}
 GROUP = 32
-ANY_FLASH = keys("initial_lr quantize")
 
 
 def _config(place: Place) -> Any:
@@ -85,15 +83,9 @@ class OfBits(Codec):
 
 
 class BitsAdam(OfBits, Adam):
-    """Two moments; AdEMAMix has a pair in the place of the first."""
+    """Two moments; AdEMAMix has a pair in the place of the first, which is of no parameter's shape."""
 
     fields: ClassVar = {"exp_avg": "state1", "exp_avg_sq": "state2"}
-
-    def read(self, theirs: State, group: Group) -> State:
-        found = super().read(theirs, group)
-        if found["exp_avg"].shape != found["exp_avg_sq"].shape:
-            raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
-        return found
 
 
 class BitsSGD(OfBits, Momentum):
@@ -152,12 +144,12 @@ class FlashSGD(Flash, Momentum):
     """A momentum."""
 
 
-FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, ANY_FLASH, count=torch.tensor)
+FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, count=torch.tensor)
 CODECS: dict[str, Codec] = {
-    "bitsandbytes.Adam": BitsAdam("AdamW", ADAM, ALPHAS, count=int),
-    "bitsandbytes.LAMB": BitsAdam("Lamb", ADAM, ALPHAS, count=int),
-    "bitsandbytes.LARS": BitsSGD("Lars", ADAM, ALPHAS, count=int),
-    "bitsandbytes.SGD": BitsSGD("SGD", ADAM, ALPHAS, count=int),
+    "bitsandbytes.Adam": BitsAdam("AdamW", ADAM, count=int),
+    "bitsandbytes.LAMB": BitsAdam("Lamb", ADAM, count=int),
+    "bitsandbytes.LARS": BitsSGD("Lars", ADAM, count=int),
+    "bitsandbytes.SGD": BitsSGD("SGD", ADAM, count=int),
     **dict.fromkeys(("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), FLASH_ADAM),
-    "flashoptim.FlashSGD": FlashSGD("SGD", SGD | {"master_bytewidth"}, ANY_FLASH | {"nesterov"}, count=None),
+    "flashoptim.FlashSGD": FlashSGD("SGD", SGD | {"master_bytewidth"}, count=None),
 }

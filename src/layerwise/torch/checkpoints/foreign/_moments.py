@@ -15,8 +15,6 @@ SGD = keys("lr momentum dampening weight_decay")
 LION = keys("lr betas weight_decay")
 MUON = keys("lr weight_decay momentum nesterov ns_coefficients eps ns_steps adjust_lr_fn")
 LAMB = ADAM | keys("bias_correction grad_averaging max_grad_norm")
-ANY_TORCH = keys("foreach maximize differentiable fused")
-ANY_TIMM = keys("caution corrected_weight_decay max_lr_snapshot foreach")
 
 
 class Adam(Codec):
@@ -32,15 +30,7 @@ class Adam(Codec):
         return super().read(theirs, group)
 
     def write(self, ours: State, place: Place) -> State:
-        averages, theirs = place.ours.get("grad_averaging", True), place.group.get("grad_averaging")
-        if theirs is None and not averages:
-            raise StateError(
-                "exp_avg was made with grad_averaging=False, so that it is a sum and not a mean. Only apex.FusedLAMB "
-                "or timm.Lamb with grad_averaging=False goes on from it."
-            )
-        if theirs is not None and bool(theirs) != averages:
-            made = f"exp_avg was made with grad_averaging={averages}"
-            raise StateError(f"{made}, and theirs has {bool(theirs)}. Make it with {averages}.")
+        place.check("grad_averaging", bool(place.group.get("grad_averaging", True)))
         if place.group.get("amsgrad"):
             raise StateError("theirs has amsgrad=True, and ours keeps no maximum. Make it without.")
         return super().write(ours, place)
@@ -86,18 +76,16 @@ class OfTorchao(Adam):
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 
-TORCH_ADAM = Adam("AdamW", ADAM | {"amsgrad"}, ANY_TORCH | {"capturable", "decoupled_weight_decay"})
+TORCH_ADAM = Adam("AdamW", ADAM | {"amsgrad"})
 CODECS: dict[str, Codec] = {
-    "apex.FusedLAMB": Adam("Lamb", LAMB, keys("step"), count=int, in_group=True),
-    "timm.Lamb": Adam(
-        "Lamb", LAMB | {"trust_clip", "always_adapt"}, ANY_TIMM | {"step", "decoupled_decay"}, in_group=True
-    ),
-    "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), ANY_TIMM, count=None),
-    "timm.Lion": Signs("Lion", LION, ANY_TIMM | {"maximize"}, count=None),
+    "apex.FusedLAMB": Adam("Lamb", LAMB, count=int, in_group=True),
+    "timm.Lamb": Adam("Lamb", LAMB | {"trust_clip", "always_adapt"}, in_group=True),
+    "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), count=None),
+    "timm.Lion": Signs("Lion", LION, count=None),
     "lion_pytorch.Lion": Signs("Lion", LION, count=None),
     **dict.fromkeys(("torch.Adam", "torch.AdamW"), TORCH_ADAM),
     "torch.Muon": Orthogonal("Muon", MUON, count=None),
-    "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, ANY_TORCH, count=None),
+    "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, count=None),
     **dict.fromkeys(
         ("torchao.AdamW8bit", "torchao.AdamW4bit", "torchao.AdamWFp8"), OfTorchao("AdamW", ADAM | {"amsgrad"})
     ),
