@@ -163,6 +163,13 @@ class Plan:
         codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
+    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
+        """Return the measurements of the pieces, joined: numbers, or arrays with one number a block."""
+        each = [task.measured(one) for one, task in zip(stepped, tasks, strict=True)]
+        joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
+        blocked = self.layout.pieces[0].part is not None
+        return joined if blocked else {key: value[0] for key, value in joined.items()}
+
     def _joined(self, pieces: Sequence[Any], shape: Any) -> Any:
         """Return the pieces of an array, joined as it is stored."""
         part = self.layout.pieces[0].part
