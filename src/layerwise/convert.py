@@ -15,7 +15,7 @@ import numpy as np
 from layerwise.errors import StateError
 from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, optimizers
 from layerwise.jax._bits import rounded
-from layerwise.jax._storage import stored
+from layerwise.jax._storage import numbers, stored
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
@@ -65,7 +65,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """
     leaves, state = parameters(params), _inner(state)
     _parts(state)  # which raises if it is another's
-    state = jax.tree.map(_numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
+    state = jax.tree.map(numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
@@ -168,18 +168,12 @@ def _placed(given: Any, like: Any) -> Any:
     return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
 
 
-def _numbers(x: Any) -> Any:
-    """Return a part of a state as numbers."""
-    return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
-
-
 def _in_form(given: Any, like: Any) -> Any:
     """Return an array, or codes with their scales, in the form of `like`."""
     if not isinstance(like, Grouped):
-        return _placed(_numbers(given), like)
+        return _placed(numbers(given), like)
     if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
-        numbers = jnp.asarray(_numbers(given), jnp.float32)
-        given = Grouped(*stored(like.codes, like.scale).encode(numbers, 0))
+        given = Grouped(*stored(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
     return Grouped(*map(_placed, given, like))
 
 
@@ -378,7 +372,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
             coded: Any = coded_of(x.codes.dtype.name)
             found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.scale)}
         elif x is not None:
-            found[part] = np.asarray(_numbers(x), np.float32)
+            found[part] = np.asarray(numbers(x), np.float32)
     return _turned(found, axes)
 
 
@@ -392,7 +386,7 @@ def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]
     stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
     for part, scale in stored.of_codes().items():
         grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
-        found[part] = grouped if axes is None else np.asarray(_numbers(grouped))
+        found[part] = grouped if axes is None else np.asarray(numbers(grouped))
     turned, beside = _turned(found, axes), [one.key for one in stored.beside_weights()]
     return turned, turned[beside[0]] if beside else None
 

@@ -14,7 +14,7 @@ from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running
-from layerwise.jax._storage import Shape, read
+from layerwise.jax._storage import Shape, Unread, numbers
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
 from layerwise.telemetry import with_both
 
@@ -43,7 +43,7 @@ class Task:
         return asking
 
     def _read(self, x: Any) -> Any:
-        x = jnp.asarray(read(x))
+        x = jnp.asarray(x.view(numbers(x.array)) if isinstance(x, Unread) else x)
         # The second moments of complex parameters are real.
         return x.astype(self.dtype if jnp.iscomplexobj(x) else real(self.dtype))
 

@@ -32,7 +32,6 @@ from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
 MODULE = ".optimizers"  # from which the package takes its classes
-Entries = Mapping[Name, tuple[Array, Array]]  # weights and gradient of each name that is due
 
 
 class Optimizer(Stepper, Like):
@@ -75,20 +74,25 @@ class Optimizer(Stepper, Like):
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
         with self._one_at_a_time, signals_wait:
-            name = self._named(name, ())
-            firsts = self._step({name: self._entry(name, weights, grad)}, whole=False, seen={name: weights})
+            name = as_name(name)
+            firsts = self._step_all({name: weights}, {name: grad}, whole=False)
         warn_of(firsts or (), EXEMPT, FINER)
 
-    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> list[First] | None:
-        return self._step(self._entries(weights, grads), whole=True, seen=weights)
+    def _step_all(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool = True) -> list[First] | None:
+        options = self._options.given
+        firsts = self._take([(self, weights, grads)], whole, options["skip_nonfinite"], options["engine"])
+        self._tensors.skipped += firsts is None
+        return firsts
 
-    def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
-        """Return the weights and gradient of each name that is due, checked one by one."""
+    def _asked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Asked:
+        """Return what is due, checked one by one."""
         for option, by_name in self._options.by_name.items():
-            if not self._matched:
+            if whole and not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
-        due = {self._named(name, weights): (weights[name], g) for name, g in grads.items() if g is not None}
-        return {name: self._entry(name, *one) for name, one in due.items()}
+        due = {self._named(key, weights): (weights[key], g) for key, g in grads.items() if not (whole and g is None)}
+        each = [self._entry(name, *one) for name, one in due.items()]
+        arrays = [p for p, _ in each], [g for _, g in each]
+        return Asked(self._tensors, list(due), *arrays, self._plan, partial(self._numbers, whole), self._peak)
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
         """Remember the names that were given, and that all patterns match one."""
@@ -112,17 +116,6 @@ class Optimizer(Stepper, Like):
                 f"Pass another name, or forget the old state with clear_state({name!r})."
             )
         return p, _arrays.check_gradient(name, grad, p)
-
-    def _step(self, entries: Entries, whole: bool, seen: Mapping[Any, Any]) -> list[First] | None:
-        options = self._options.given
-        firsts = self._take([self._asked(entries, whole)], options["skip_nonfinite"], options["engine"])
-        self._tensors.skipped += firsts is None
-        self._note(seen, whole)
-        return firsts
-
-    def _asked(self, entries: Entries, whole: bool) -> Asked:
-        names, params, grads = list(entries), [p for p, _ in entries.values()], [g for _, g in entries.values()]
-        return Asked(self._tensors, names, params, grads, self._plan, partial(self._numbers, whole), self._peak)
 
     def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
         """Return the numbers of these names' next step.

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from layerwise.core.steps import Steps
-from layerwise.core.tensors import Asked
 from layerwise.engines import Candidate, choose
 from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
@@ -26,6 +25,7 @@ from layerwise.threads import OneAtATime
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
+Given = tuple[Any, Mapping[Any, Any], Mapping[Any, Any]]  # an optimizer, and the weights and gradients by name
 EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 
@@ -63,23 +63,23 @@ class Stepper:
         raise NotImplementedError
 
     def _take(
-        self, asked: Sequence[Asked], skips: bool, engine: str | None, bound: float | None = None
+        self, given: Sequence[Given], whole: bool, skips: bool, engine: str | None, bound: float | None = None
     ) -> list[First] | None:
         """Step the names of these optimizers: all, or none if one cannot be stepped. Return what are first steps.
 
         Return None if the step was skipped because of nan or inf.
         """
-        asked = [one for one in asked if one.names]
+        asked = [one for one in (optimizer._asked(*both, whole) for optimizer, *both in given) if one.names]
         memory = Occupied({name: p for one in asked for name, p in zip(one.names, one.params, strict=True)})
         memory.check_distinct()
-        if not asked:
-            return []
         pairs = ((g, p) for one in asked for g, p in zip(one.grads, one.params, strict=True))
-        if skips and not all(_arrays.is_finite(g, p) for g, p in pairs):
-            return None
+        skipped = skips and not all(_arrays.is_finite(g, p) for g, p in pairs)
         due = [one._replace(grads=list(map(memory.apart, one.grads))) for one in asked]
         with np.errstate(all="ignore"):
-            return self._steps.take(due, choose(engine, ENGINES), bound)
+            firsts = self._steps.take(due, choose(engine, ENGINES), bound) if due and not skipped else []
+        for optimizer, weights, _ in given:
+            optimizer._note(weights, whole)
+        return None if skipped else firsts
 
     @property
     def num_parameters(self) -> int:

@@ -107,15 +107,12 @@ class Mixed(Stepper):
         routes = self._routes | {name: self._pattern_of(name) for name in new}
         for name in new:
             check_twin(as_name(name), weights, self._routes)
-        given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
-        for i, values in enumerate((weights, grads)):
+        given: dict[Any, Any] = {pattern: (one, {}, {}) for pattern, one in self._members.items()}
+        for i, values in enumerate((weights, grads), 1):
             for name, value in values.items():
                 given[routes[name]][i][name] = value
-        asked = [one._asked(one._entries(*given[pattern]), True) for pattern, one in self._members.items()]
-        firsts = self._take(asked, self._skips, self._engine, self.max_grad_norm)
+        firsts = self._take([*given.values()], True, self._skips, self._engine, self.max_grad_norm)
         self._skipped += firsts is None
-        for pattern, one in self._members.items():
-            one._note(given[pattern][0], True)
         self._routes = routes
         return firsts
 
