@@ -13,10 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.errors import StateError
-from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, _forms, optimizers
+from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, optimizers
+from layerwise.jax._bits import rounded
+from layerwise.jax._storage import numbers, stored
 from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.registry import ENTRIES
+from layerwise.storage.coded import coded_of
+from layerwise.storage.weights import BESIDE
 
 __all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
 
@@ -34,7 +38,8 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
         transform: The transformation of `layerwise.jax`.
         params: The parameters.
     """
-    ours, leaves = _ours(transform, params), parameters(params)
+    whole, leaves = _begun(transform, params), parameters(params)
+    ours = _inner(whole)
     if type(ours) not in OF_OPTAX:
         raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
     trees: dict[str, Any] = {}
@@ -47,7 +52,7 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
             counts += [one.count] if "count" in one._fields else []
     # A momentum counts no steps, and optax counts those for schedules alone.
     counts += [*(one.count for one in _found(state, *COUNTED)), jnp.ones((), jnp.int32)]
-    return _filled(ours, leaves, count=counts[0], **trees)
+    return _filled(whole, leaves, counts[0], trees, _held(whole, leaves))
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
@@ -58,9 +63,9 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         transform: The transformation of optax.
         params: The parameters.
     """
-    leaves, state = parameters(params), _forms.inner(state)
+    leaves, state = parameters(params), _inner(state)
     _parts(state)  # which raises if it is another's
-    state = jax.tree.map(_forms.numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
+    state = jax.tree.map(numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
@@ -91,13 +96,13 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     from layerwise.torch.step._bytes import saved as in_bytes
 
     leaves, saved = parameters(params), optimizer.state_dict()
-    own, held = _forms.inner(state), _forms.held(state, leaves)
+    own, held = _inner(state), _held(state, leaves)
     columns = {part: of_state(leaves, name, getattr(own, name)) for part, name in _parts(own).items()}
     made: dict[Any, Any] = {}
     for i, (leaf, name, key, order) in enumerate(_places(leaves, saved["param_groups"], names, axes)):
         if key is None:
             raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
-        turned = _turned_as_stored({part: column[i] for part, column in columns.items()}, held[i], order)
+        turned = _for_torch({part: column[i] for part, column in columns.items()}, held[i], order)
         arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
         made[key] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
     return {**saved, "state": made}
@@ -117,8 +122,7 @@ def from_torch(
     """
     from layerwise.torch.step._bytes import restored
 
-    whole, leaves = transform.init(params), parameters(params)
-    ours = _ours(transform, params)
+    whole, leaves = _begun(transform, params), parameters(params)
     found, counts = [], set()
     places = _places(leaves, state_dict["param_groups"], names, axes)
     for p, (leaf, name, key, order) in zip(leaves.arrays, places, strict=True):
@@ -131,10 +135,9 @@ def from_torch(
         found.append(_read_torch(restored(one, there), back))
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
-    kept = {part: name for part, name in _parts(ours).items() if getattr(ours, name) is not None}
-    trees = {name: leaves.like([one.get(part) for one, _ in found]) for part, name in kept.items()}
-    filled = _filled(ours, leaves, count=jnp.asarray(max(counts, default=0), jnp.int32), **trees)
-    return _with_weights(whole, filled, leaves, [held for _, held in found])
+    kept = _parts(_inner(whole)).items()
+    trees = {name: leaves.like([one.get(part) for one, _ in found]) for part, name in kept}
+    return _filled(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
 # ---- forms of storage
@@ -150,32 +153,65 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
         transform: The transformation of `layerwise.jax` whose formats the result has.
         params: The parameters of `state`.
     """
-    whole, leaves, inner = transform.init(params), parameters(params), _forms.inner(state)
-    ours = _ours(transform, params)
-    if type(inner) is not type(ours):
-        raise StateError(f"the state must be a {type(ours).__name__}, but is a {type(inner).__name__}.")
-    kept = {name: getattr(inner, name) for name in _parts(ours).values() if getattr(ours, name) is not None}
-    return _with_weights(whole, _filled(ours, leaves, inner.count, **kept), leaves, _forms.held(state, leaves))
+    whole, leaves, inner = _begun(transform, params), parameters(params), _inner(state)
+    if type(inner) is not type(_inner(whole)):
+        raise StateError(f"the state must be a {type(_inner(whole)).__name__}, but is a {type(inner).__name__}.")
+    trees = {name: getattr(inner, name) for name in _parts(inner).values()}
+    return _filled(whole, leaves, inner.count, trees, _held(state, leaves))
 
 
-def _with_weights(whole: Any, filled: Any, leaves: Leaves, held: Sequence[Any]) -> Any:
-    """Return the state with the remainders or copies of weights that it needs, made from another state's or from the
-    weights.
-    """
-    if not isinstance(whole, MasterState):
-        return filled
-    rows = zip(leaves.arrays, of_state(leaves, "weights", whole.weights), held, strict=True)
-    return MasterState(filled, leaves.like([_forms.weights_as(*row) for row in rows]))
+def _shape(x: Any) -> Any:
+    return None if x is None else tuple(np.shape(x.codes if isinstance(x, Grouped) else x))
+
+
+def _placed(given: Any, like: Any) -> Any:
+    return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
+
+
+def _in_form(given: Any, like: Any) -> Any:
+    """Return an array, or codes with their scales, in the form of `like`."""
+    if not isinstance(like, Grouped):
+        return _placed(numbers(given), like)
+    if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
+        given = Grouped(*stored(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
+    return Grouped(*map(_placed, given, like))
+
+
+def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
+    """Return the companions of weights in the wanted form."""
+    if wanted is None or held is None:
+        return wanted
+    held = jnp.asarray(held)
+    if held.dtype == wanted.dtype:
+        return _placed(held, wanted)
+    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, held).read()
+    if jnp.issubdtype(wanted.dtype, jnp.floating):
+        return _placed(full, wanted)
+    # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
+    other, rest = stored(p, wanted).encode(full, 0)
+    same = other == p.astype(other.dtype)
+    return _placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
 
 
 # ---- the parts of a state
 
 
-def _ours(transform: Any, params: Any) -> Any:
-    state = _forms.inner(transform.init(params))
-    if type(state) not in RULES:
-        raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {type(state).__name__}.")
-    return state
+def _inner(state: Any) -> Any:
+    return state.inner if isinstance(state, MasterState) else state
+
+
+def _held(state: Any, leaves: Leaves) -> list[Any]:
+    """Return the companions of each parameter's weights in a state."""
+    return of_state(leaves, "weights", state.weights if isinstance(state, MasterState) else None)
+
+
+def _begun(transform: Any, params: Any) -> Any:
+    """Return the state before the first step, which shows what is wanted."""
+    whole = transform.init(params)
+    if type(_inner(whole)) not in RULES:
+        found = type(_inner(whole)).__name__
+        raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {found}.")
+    return whole
 
 
 RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTRIES.items()}
@@ -190,30 +226,36 @@ def _parts(state: Any) -> dict[str, str]:
     return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
 
 
-def _filled(ours: Any, leaves: Leaves, count: Any, **trees: Any) -> Any:
-    """Return our state with these trees in it, each array with the required shape, dtype and place."""
-    filled = {name: leaves.like(_fitted(leaves, name, getattr(ours, name), tree)) for name, tree in trees.items()}
-    return ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
+def _filled(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], held: Sequence[Any]) -> Any:
+    """Return our state with these trees in it, each array with the required shape, dtype and place, and with what it
+    needs beside weights, made of what another state held.
+    """
+    ours, filled = _inner(whole), {}
+    for part, given in trees.items():
+        if (wanted := getattr(ours, part)) is not None:
+            each = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
+            filled[part] = leaves.like([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
+    made = ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
+    if not isinstance(whole, MasterState):
+        return made
+    rows = zip(leaves.arrays, _held(whole, leaves), held, strict=True)
+    return MasterState(made, leaves.like([_weights_in_form(*row) for row in rows]))
 
 
-def _fitted(leaves: Leaves, part: str, wanted: Any, given: Any) -> list[Any]:
-    pairs = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
-    fitted = []
-    for name, ours, theirs in pairs:
-        shape, has = _forms.shape(ours), _forms.shape(theirs)
-        if shape is not None and has != shape:
-            raise StateError(
-                f"{part} of {name} must have the shape {shape}, but has {has or 'none'}. Do the options agree?"
-            )
-        fitted.append(None if ours is None else _forms.in_form(theirs, ours))
-    return fitted
+def _fitted(what: str, ours: Any, theirs: Any) -> Any:
+    shape, has = _shape(ours), _shape(theirs)
+    if shape is None:
+        return None
+    if has != shape:
+        raise StateError(f"{what} must have the shape {shape}, but has {has or 'none'}. Do the options agree?")
+    return _in_form(theirs, ours)
 
 
 def _like(wanted: Any, given: Any) -> Any:
     def like(a: Any, b: Any) -> Any:
-        if b is not None and _forms.shape(b) != _forms.shape(a):
-            raise StateError(f"theirs needs the shape {_forms.shape(a)}, and ours has {_forms.shape(b)}.")
-        return a if b is None else _forms.placed(b, a)
+        if b is not None and _shape(b) != _shape(a):
+            raise StateError(f"theirs needs the shape {_shape(a)}, and ours has {_shape(b)}.")
+        return a if b is None else _placed(b, a)
 
     return jax.tree.map(like, wanted, given)
 
@@ -247,8 +289,21 @@ def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
     to_ours = isinstance(wanted, AdafactorState)
     columns = [of_state(leaves, part, getattr(one, part)) for one in (wanted, given) for part in FACTORED]
     shapes = [tuple(p.shape) for p in leaves.arrays]
-    rows = [_forms.factored(shape, row[:3], row[3:], to_ours) for shape, *row in zip(shapes, *columns, strict=True)]
+    rows = [_turned_means(shape, row[:3], row[3:], to_ours) for shape, *row in zip(shapes, *columns, strict=True)]
     return [leaves.like(column) for column in zip(*rows, strict=True)]
+
+
+def _turned_means(shape: Sequence[int], wanted: Sequence[Any], given: Sequence[Any], to_ours: bool) -> tuple[Any, ...]:
+    """Return optax's v_row, v_col and v, which lack the dimension that a mean ran over, as ours, or ours as optax's."""
+    if (wanted if to_ours else given)[0] is None:
+        return (*wanted[:2], given[2])
+    second, largest = map(int, np.argsort(shape)[-2:])  # optax's v_row is the mean over the latter
+    order = slice(None) if largest > second else slice(None, None, -1)
+    if to_ours:
+        means = jnp.expand_dims(given[0], largest), jnp.expand_dims(given[1], second)
+        return (*means[order], wanted[2])
+    over_largest, over_second = given[:2][order]
+    return jnp.squeeze(over_largest, largest), jnp.squeeze(over_second, second), wanted[2]
 
 
 ADAM, NOVOGRAD, TRACE = "ScaleByAdamState", "ScaleByNovogradState", "TraceState"
@@ -309,11 +364,15 @@ def _of(given: Any, leaf: str) -> Any:
     return given(leaf) if callable(given) else (given or {}).get(leaf)
 
 
-def _turned_as_stored(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]:
+def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]:
     """Return one parameter's state for PyTorch: as stored, or as numbers if its dimensions change places."""
-    found = _forms.saved_weights(held)
+    found = {one.key: np.asarray(held) for one in BESIDE.values() if held is not None and held.dtype == one.dtype}
     for part, x in parts.items():
-        found |= _forms.saved(part, x if axes is None else _forms.numbers(x))
+        if isinstance(x, Grouped) and axes is None:
+            coded: Any = coded_of(x.codes.dtype.name)
+            found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.scale)}
+        elif x is not None:
+            found[part] = np.asarray(numbers(x), np.float32)
     return _turned(found, axes)
 
 
@@ -327,7 +386,7 @@ def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]
     stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
     for part, scale in stored.of_codes().items():
         grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
-        found[part] = grouped if axes is None else np.asarray(_forms.numbers(grouped))
+        found[part] = grouped if axes is None else np.asarray(numbers(grouped))
     turned, beside = _turned(found, axes), [one.key for one in stored.beside_weights()]
     return turned, turned[beside[0]] if beside else None
 

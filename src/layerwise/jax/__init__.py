@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from layerwise.elsewhere import nearly
 from layerwise.jax import optimizers
 from layerwise.jax._presets import like, preset
-from layerwise.jax._stats import stats
 from layerwise.jax._storage import Grouped, MasterState
+from layerwise.jax._transform import stats
 from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the optimizers and their states
 
 __all__ = ["Grouped", "MasterState", "like", "preset", "stats"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import prod, sqrt
 from typing import Any
 
 import jax
@@ -14,8 +14,9 @@ from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running
-from layerwise.jax._storage import Shape, read
-from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Whole
+from layerwise.jax._storage import Shape, Unread, numbers
+from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
+from layerwise.telemetry import with_both
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16
@@ -42,7 +43,7 @@ class Task:
         return asking
 
     def _read(self, x: Any) -> Any:
-        x = jnp.asarray(read(x))
+        x = jnp.asarray(x.view(numbers(x.array)) if isinstance(x, Unread) else x)
         # The second moments of complex parameters are real.
         return x.astype(self.dtype if jnp.iscomplexobj(x) else real(self.dtype))
 
@@ -59,14 +60,19 @@ class Task:
         """Return the number of entries that a request runs over: of the tensor, or of each of its blocks."""
         return prod(self.shape[d] for d in self.dims_of(request)) * prod(map(size, self.axes_of(request)))
 
-    def is_traced(self) -> bool:
-        """Return True if the arrays are known only when the program runs."""
-        return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
-
     def recomputes(self) -> bool:
         """Return True if intermediate results are to be computed again rather than kept."""
         large = prod(self.shape) >= LARGE and not self.h.of_matrices  # products are dear, and read their arrays anyway
-        return large and not any(self.cut) and jax.default_backend() == "cpu" and self.is_traced()
+        if not large or any(self.cut) or jax.default_backend() != "cpu":
+            return False
+        return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
+
+    def measured(self, stepped: Stepped) -> dict[str, Any]:
+        """Return the measurements of a step, with one number for each block."""
+        blocks, dtype = prod(self.shape[d] for d in self.block_dims), real(self.dtype)
+        each = {key: jnp.ravel(jnp.asarray(x, dtype)) for key, x in stepped.stats.items()}
+        found = {key: jnp.broadcast_to(x, (blocks,)) for key, x in each.items()}
+        return with_both(found, sqrt(max(1, self.entries(Sum(None)))))
 
 
 Place = tuple[int, int]  # a task, and one of its requests
@@ -74,18 +80,11 @@ Round = dict[int, Any]  # the requests of each task that still has some
 
 
 def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
-    """Drive the rules of all tasks to their end and yield what they return.
+    """Drive the rules of all tasks to their end, side by side, and return what they return.
 
     Under jit an array is the whole array, however it is laid out over devices. Under shard_map each device has a part
-    of it, and the sums of all tensors are added up at once. Without either, tensors are stepped one after the other,
-    and the extra memory is the work on one.
+    of it, and the sums of all tensors are added up at once.
     """
-    together = any(any(task.cut) or task.h.asks_of_model or task.is_traced() for task in tasks)
-    for group in [tasks] if together else [[task] for task in tasks]:
-        yield from _in_rounds(group)
-
-
-def _in_rounds(tasks: Sequence[Task]) -> Iterator[Stepped]:
     rules = [Running(task, i) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
     answers: dict[int, Any] = dict.fromkeys(range(len(tasks)))

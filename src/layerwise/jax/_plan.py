@@ -22,7 +22,7 @@ from layerwise.errors import ParameterError
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, rounded
 from layerwise.jax._drive import Cut, Task, real, size
-from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, read, stored, unread, weights_of
+from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
 from layerwise.layout import Layout, elementwise
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage import WEIGHTS, groups
@@ -118,7 +118,7 @@ class Plan:
     def tasks(self, g: Any, state: Sequence[Any], held: Any, now: Now) -> Iterator[Task]:
         """Yield the step of each piece."""
         for piece in self.layout.pieces:
-            arrays = (weights_of(self.p, held, piece.view), piece.view(g), *(unread(x, piece.view) for x in state))
+            arrays = tuple(unread(x, piece.view) for x in (weights_of(self.p, held), g, *state))
             cut = _mesh.cut_of_piece(self.cut, piece)
             yield Task(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, self.dtype, cut)
 
@@ -132,8 +132,7 @@ class Plan:
         if held is None and (self.p.dtype not in LOW or self.want.rounding is None):
             return move.astype(jnp.result_type(self.p, g)), None
         before = BITS.as_floats(self.p)
-        full = read(weights_of(self.p, held, lambda x: x))
-        after, beside = self._rounded(BITS.as_floats(full) + move, held, t)
+        after, beside = self._rounded(BITS.as_floats(numbers(weights_of(self.p, held))) + move, held, t)
         return after - before, beside
 
     def _rounded(self, x: Any, held: Any, t: Any) -> tuple[Any, Any]:
@@ -162,6 +161,13 @@ class Plan:
             return new.astype(dtype)
         codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
+
+    def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
+        """Return the measurements of the pieces, joined: numbers, or arrays with one number a block."""
+        each = [task.measured(one) for one, task in zip(stepped, tasks, strict=True)]
+        joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
+        blocked = self.layout.pieces[0].part is not None
+        return joined if blocked else {key: value[0] for key, value in joined.items()}
 
     def _joined(self, pieces: Sequence[Any], shape: Any) -> Any:
         """Return the pieces of an array, joined as it is stored."""

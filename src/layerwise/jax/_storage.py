@@ -50,26 +50,25 @@ class MasterState(NamedTuple):
 class Unread(NamedTuple):
     """A stored array, and the piece of it that a rule sees. Every run of the rule reads it, so none keeps numbers."""
 
-    array: Any
-    beside: Any
+    array: Grouped
     view: Callable[[Any], Any]
 
 
 def unread(x: Any, view: Callable[[Any], Any]) -> Any:
-    """Return a part of the state as a rule's task takes it."""
-    return Unread(x.codes, x.scale, view) if isinstance(x, Grouped) else None if x is None else view(x)
+    """Return a part of the state, or weights, as a rule's task takes them."""
+    return Unread(x, view) if isinstance(x, Grouped) else None if x is None else view(x)
 
 
-def weights_of(p: Any, held: Any, view: Callable[[Any], Any]) -> Any:
-    """Return weights with all their stored precision, as a rule's task takes them."""
+def weights_of(p: Any, held: Any) -> Any:
+    """Return weights with all their stored precision: themselves, their copy, or with the remainder beside them."""
     if held is None:
-        return view(p)
-    return view(held) if jnp.issubdtype(held.dtype, jnp.floating) else Unread(p, held, view)
+        return p
+    return held if jnp.issubdtype(held.dtype, jnp.floating) else Grouped(p, held)
 
 
-def read(x: Any) -> Any:
-    """Return what a rule's task takes as numbers."""
-    return x.view(stored(x.array, x.beside).read()) if isinstance(x, Unread) else x
+def numbers(x: Any) -> Any:
+    """Return an array, or one with what is stored beside it, as numbers."""
+    return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
 def stored(array: Any, beside: Any = None, key: Key | None = None, index: Index | None = None) -> Stored:

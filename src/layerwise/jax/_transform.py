@@ -15,7 +15,6 @@ from layerwise.jax import _mesh, _trees
 from layerwise.jax._drive import Axes, Cut, driven, real
 from layerwise.jax._options import Options, is_traced
 from layerwise.jax._plan import Plan
-from layerwise.jax._stats import measured
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
 from layerwise.jax._trees import Leaves
 from layerwise.layout import lay_out
@@ -60,7 +59,7 @@ class Transformation:
             p, count = jnp.zeros(plan.p.shape, plan.p.dtype), jnp.zeros((), jnp.int32)
             own, now = replace(plan, p=p), self._now(count, _counted(count), plan.decayed, real(plan.dtype))
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
-            return measured([*driven(tasks)], tasks)
+            return own.measured([*driven(tasks)], tasks)
 
         return {key: jnp.zeros(one.shape, one.dtype) for key, one in jax.eval_shape(first).items()}
 
@@ -87,7 +86,7 @@ class Transformation:
             moves[i], held[i] = plans[i].moved(stepped, grads[i], held[i], t)
             stored[i] = plans[i].written(stepped, stored[i], t)
             if self.stats:
-                stats[i] = measured(stepped, each)
+                stats[i] = plans[i].measured(stepped, each)
         trees = [None if tree is None else leaves.like([one[i] for one in stored]) for i, tree in enumerate(own[1:-1])]
         after = self.state(t, *trees, leaves.like(stats) if self.stats else None)
         return leaves.of_all(moves), MasterState(after, leaves.like(held)) if self.want.master else after
@@ -167,6 +166,30 @@ class Transformation:
         if any(cut):
             layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
         return Plan(self.rule, name, p, layout, cut, decayed, self.want)
+
+
+def stats(state: Any) -> dict[str, dict[str, Any]]:
+    """Return the measurements of the last step by parameter: arrays, with one number for each block of it.
+
+    Args:
+        state: A state of an optimizer made with stats=True, or one that contains it, as that of optax.chain does.
+    """
+    ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
+    if not ours or all(one.stats is None for one in ours):
+        raise StateError("no step has been measured for this state. Make the optimizer with stats=True.")
+    found: dict[str, dict[str, Any]] = {}
+    for one in ours:
+        paths, _ = jax.tree_util.tree_flatten_with_path(one.stats, is_leaf=_is_measured)
+        found |= {_trees.name_of(path): value for path, value in paths}
+    return found
+
+
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
+
+
+def _is_measured(x: Any) -> bool:
+    return isinstance(x, dict) and "trust_ratio" in x
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:

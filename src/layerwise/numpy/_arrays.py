@@ -26,10 +26,6 @@ def name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype.name)
 
 
-def is_floating(dtype: np.dtype[Any]) -> bool:
-    return name_of(dtype) in FLOATING
-
-
 @cache
 def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype of the arithmetic and of the state: at least float32."""
@@ -128,7 +124,7 @@ def check_parameter(name: Name, weights: Any) -> Array:
             f"weights of {name!r} must be a numpy array, to be updated in place, but are {type(weights).__name__}. "
             "Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
         )
-    if not is_floating(weights.dtype):
+    if name_of(weights.dtype) not in FLOATING:
         raise ParameterError(
             f"weights of {name!r} must be floating point ({', '.join(FLOATING)}), but are {weights.dtype}. "
             "Convert them once with .astype(np.float32); split complex weights into real and imaginary parts."
@@ -152,7 +148,7 @@ def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
         array = np.asarray(grad)
     except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
         raise GradientError(f"the gradient of {name!r} cannot be read as an array of numbers: {problem}") from None
-    if array.dtype.kind not in "fiu" and not is_floating(array.dtype):
+    if array.dtype.kind not in "fiu" and name_of(array.dtype) not in FLOATING:
         raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")
     if array.shape != weights.shape:
         raise GradientError(

@@ -6,8 +6,9 @@ from collections.abc import Container, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from math import inf
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
-from layerwise.first import warn_of
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, scheduled
 from layerwise.keywords import check_keywords, meant
 from layerwise.layout import lay_out
@@ -26,16 +27,14 @@ from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, names_of, refitted
-from layerwise.numpy._together import LIBRARY, Entries, check_mappings, step_together
+from layerwise.numpy._together import EXEMPT, FINER, LIBRARY, Stepper
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
 MODULE = ".optimizers"  # from which the package takes its classes
-EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
-FINER = 'Pass master_weights="split", or rounding="stochastic".'
 
 
-class Optimizer(Like):
+class Optimizer(Stepper, Like):
     """The base of all optimizers of this API; each has one rule.
 
     Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
@@ -75,29 +74,25 @@ class Optimizer(Like):
                 sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
             )
         with self._one_at_a_time, signals_wait:
-            name = self._named(name, ())
-            self._step({name: self._entry(name, weights, grad)}, whole=False, seen={name: weights})
+            name = as_name(name)
+            firsts = self._step_all({name: weights}, {name: grad}, whole=False)
+        warn_of(firsts or (), EXEMPT, FINER)
 
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
+    def _step_all(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool = True) -> list[First] | None:
+        options = self._options.given
+        firsts = self._take([(self, weights, grads)], whole, options["skip_nonfinite"], options["engine"])
+        self._tensors.skipped += firsts is None
+        return firsts
 
-        Names without a gradient, or with None, keep their weights and their state.
-
-        Args:
-            weights: The arrays by name.
-            grads: Their gradients by name, which are not changed.
-        """
-        check_mappings(weights, grads)
-        with self._one_at_a_time, signals_wait:
-            self._step(self._entries(weights, grads), whole=True, seen=weights)
-
-    def _entries(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any]) -> Entries:
-        """Return the weights and gradient of each name that is due, checked one by one."""
+    def _asked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Asked:
+        """Return what is due, checked one by one."""
         for option, by_name in self._options.by_name.items():
-            if not self._matched:
+            if whole and not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
-        due = {self._named(name, weights): (weights[name], g) for name, g in grads.items() if g is not None}
-        return {name: self._entry(name, *one) for name, one in due.items()}
+        due = {self._named(key, weights): (weights[key], g) for key, g in grads.items() if not (whole and g is None)}
+        each = [self._entry(name, *one) for name, one in due.items()]
+        arrays = [p for p, _ in each], [g for _, g in each]
+        return Asked(self._tensors, list(due), *arrays, self._plan, partial(self._numbers, whole), self._peak)
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
         """Remember the names that were given, and that all patterns match one."""
@@ -122,17 +117,6 @@ class Optimizer(Like):
             )
         return p, _arrays.check_gradient(name, grad, p)
 
-    def _step(self, entries: Entries, whole: bool, seen: Mapping[Any, Any]) -> None:
-        asked, options = self._asked(entries, whole), self._options.given
-        first = step_together(self._steps, [asked], options["skip_nonfinite"], options["engine"])
-        self._tensors.skipped += first is None
-        self._note(seen, whole)
-        warn_of(first or (), EXEMPT, FINER)
-
-    def _asked(self, entries: Entries, whole: bool) -> Asked:
-        names, params, grads = list(entries), [p for p, _ in entries.values()], [g for _, g in entries.values()]
-        return Asked(self._tensors, names, params, grads, self._plan, partial(self._numbers, whole), self._peak)
-
     def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
         """Return the numbers of these names' next step.
 
@@ -145,12 +129,15 @@ class Optimizer(Like):
             counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
         taken = max(furthest, *counts) - 1
         lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
-        return [(t, *due.planned.own.times(lr, lam)) for t, due in zip(counts, dues, strict=True)]
+        factors = [due.planned.own for due in dues]
+        return [
+            (t, _rate("lr_scale", lr, a), _rate("decay", lam, b)) for t, (a, b) in zip(counts, factors, strict=True)
+        ]
 
     def _peak(self, due: Due, lr: float) -> float | None:
         rate: Any = cast("Any", self._options.h).lr
         rate = getattr(rate, "peak", rate)
-        return None if callable(rate) else rate * due.planned.own.lr_scale
+        return None if callable(rate) else rate * due.planned.own[0]
 
     def _plan(self, name: Name, p: Array) -> Planned:
         return self._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)])
@@ -166,7 +153,7 @@ class Optimizer(Like):
         own = {option: value for option, value in asked.items() if value is not None}
         h = replace(options.h, **own) if own else options.h
         plan = Plan.of(name, self._rule, h, shape, lay_out(name, self._rule, h, shape, said["blocks"], machine_eps))
-        return Planned(plan, options.storage, Factors(said["lr_scale"], factor))
+        return Planned(plan, options.storage, (said["lr_scale"], factor))
 
     # ---- options
 
@@ -209,14 +196,13 @@ class Optimizer(Like):
         check_keywords(type(self).__name__, [name for name in options if name not in self._names()], self._names())
         changed = self._options.changed(options)
         if not options.keys() <= {*RATES}:
-            states = {name: self._refitted(name, slot, changed) for name, slot in self._slots.items()}
+            before, states = self._options, {}
+            for name, slot in self._slots.items():
+                plan = self._planned(name, slot.shape, options=changed).plan
+                states[name] = refitted(name, slot, plan, before, changed)
             self._tensors.begin(states)
             self._matched = False
         self._options = changed
-
-    def _refitted(self, name: Name, slot: Slot, options: Options) -> Slot:
-        plan = self._planned(name, slot.shape, options=options).plan
-        return refitted(name, slot, plan, self._options, options)
 
     # ---- what is kept
 
@@ -228,11 +214,6 @@ class Optimizer(Like):
     def parameters(self) -> dict[Name, tuple[int, ...]]:
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of names seen: those given to step_all, or with a state."""
-        return len(self.parameters)
 
     def stats(self) -> dict[Name, dict[str, Any]]:
         """Return the measurements of each name's last step: numbers, or arrays with one number a block.
@@ -271,13 +252,13 @@ class Optimizer(Like):
         Args:
             state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
         """
-        self._take(self._loaded(state))
+        self._take_over(self._loaded(state))
 
     def _loaded(self, state: Any) -> _saved.Saved:
         """Return a saved state, if it fits."""
         return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
 
-    def _take(self, saved: _saved.Saved) -> None:
+    def _take_over(self, saved: _saved.Saved) -> None:
         self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
         own.begin(saved.slots)
@@ -290,17 +271,7 @@ class Optimizer(Like):
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({self._options.in_words()})"
 
 
-class Factors(NamedTuple):
-    """The factors of a name on the rates."""
-
-    lr_scale: float
-    decay: float
-
-    def times(self, lr: float, weight_decay: float) -> tuple[float, float]:
-        return _finite("lr_scale", lr * self.lr_scale), _finite("decay", weight_decay * self.decay)
-
-
-def _finite(argument: str, product: float) -> float:
-    if product == float("inf"):
+def _rate(argument: str, rate: float, factor: float) -> float:
+    if rate * factor == inf:
         raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
-    return product
+    return rate * factor

@@ -13,11 +13,12 @@ from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Slot
+from layerwise.engines import choose
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import Arrays, named_dtype
-from layerwise.numpy._together import check_engine
+from layerwise.numpy._together import ENGINES
 from layerwise.registry import ENTRIES
 from layerwise.storage.coded import CODED
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
@@ -56,7 +57,7 @@ class Options:
         make: Callable[..., Hyper] = hyper
         h = make(**{name: given[name] for name in own - several.keys()})
         flags = {name: checks.FLAG(name, given[name], "Pass True or False.") for name in FLAGS}
-        check_engine(given["engine"])
+        choose(given["engine"], ENGINES)
         by_name = _by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **several})
         want = wanted(given, ENTRIES[hyper.optimizer].rule)
         check_fits(want, h)

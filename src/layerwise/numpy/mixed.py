@@ -10,16 +10,16 @@ import numpy as np
 
 from layerwise.checks import FLAG
 from layerwise.core.steps import Steps
-from layerwise.engines.compiled import signals_wait
+from layerwise.engines import choose
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, StateError, sentence
-from layerwise.first import warn_of
+from layerwise.first import First
 from layerwise.hyper import ClippedByNorm
 from layerwise.names import Name, as_name, check_matched, check_twin, few, matches
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._optimizer import EXEMPT, FINER, Optimizer
+from layerwise.numpy._optimizer import Optimizer
 from layerwise.numpy._saved import WAY_OUT as SAVED
 from layerwise.numpy._saved import held
-from layerwise.numpy._together import check_engine, check_mappings, step_together
+from layerwise.numpy._together import ENGINES, Stepper
 from layerwise.storage.options import COUNT
 from layerwise.threads import OneAtATime
 
@@ -27,7 +27,7 @@ WAY_OUT = 'Pass a mapping such as {"*.bias": AdamW(lr=1e-3), "*": Lamb(lr=1e-2)}
 OF_ALL = ("skip_nonfinite", "engine", "max_grad_norm")  # what members leave to the whole
 
 
-class Mixed:
+class Mixed(Stepper):
     """Optimizers by name: each steps the names that match its pattern, and all step together.
 
     An exact name takes precedence over patterns such as "*.bias"; patterns apply in their order. Members keep their own
@@ -65,7 +65,7 @@ class Mixed:
         _check(optimizers)
         self._members: dict[Any, Optimizer] = dict(optimizers)
         self._skips = FLAG("skip_nonfinite", skip_nonfinite, "Pass True or False.")
-        check_engine(engine)
+        choose(engine, ENGINES)
         self._engine = engine
         self._steps = Steps()
         self._routes: dict[Name, Any] = {}  # the pattern of each name that was given
@@ -100,37 +100,21 @@ class Mixed:
         """The number of steps skipped because of nan or inf."""
         return self._skipped
 
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
-
-        Names without a gradient, or with None, keep their weights and their state.
-
-        Args:
-            weights: The arrays by name.
-            grads: Their gradients by name, which are not changed.
-        """
-        check_mappings(weights, grads)
-        with self._one_at_a_time, signals_wait:
-            self._step_all(weights, grads)
-
-    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
+    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> list[First] | None:
         if not self._routes:
             check_matched("optimizers", self._members, list(weights))
         new = [name for name in weights if name not in self._routes]
         routes = self._routes | {name: self._pattern_of(name) for name in new}
         for name in new:
             check_twin(as_name(name), weights, self._routes)
-        given: dict[Any, tuple[dict[Any, Any], dict[Any, Any]]] = {pattern: ({}, {}) for pattern in self._members}
-        for i, values in enumerate((weights, grads)):
+        given: dict[Any, Any] = {pattern: (one, {}, {}) for pattern, one in self._members.items()}
+        for i, values in enumerate((weights, grads), 1):
             for name, value in values.items():
                 given[routes[name]][i][name] = value
-        asked = [one._asked(one._entries(*given[pattern]), True) for pattern, one in self._members.items()]
-        first = step_together(self._steps, asked, self._skips, self._engine, self.max_grad_norm)
-        self._skipped += first is None
-        for pattern, one in self._members.items():
-            one._note(given[pattern][0], True)
+        firsts = self._take([*given.values()], True, self._skips, self._engine, self.max_grad_norm)
+        self._skipped += firsts is None
         self._routes = routes
-        warn_of(first or (), EXEMPT, FINER)
+        return firsts
 
     def _pattern_of(self, name: Any) -> Any:
         """Return the name or pattern of the optimizer that steps a name."""
@@ -145,11 +129,6 @@ class Mixed:
     def parameters(self) -> dict[Name, tuple[int, ...]]:
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return {name: shape for one in self._members.values() for name, shape in one.parameters.items()}
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of names seen."""
-        return len(self.parameters)
 
     def stats(self) -> dict[Name, dict[str, Any]]:
         """Return the measurements of each name's last step, as its optimizer reports them."""
@@ -192,7 +171,7 @@ class Mixed:
                         f"{here!r}, {other}. Make it with the patterns that it was saved with."
                     )
         for one, each in zip(self._members.values(), loaded, strict=True):
-            one._take(each)
+            one._take_over(each)
         self._skipped = skipped
         self._routes.clear()
 

@@ -26,19 +26,18 @@ def check_clip(clip: Any, h: Hyper) -> None:
             raise ContradictionError(sentence(option, "None beside grad_clip", value, "Drop one of them."))
 
 
-def clipped(h: Any, clip: Any) -> Any:
-    """Return the settings with what a clip does, or None where no option does the same."""
-    found = _bounds(clip)
-    if found is None or not found.keys() <= h.__dataclass_fields__.keys():
+def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
+    """Return the settings with what a clip and a regularizer do, or None where no options do the same."""
+    found, own = _bounds(clip), h.__dataclass_fields__
+    if found is None or not found.keys() <= own.keys():
         return None
-    return _with(h, found)
-
-
-def _with(h: Any, values: dict[str, Any]) -> Any:
-    """Return the settings with these values, or None for numbers that only Paddle takes, such as a bound below 0."""
+    if regularizer is not None:
+        if type(regularizer) is not L2Decay or "l2" not in own:
+            return None
+        found["l2"] = h.l2 + regularizer._coeff
     try:
-        return settled(h, **{option: type(h).check(option, value) for option, value in values.items()})
-    except HyperparameterError:
+        return settled(h, **{option: type(h).check(option, value) for option, value in found.items()})
+    except HyperparameterError:  # for numbers that only Paddle takes, such as a bound below 0
         return None
 
 
@@ -61,12 +60,3 @@ def as_regularizer(value: Any) -> Any:
         way_out = "Pass a number such as 1e-4 or a regularizer, or None; lamb_weight_decay is the decay of LAMB."
         raise HyperparameterError(sentence("weight_decay", "a number or a regularizer of Paddle", value, way_out))
     return L2Decay(float(value))
-
-
-def penalized(h: Any, regularizer: Any) -> Any:
-    """Return the settings with what a regularizer does, or None where no option does the same."""
-    if regularizer is None:
-        return h
-    if type(regularizer) is not L2Decay or "l2" not in h.__dataclass_fields__:
-        return None
-    return _with(h, {"l2": h.l2 + regularizer._coeff})

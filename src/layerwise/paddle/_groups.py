@@ -14,10 +14,9 @@ from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, settled
 from layerwise.keywords import check_keywords
 from layerwise.paddle._arrays import Tensor, check_distinct, check_parameter
-from layerwise.paddle._clips import as_regularizer, check_clip, clipped, penalized
-from layerwise.paddle._spelling import arguments_of, decay_argument, joined, options_of
+from layerwise.paddle._clips import as_regularizer, check_clip, with_both
+from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
-SCALE = checks.number(0)
 PLAIN = ""  # in place of "params", where parameters are no groups
 
 
@@ -103,7 +102,7 @@ def check_scale(scale: Any) -> None:
     if isinstance(scale, LRScheduler):
         way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor on it here."
         raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
-    SCALE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
+    RATE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
 
 
 def register(group: Group, regularizes: bool) -> None:
@@ -146,10 +145,9 @@ def _is_clipped(p: Tensor) -> bool:
 
 def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
     """Return the settings with what clips and penalizes a parameter, or None where no option does the same."""
-    h = clipped(group.h, group.clip) if _is_clipped(p) else group.h
-    if h is None or (group.clip is not None and h.model_bound and not by_all):
-        return None
-    return penalized(h, getattr(p, "regularizer", None))
+    h = with_both(group.h, group.clip if _is_clipped(p) else None, getattr(p, "regularizer", None))
+    by_others = h is not None and group.clip is not None and h.model_bound and not by_all
+    return None if by_others else h
 
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:

@@ -32,10 +32,28 @@ def decay_argument(h: type[Hyper]) -> str:
     return name
 
 
+def as_rate(value: Any) -> float:
+    """Return a learning rate, if it is a number that can be one."""
+    found: float = RATE("learning_rate", value, LR_WAY_OUT)
+    return found
+
+
 def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
     """Return the checked options of a rule, given arguments by their names."""
     make: Any = h
-    return make(**{spec.name: _option(h, spec.name, given) for spec in fields(h)})
+    names, found = PADDLE.of(h), {}
+    for spec in fields(h):
+        called = names.get(spec.name, (spec.name,))
+        if spec.name == "adapt" and "always_adapt" in given:
+            found["adapt"] = _adapt(h, given)
+        elif is_pair(called):
+            found[spec.name] = pair(h, spec.name, called, given)
+        elif spec.name in RATES:
+            check = RATE | checks.NONE if spec.default is None else RATE
+            found[spec.name] = check(called[0], given[called[0]], RATES[spec.name])
+        else:
+            found[spec.name] = h.check(spec.name, given[called[0]], called[0], PADDLE.in_messages(h))
+    return make(**found)
 
 
 def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,19 +64,6 @@ def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     elif own.get("adapt") is not None and "always_adapt" not in own:
         found["always_adapt"] = False
     return found
-
-
-def _option(h: type[Hyper], name: str, given: Mapping[str, Any]) -> Any:
-    if name == "adapt" and "always_adapt" in given:
-        return _adapt(h, given)
-    names = PADDLE.of(h).get(name, (name,))
-    if is_pair(names):
-        return pair(h, name, names, given)
-    [argument] = names
-    if name in RATES:
-        check = RATE | checks.NONE if h.__dataclass_fields__[name].default is None else RATE
-        return check(argument, given[argument], RATES[name])
-    return h.check(name, given[argument], argument, PADDLE.in_messages(h))
 
 
 def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:

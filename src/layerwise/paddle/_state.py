@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
+from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
 from layerwise.checks import Refused
 from layerwise.core.library import FLOATING
+from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
-from layerwise.errors import StateError
+from layerwise.errors import StateError, warn
 from layerwise.names import few
 from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
+from layerwise.paddle._spelling import as_rate
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import COUNT
 
@@ -149,37 +153,59 @@ def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
     return None, ""
 
 
-def slot_of(names: Names, h: Any, p: Tensor, begun: Any, found: Mapping[str, Any]) -> Slot:
-    """Return the state of one parameter, given what a checkpoint holds of it and what it begins with."""
-    each = ((field, _field(names, p, field, one, found)) for field, one in begun.items())
-    return Slot({field: x for field, x in each if x is not None}, _count(names, h, p, found))
+def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Slot:
+    """Return the state of one parameter, given what a checkpoint holds of it."""
+    arrays = {}
+    for field, shape in plan.state_shapes.items():
+        key, there = names.called(field), f"of {p.name}"
+        if shape is None:
+            if key in found:
+                raise StateError(f"the state holds {key!r} {there}, which these options do not keep. Give its options.")
+        elif key not in found:
+            raise StateError(f"the state holds no {key!r} {there}. Pass the state of an optimizer with these options.")
+        else:
+            dtype = plan.h.state_dtypes().get(field) or computing(p)
+            arrays[field] = taken(f"{key!r} {there}", found[key], p, shape, dtype)
+    return Slot(arrays, _count(names, plan.h, p, found))
 
 
-def _field(names: Names, p: Tensor, field: str, like: Tensor | None, found: Mapping[str, Any]) -> Tensor | None:
-    key = names.called(field)
-    if like is None:
-        if key in found:
-            raise StateError(f"the state holds {key!r} of {p.name}, which these options do not keep. Give its options.")
-        return None
-    if key not in found:
-        raise StateError(f"the state holds no {key!r} of {p.name}. Pass the state of an optimizer with these options.")
-    return taken(f"{key!r} of {p.name}", found[key], like)
-
-
-def taken(what: str, value: Any, like: Tensor) -> Tensor:
-    """Return a copy of a saved array as a tensor like this one."""
+def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
+    """Return a copy of a saved array of this shape in this dtype, where the parameter is."""
     if not isinstance(value, (paddle.Tensor, np.ndarray)):
         raise StateError(f"{what} must be a tensor, but is {type(value).__name__}.")
-    if shape_of(value) != shape_of(like):
-        raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape_of(like)}.")
+    if shape_of(value) != shape:
+        raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape}.")
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
         raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
     if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
         raise StateError(f"{what} {why}. Load it again.")
     with paddle.no_grad():
         tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
-        copied = paddle.cast(tensor, like.dtype).clone().detach()
-    return copied if str(copied.place) == str(like.place) else copied.to(like.place)
+        copied = paddle.cast(tensor, dtype).clone().detach()
+    return copied if str(copied.place) == str(p.place) else copied.to(p.place)
+
+
+def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
+    """Take over the saved state of a scheduler, if there is one, or leave it as it was."""
+    saved = state.get(SCHEDULER)
+    if not (saved is None or isinstance(saved, Mapping)):
+        raise StateError(
+            f"{SCHEDULER!r} must be a dict, but is {type(saved).__name__}. Leave it out, or load it again."
+        )
+    if not isinstance(scheduler, LRScheduler):
+        if saved:
+            warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.")
+        return
+    if saved is None and not isinstance(scheduler, LambdaDecay):
+        raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")
+    before = deepcopy({key: x for key, x in vars(scheduler).items() if not callable(x)})
+    try:
+        if saved:
+            scheduler.set_state_dict(saved)
+        as_rate(scheduler())
+    except Exception as problem:
+        vars(scheduler).update(before)
+        raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
 
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
