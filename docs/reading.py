@@ -8,7 +8,7 @@ from typing import Any
 import griffe
 
 from layerwise.of_rule import completed
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 
 DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -20,11 +20,17 @@ class Reading(griffe.Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        if any(one.callable_path == "layerwise.of_rule.of_rule" for one in cls.decorators):
-            names = [one.name for one in cls.members["__init__"].parameters][1:]
-            hyper = ENTRIES[cls.name].hyper
-            cls.docstring.value = completed(cls.docstring.value, cls.module.docstring.value, hyper, names)
+        _complete(cls, [one.name for one in getattr(cls.members.get("__init__"), "parameters", ())][1:])
+
+    def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
+        _complete(func, [one.name for one in func.parameters])
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name in DECLARED:
             attr.value = attr.value.arguments[0]
+
+
+def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
+    if any(decorator.callable_path == "layerwise.of_rule.of_rule" for decorator in one.decorators):
+        hyper = ENTRIES[BY_LOWER[one.name.lower()]].hyper
+        one.docstring.value = completed(one.docstring.value, one.module.docstring.value, hyper, names)

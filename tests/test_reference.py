@@ -91,7 +91,7 @@ def test_an_argument_means_what_its_class_says_first():
     class Own(Hyper):
         """Options."""
 
-    module = "All.\n\nArguments of the classes:\n    seed: A\n        seed.\n    maximize: Of all.\n"
+    module = "All.\n\nArguments of all:\n    seed: A\n        seed.\n    maximize: Of all.\n"
     written = "One.\n\n    Args:\n        seed: Its\n            own.\n    "
     doc = completed(written, module, Own, ["maximize", "max_grad_value", "seed"]).splitlines()
     assert doc[:4] == ["One.", "", "Args:", "    maximize: Of all."]
