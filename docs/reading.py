@@ -7,8 +7,7 @@ from typing import Any
 
 import griffe
 
-from layerwise.of_rule import completed
-from layerwise.registry import BY_LOWER, ENTRIES
+from layerwise.of_rule import completed, meanings
 
 DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -20,7 +19,8 @@ class Reading(griffe.Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        _complete(cls, [one.name for one in getattr(cls.members.get("__init__"), "parameters", ())][1:])
+        made = cls.members.get("__init__")
+        _complete(cls, [*cls.attributes] if made is None else [one.name for one in made.parameters][1:])
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
         _complete(func, [one.name for one in func.parameters])
@@ -32,5 +32,5 @@ class Reading(griffe.Extension):
 
 def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
     if any(decorator.callable_path == "layerwise.of_rule.of_rule" for decorator in one.decorators):
-        hyper = ENTRIES[BY_LOWER[one.name.lower()]].hyper
-        one.docstring.value = completed(one.docstring.value, one.module.docstring.value, hyper, names)
+        means = meanings(one.name, one.module.docstring.value)
+        one.docstring.value = completed(one.docstring.value, means, names)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from inspect import cleandoc, signature
 from typing import Any, TypeVar
 
-from layerwise.hyper import Hyper
 from layerwise.keywords import explained
 from layerwise.registry import BY_LOWER, ENTRIES
 
@@ -18,42 +17,57 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 WIDTH = 116
 ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+STATE = {  # what every state in the JAX API has besides its trees
+    "count": "The number of steps taken, an int32 that stays at its largest value.",
+    "stats": "The measurements of the last step, a tree of dicts; None unless stats=True.",
+}
 
 
 def of_rule(module: str | None) -> Callable[[M], M]:
     """Return a decorator of an optimizer, which has its rule's name, and so its options; a class also gets its rule.
 
-    It also explains unknown keywords, and completes the docstring.
+    It also explains unknown keywords, and completes the docstring; of a state in the JAX API no more than that.
 
     Args:
         module: The docstring of its module, with arguments of its classes or functions.
     """
 
     def done(made: Any) -> Any:
-        _, rule, h = ENTRIES[BY_LOWER[made.__name__.lower()]]
-        if isinstance(made, type):
+        names: Iterable[str]
+        if made.__name__.endswith("State"):
+            names = made._fields
+        elif isinstance(made, type):
             cls: Any = made
-            cls._rule, cls._hyper, cls.__init__ = rule, h, explained(cls.__init__)
+            _, cls._rule, cls._hyper = ENTRIES[made.__name__]
+            cls.__init__ = explained(cls.__init__)
             _, *names = signature(cls.__init__).parameters
         else:
             made = explained(made)
-            names = [*signature(made).parameters]
+            names = signature(made).parameters
         if made.__doc__ and module:  # Python -OO has neither
-            made.__doc__ = completed(made.__doc__, module, h, names)
+            made.__doc__ = completed(made.__doc__, meanings(made.__name__, module), names)
         return made
 
     return done
 
 
-def completed(written: str, module: str, h: type[Hyper], names: Iterable[str]) -> str:
-    """Return the docstring of an optimizer's class or function with each argument, in their order.
+def meanings(name: str, module: str) -> dict[str, str]:
+    """Return what the arguments of an optimizer mean, or the parts of a state in the JAX API.
 
-    What it says itself counts, then what the module's docstring says of them all, then the options' declarations.
+    What the module's docstring says of them all counts, then the options' declarations.
     """
+    _, rule, h = ENTRIES[BY_LOWER[name.removesuffix("State").lower()]]
+    if name.endswith("State"):
+        parts = {h.optax_state.get(part, part): part for part in rule.State._fields}
+        return {**STATE, **{here: f"A tree, called `{part}` in the other APIs." for here, part in parts.items()}}
+    return {**{spec.name: spec.metadata["means"] for spec in fields(h)}, **dict(ENTRY.findall(module))}
+
+
+def completed(written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return a docstring with each argument, in their order. What it says itself goes before the meanings given."""
     text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
-    options = {spec.name: spec.metadata["means"] for spec in fields(h)}
-    means = {**options, **dict(ENTRY.findall(module)), **dict(ENTRY.findall(listed))}
-    rows = (entry(name, " ".join(means[name].split())) for name in names)
+    found = {**means, **dict(ENTRY.findall(listed))}
+    rows = (entry(name, " ".join(found[name].split())) for name in names)
     return "\n".join([f"{text}\n\nArgs:", *rows, ""])
 
 
