@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from math import prod
 
@@ -72,7 +73,7 @@ def alike(count: int, *shape: int) -> Shapes:
     return {f"t{i}": shape for i in range(count)}
 
 
-SETS = {
+SETS: dict[str, Callable[[], Shapes]] = {
     "resnet50": resnet50,
     "bert-base": bert_base,
     "gpt2-medium": partial(gpt, vocabulary=50257, positions=1024, hidden=1024, layers=24),
