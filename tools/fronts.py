@@ -23,7 +23,7 @@ from layerwise.variants import find
 
 DOCS = Path(__file__).parents[1] / "docs"
 LONGEST_SUMMARY = 109  # in a line of 120, indented, with quotes on both sides and a full stop
-PAGES = "In the documentation each has a page with its formula, and {} is the guide. help() describes all arguments."
+PAGES = "Each has a page with its formula, and {} is the guide. help() describes all arguments."
 
 
 def header(title: str, meanings: Mapping[str, str] = MappingProxyType({}), guide: str = "") -> str:
@@ -95,8 +95,11 @@ def declared(h: type[Hyper]) -> dict[str, str]:
 
 
 def _module(head: str, sources: Iterable[str], names: Iterable[str]) -> str:
-    listed = "".join(f"    {name!r},\n" for name in sorted(names, key=_as_sorted_by_ruff)).replace("'", '"')
-    return "\n\n".join([f"{head}\n__all__ = [\n{listed}]", *sources])
+    listed = ", ".join(f'"{name}"' for name in sorted(names, key=_as_sorted_by_ruff))
+    first, *more = (f"[{line.rstrip(',')}]" for line in textwrap.wrap(listed, WIDTH - len("__all__ += []")))
+    return "\n\n".join(
+        [f"{head}\n__all__ = {first}{''.join(f'{chr(10)}__all__ += {line}' for line in more)}", *sources]
+    )
 
 
 def _as_sorted_by_ruff(name: str) -> tuple[bool, str]:
