@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerwise.cli.bench.measure import Measurement, Table
+from layerwise.cli.bench.measure import measure, tables_of
 from layerwise.cli.bench.memory import available
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.report import aligned, origin
@@ -25,11 +25,13 @@ def provenance() -> dict[str, str]:
 
 def in_turns(optimizer: str, set_name: str, work: Any, peers: Sequence[Peer], rounds: int) -> dict[str, Timing]:
     """The times of those that are installed, ours first; in groups, where not all fit the memory side by side."""
-    table = Table.of(optimizer, set_name, work, available_processors(), peers[0].label)
-    Measurement(table, peers, work, 0.9 * available()).run(rounds)
-    for label, why in table.left_out.items():
-        print(f"left out: {label}: {why}")
-    return {label: row.timing for label, row in table.rows.items() if row.timing.rounds}
+    found: dict[str, Timing] = {}
+    for table, together in tables_of(optimizer, set_name, work, available_processors(), peers, 0.9 * available()):
+        measure(table, together, work, rounds)
+        for label, why in table.left_out.items():
+            print(f"left out: {label}: {why}")
+        found = {label: row.timing for label, row in table.rows.items() if row.timing.rounds} | found
+    return found
 
 
 def figures(timing: Timing, base: Timing) -> dict[str, object]:

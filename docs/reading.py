@@ -7,8 +7,7 @@ from typing import Any
 
 import griffe
 
-from layerwise.of_rule import completed
-from layerwise.registry import ENTRIES
+from layerwise.of_rule import completed, meanings
 
 DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -20,11 +19,18 @@ class Reading(griffe.Extension):
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        if any(one.callable_path == "layerwise.of_rule.of_rule" for one in cls.decorators):
-            names = [one.name for one in cls.members["__init__"].parameters][1:]
-            hyper = ENTRIES[cls.name].hyper
-            cls.docstring.value = completed(cls.docstring.value, cls.module.docstring.value, hyper, names)
+        made = cls.members.get("__init__")
+        _complete(cls, [*cls.attributes] if made is None else [one.name for one in made.parameters][1:])
+
+    def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
+        _complete(func, [one.name for one in func.parameters])
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name in DECLARED:
             attr.value = attr.value.arguments[0]
+
+
+def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
+    if any(decorator.callable_path == "layerwise.of_rule.of_rule" for decorator in one.decorators):
+        means = meanings(one.name, one.module.docstring.value)
+        one.docstring.value = completed(one.docstring.value, means, names)

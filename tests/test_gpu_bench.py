@@ -41,7 +41,7 @@ def results():
 
 
 def timed(label, seconds, ratio=(), host=()):
-    return Row(label, label.partition(".")[0], Timing(seconds), Timing(ratio), Timing(host))
+    return Row(label, label.partition(".")[0], Timing(seconds), Timing([*ratio]), Timing([*host]))
 
 
 def table(optimizer, name, *rows):

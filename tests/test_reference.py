@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from layerwise.hyper import Hyper
-from layerwise.of_rule import completed
+from layerwise.of_rule import completed, meanings
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")
@@ -88,12 +87,10 @@ def test_what_is_undescribed_is_found():
 
 
 def test_an_argument_means_what_its_class_says_first():
-    class Own(Hyper):
-        """Options."""
-
-    module = "All.\n\nArguments of the classes:\n    seed: A\n        seed.\n    maximize: Of all.\n"
+    module = "All.\n\nArguments of all:\n    seed: A\n        seed.\n    maximize: Of all.\n"
     written = "One.\n\n    Args:\n        seed: Its\n            own.\n    "
-    doc = completed(written, module, Own, ["maximize", "max_grad_value", "seed"]).splitlines()
+    names = ["maximize", "max_grad_value", "seed"]
+    doc = completed(written, meanings("Lamb", module), names).splitlines()
     assert doc[:4] == ["One.", "", "Args:", "    maximize: Of all."]
     assert doc[4].startswith("    max_grad_value: Clip each element of the gradient")
     assert doc[-1] == "    seed: Its own."

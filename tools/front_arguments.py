@@ -20,9 +20,7 @@ class Argument(NamedTuple):
 
 
 SKIPS = "Skip a step if any gradient contains nan or inf, and count it in `skipped`."
-JAX_MASK = (
-    "The parameters that decay: a tree of booleans, a prefix of it, or a function of the parameters that returns one."
-)
+JAX_MASK = "Which parameters decay: a tree of booleans, a prefix of one, or a function that returns it."
 
 # How weights and state are stored, the same in all fronts.
 STORAGE = (
@@ -64,7 +62,7 @@ TORCH = (
         "model_group",
         "ProcessGroup | None",
         "None",
-        "Processes that hold other tensors of the same model, as in a pipeline; they clip and skip together.",
+        "Processes with other tensors of the same model, as in a pipeline; they clip and skip together.",
     ),
     Argument(
         "reproducible",
@@ -78,7 +76,7 @@ TORCH = (
         "fused",
         "bool | None",
         "None",
-        "True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest available.",
+        "True requires an engine with kernels, False uses PyTorch operations, None picks the fastest available.",
     ),
     Argument(
         "offload",
@@ -163,7 +161,7 @@ PADDLE = (
         "exclude_from_weight_decay_fn",
         "Callable[[Tensor], bool] | None",
         "None",
-        "A function of a parameter that returns True where there is to be no weight decay.",
+        "A function of a parameter, True if it has no weight decay.",
     ),
     Argument("multi_precision", "bool", "False", "Hold a float32 copy of float16 and bfloat16 parameters."),
     Argument("name", "str | None", "None", "A word that the names of the state contain, as in Paddle."),
@@ -171,7 +169,7 @@ PADDLE = (
         "blocks",
         "BlocksByName | None",
         "None",
-        "What counts as a layer within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*': 3}.",
+        "Layers within a parameter: blocks by its name or a pattern, such as {'linear_0.w_*': 3}.",
     ),
     Argument("skip_nonfinite", "bool", "False", SKIPS),
     Argument(

@@ -41,8 +41,9 @@ def signature(parameters: Sequence[Parameter]) -> str:
 def docstring(first: str, rest: str, parameters: Sequence[Parameter]) -> str:
     """Return a docstring with a section that describes every parameter."""
     entries = "\n".join(entry(one.name, one.means) for one in parameters)
-    body = f"{first}.\n\n{textwrap.fill(rest, WIDTH - 4)}\n" + (f"\nArgs:\n{entries}\n" if entries else "")
-    return f'"""{body}"""'
+    parts = [f"{first}.", textwrap.fill(rest, WIDTH - 4), f"Args:\n{entries}" if entries else ""]
+    body = "\n\n".join(filter(None, parts))
+    return f'"""{body}\n"""' if rest or entries else f'"""{body}"""'
 
 
 def called(api: Spelling, h: type[Hyper], one: Parameter, of_pair: str) -> list[Parameter]:

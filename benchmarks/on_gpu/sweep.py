@@ -10,7 +10,7 @@ from on_gpu.tables import Results, cells
 SIZES = tuple(1 << k for k in range(10, 29, 2))  # 1 K to 256 M elements
 SMALL = tuple(1 << k for k in range(6, 11, 2))
 WIDTH = 256
-SHOWN = ("step\nms", "step's\nquartiles", "ratio", "host\nms", "share of\ncopy")
+SHOWN = ("step ms", "quartiles", "ratio", "host ms", "share of copy")
 
 
 def sweep(results: Results, place: Place, optimizer: str, rounds: int) -> None:
@@ -19,7 +19,7 @@ def sweep(results: Results, place: Place, optimizer: str, rounds: int) -> None:
         shapes = {"one": (max(1, size // WIDTH), min(size, WIDTH))}
         work = type(place)(place.device, place.engine).work(shapes)  # no smaller than it says
         peers = [ours(optimizer), yardstick(optimizer)]
-        tables.append(results.measure("sweep", optimizer, f"one of {size}", work, peers, rounds))
+        tables.extend(results.measure("sweep", optimizer, f"one of {size}", work, peers, rounds))
         if results.enough():
             break
     found = [
@@ -30,7 +30,7 @@ def sweep(results: Results, place: Place, optimizer: str, rounds: int) -> None:
         }
         for table in tables
         for row in report.rows(table, lambda row, table=table: cells(table, row, results.copy))
-        if row["step\nms"]
+        if row["step ms"]
     ]
     results.say(f"{optimizer}: one tensor", *(report.aligned(found) if found else ()))
     results.say(*(f"left out: {one.name}: {label}: {why}" for one in tables for label, why in one.left_out.items()), "")

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 import torch
 
 from layerwise.cli.bench import report
-from layerwise.cli.bench.measure import Measurement, Row, Table
+from layerwise.cli.bench.measure import Row, Table, measure, tables_of
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.tensors import free
 from layerwise.cli.bench.timing import Timing
@@ -28,15 +28,20 @@ class Results:
     tables: list[tuple[str, Table]] = field(default_factory=list)  # each with the part it belongs to
     _written: int = 0
 
-    def measure(self, part: str, optimizer: str, name: str, work: Any, peers: Sequence[Peer], rounds: int) -> Table:
+    def measure(
+        self, part: str, optimizer: str, name: str, work: Any, peers: Sequence[Peer], rounds: int
+    ) -> list[Table]:
         """Time them in turns; the first is what the others are compared with."""
-        table = Table.of(optimizer, name, work, torch.get_num_threads(), peers[0].label)
-        self.tables.append((part, table))
-        Measurement(table, peers, work, ROOM * free(work.device), enough=self.enough).run(rounds)
-        return table
+        room, found = ROOM * free(work.device), []
+        for table, together in tables_of(optimizer, name, work, torch.get_num_threads(), peers, room):
+            self.tables.append((part, table))
+            found.append(table)
+            measure(table, together, work, rounds, self.enough)
+        return found
 
-    def show(self, table: Table) -> None:
-        self.say(*report.lines(table, more=lambda row: cells(table, row, self.copy)))
+    def show(self, tables: Sequence[Table]) -> None:
+        for table in tables:
+            self.say(*report.lines(table, lambda row, table=table: cells(table, row, self.copy)))
 
     def say(self, *lines: str) -> None:
         print(*lines, sep="\n", file=self.out)
@@ -75,12 +80,12 @@ def share(table: Table, row: Row, copy: Copy) -> Timing:
 def cells(table: Table, row: Row, copy: Copy) -> dict[str, str]:
     """The columns that tell the device's memory."""
     if not row.timing.rounds:
-        return dict.fromkeys(("bytes,\nB/param", "at copy's\nrate, ms", "share of\ncopy"), "")
+        return dict.fromkeys(("bytes, B/param", "at copy's rate, ms", "share of copy"), "")
     need = moved(table, row)
     return {
-        "bytes,\nB/param": f"{need / table.parameters:g}",
-        "at copy's\nrate, ms": report.in_digits(1e3 * copy.seconds(need)),
-        "share of\ncopy": f"{share(table, row, copy).median:.3f}",
+        "bytes, B/param": f"{need / table.parameters:g}",
+        "at copy's rate, ms": report.in_digits(1e3 * copy.seconds(need)),
+        "share of copy": f"{share(table, row, copy).median:.3f}",
     }
 
 

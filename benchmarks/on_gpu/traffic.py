@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from layerwise.cli.bench.tensors import on_cuda
-from layerwise.cli.bench.timing import Timing, Turns, wall
+from layerwise.cli.bench.timing import Timing, alternately, wall
 from on_gpu.place import Place
 
 COPIED = 1 << 28  # elements, larger than any cache
@@ -99,7 +99,6 @@ def measure_copy(place: Place) -> Copy:
     n = 1 << 16 if place.interpreted else COPIED
     source = torch.randn(n, device=place.device)
     to = torch.zeros_like(source)
-    turns = Turns({"copy": lambda: to.copy_(source)}, wall if place.interpreted else on_cuda)
-    for _ in turns.take(ROUNDS):
-        pass
-    return Copy(2 * source.nbytes, turns.timings()["copy"])
+    clock = wall if place.interpreted else on_cuda
+    found = alternately({"copy": lambda: to.copy_(source)}, ROUNDS, clock=clock)
+    return Copy(2 * source.nbytes, found["copy"])

@@ -1,65 +1,77 @@
-"""What the optimizers' classes of all APIs take from their rules: formula, options, and the meanings of these."""
+"""What the optimizers' classes and functions of all APIs take from their rules: formula, options, their meanings."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from functools import cache
 from inspect import cleandoc, signature
 from typing import Any, TypeVar
 
-from layerwise.hyper import Hyper
 from layerwise.keywords import explained
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 
-C = TypeVar("C", bound=type[Any])
+M = TypeVar("M", bound=Callable[..., Any])
 
 WIDTH = 116
 ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+STATE = {  # what every state in the JAX API has besides its trees
+    "count": "The number of steps taken, an int32 that stays at its largest value.",
+    "stats": "The measurements of the last step, a tree of dicts; None unless stats=True.",
+}
 
 
-def of_rule(module: str | None) -> Callable[[C], C]:
-    """Return a decorator of an optimizer's class, which has its rule's name, and so its rule and its options.
+def of_rule(module: str | None) -> Callable[[M], M]:
+    """Return a decorator of an optimizer, which has its rule's name, and so its options; a class also gets its rule.
 
-    It also explains unknown keywords, and completes the docstring.
+    It also explains unknown keywords, and completes the docstring; of a state in the JAX API no more than that.
 
     Args:
-        module: The docstring of its module, with arguments of its classes.
+        module: The docstring of its module, with arguments of its classes or functions.
     """
 
-    def done(cls: C) -> C:
-        _, cls._rule, cls._hyper = ENTRIES[cls.__name__]
-        cls.__init__ = explained(cls.__init__)
-        if cls.__doc__ and module:  # Python -OO has neither
-            cls.__doc__ = _Described(cls.__doc__, module)  # type: ignore[assignment]  # which a descriptor may give
-        return cls
+    def done(made: Any) -> Any:
+        names: Iterable[str]
+        if made.__name__.endswith("State"):
+            names = made._fields
+        elif isinstance(made, type):
+            cls: Any = made
+            _, cls._rule, cls._hyper = ENTRIES[made.__name__]
+            cls.__init__ = explained(cls.__init__)
+            _, *names = signature(cls.__init__).parameters
+        else:
+            made = explained(made)
+            names = signature(made).parameters
+        if made.__doc__ and module:  # Python -OO has neither
+            made.__doc__ = completed(made.__doc__, meanings(made.__name__, module), names)
+        return made
 
     return done
 
 
-class _Described:
-    """A docstring that is completed when somebody reads it: importing a package takes no time for it."""
+def meanings(name: str, module: str) -> dict[str, str]:
+    """Return what the arguments of an optimizer mean, or the parts of a state in the JAX API.
 
-    def __init__(self, written: str, module: str) -> None:
-        self._written, self._module = written, module
-
-    def __get__(self, _: object, of: Any) -> str:
-        return completed(self._written, self._module, of._hyper, list(signature(of.__init__).parameters)[1:])
-
-
-def completed(written: str, module: str, h: type[Hyper], names: Iterable[str]) -> str:
-    """Return the docstring of an optimizer's class with each argument, in their order.
-
-    What it says itself counts, then what the module's docstring says of its classes, then the options' declarations.
+    What the module's docstring says of them all counts, then the options' declarations.
     """
+    _, rule, h = ENTRIES[BY_LOWER[name.removesuffix("State").lower()]]
+    if name.endswith("State"):
+        parts = {h.optax_state.get(part, part): part for part in rule.State._fields}
+        return {**STATE, **{here: f"A tree, called `{part}` in the other APIs." for here, part in parts.items()}}
+    return {**{spec.name: spec.metadata["means"] for spec in fields(h)}, **dict(ENTRY.findall(module))}
+
+
+def completed(written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
+    """Return a docstring with each argument, in their order. What it says itself goes before the meanings given."""
     text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
-    options = {spec.name: spec.metadata["means"] for spec in fields(h)}
-    means = {**options, **dict(ENTRY.findall(module)), **dict(ENTRY.findall(listed))}
-    rows = (entry(name, " ".join(means[name].split())) for name in names)
+    found = {**means, **dict(ENTRY.findall(listed))}
+    rows = (entry(name, " ".join(found[name].split())) for name in names)
     return "\n".join([f"{text}\n\nArgs:", *rows, ""])
 
 
+@cache  # most are the same in many optimizers
 def entry(name: str, means: str) -> str:
     """Return the lines of a docstring that describe an argument."""
     first, rest = " " * 4, " " * 8

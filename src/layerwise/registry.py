@@ -47,3 +47,4 @@ def _entry(module: ModuleType) -> Entry:
 
 
 ENTRIES: dict[str, Entry] = {entry.name: entry for entry in map(_entry, _modules())}
+BY_LOWER = {name.lower(): name for name in ENTRIES}

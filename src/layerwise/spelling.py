@@ -62,46 +62,32 @@ def _optax(h: type[Hyper]) -> dict[str, Names]:
     return {option: (name,) if isinstance(name, str) else name for option, name in called.items() if name is not None}
 
 
-def _where_it_has(h: type[Hyper], names: Mapping[str, Names]) -> dict[str, Names]:
-    return {option: found for option, found in names.items() if option in h.__dataclass_fields__}
-
-
-def _of_eps(h: type[Hyper], *called: Names) -> dict[str, Names]:
-    """Return those of these names of eps that are as many as its numbers."""
-    if "eps" not in h.__dataclass_fields__:
-        return {}
-    usual: Any = h.__dataclass_fields__["eps"].default
-    size = len(usual) if isinstance(usual, tuple) else 1
-    return {"eps": called[size - 1]} if size <= len(called) else {}
-
-
 @cache
-def _paddle(h: type[Hyper]) -> dict[str, Names]:
-    decay = {"weight_decay": ("lamb_weight_decay",)} if h.optimizer == "Lamb" else {}
-    names = {"lr": ("learning_rate",), "betas": ("beta1", "beta2"), **decay}
-    return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",))}
-
-
-@cache
-def _keras(h: type[Hyper]) -> dict[str, Names]:
-    names = {"betas": ("beta_1", "beta_2"), "beta2_decay": ("beta_2_decay",)}
-    return {**_where_it_has(h, names), **_of_eps(h, ("epsilon",), ("epsilon_1", "epsilon_2"))}
-
-
-@cache
-def _of_keras(h: type[Hyper]) -> dict[str, Names]:
-    names = {
-        "lr": "learning_rate",
-        "max_grad_norm": "global_clipnorm",
-        "max_grad_norm_per_tensor": "clipnorm",
-        "max_grad_value": "clipvalue",
+def _of(rows: tuple[Names, ...], h: type[Hyper]) -> dict[str, Names]:
+    """Return the names in those rows whose option a rule has, with a number for each name."""
+    usual = {spec.name: spec.default for spec in fields(h)}
+    return {
+        option: tuple(names)
+        for option, *names in rows
+        if option in usual and len(names) == (len(usual[option]) if isinstance(usual[option], tuple) else 1)
     }
-    return _where_it_has(h, {option: (name,) for option, name in names.items()})
 
 
-OPTAX, PADDLE = Spelling(_optax), Spelling(_paddle)
-KERAS = Spelling(_keras)  # arguments beside the options
-OF_KERAS = Spelling(_of_keras)  # arguments of Keras's own, in their place
+# An option and its name, or the two of a pair.
+_PADDLE = (("lr", "learning_rate"), ("betas", "beta1", "beta2"), ("eps", "epsilon"))
+_PADDLE_OF = {"Lamb": (*_PADDLE, ("weight_decay", "lamb_weight_decay"))}
+_BESIDE = (("betas", "beta_1", "beta_2"), ("beta2_decay", "beta_2_decay"))
+_EPS = (("eps", "epsilon"), ("eps", "epsilon_1", "epsilon_2"))
+_CLIPS = (
+    ("max_grad_norm", "global_clipnorm"),
+    ("max_grad_norm_per_tensor", "clipnorm"),
+    ("max_grad_value", "clipvalue"),
+)
+
+OPTAX = Spelling(_optax)
+PADDLE = Spelling(lambda h: _of(_PADDLE_OF.get(h.optimizer, _PADDLE), h))
+KERAS = Spelling(lambda h: _of(_BESIDE + _EPS, h))  # arguments beside the options
+OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # arguments of Keras's own, in their place
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the numbers of an optimizer that Paddle has
 # Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
 OWN_FORM: dict[str, Names] = {

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import takewhile
-from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, TypeVar
 
 from layerwise.elsewhere import nearest
 from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.keywords import check_keywords
 from layerwise.names import INSTEAD, is_by_name
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,14 +47,12 @@ class Preset:
         return f"{self.name} ({self.optimizer}): {self.differs}{rest}"
 
 
-class Own(NamedTuple):
-    """What a preset says besides its name and its optimizer."""
-
-    options: Mapping[str, Any]
-    differs: str
-    not_reproduced: str = ""
+def _of(optimizer: str) -> Callable[..., tuple[str, Mapping[str, Any], str, str]]:
+    """Return what makes a row of a preset of this optimizer: its options, and two remarks."""
+    return lambda options, differs, not_reproduced="": (optimizer, options, differs, not_reproduced)
 
 
+of: Any = SimpleNamespace(**{lower: _of(name) for lower, name in BY_LOWER.items()})
 _APEX = {"weight_decay": 0.01, "max_grad_norm": 1.0}
 _TIMM = {**_APEX, "adapt": "decayed"}
 _T5X = {"factored": "largest", "min_dim_size_to_factor": 128, "scale_parameter": True, "relative_step": False}
@@ -69,245 +67,223 @@ _BIG_VISION = {
 }
 _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 
-_LAMB = {
-    "paper.Lamb": Own({}, "arXiv 1904.00962: our defaults."),
-    "optax.lamb": Own({}, "the paper; the ratio on every leaf, masked or not."),
-    "axonml.LAMB": Own({}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
-    "tfa.LAMB": Own({}, "the paper; its exclusion lists are `adapt` and `decay` by name."),
-    "apex.FusedLAMB": Own(
+_ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
+    "paper.Lamb": of.lamb({}, "arXiv 1904.00962: our defaults."),
+    "optax.lamb": of.lamb({}, "the paper; the ratio on every leaf, masked or not."),
+    "axonml.LAMB": of.lamb({}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
+    "tfa.LAMB": of.lamb({}, "the paper; its exclusion lists are `adapt` and `decay` by name."),
+    "apex.FusedLAMB": of.lamb(
         {**_APEX, "adapt": "decayed"},
         "global clipping at 1, decay 0.01, and no ratio where weight_decay is 0.",
         "its step count per group (ours is per tensor); p.grad is not overwritten.",
     ),
-    "apex.FusedLAMB-nvlamb": Own(
+    "apex.FusedLAMB-nvlamb": of.lamb(
         _APEX,
         "apex.FusedLAMB with use_nvlamb=True: the ratio everywhere.",
         "its step count per group (ours is per tensor); p.grad is not overwritten.",
     ),
-    "timm.Lamb": Own(
+    "timm.Lamb": of.lamb(
         _TIMM,
         "as apex.FusedLAMB; always_adapt is adapt=True, trust_clip is trust_clip=(None, 1), "
         'decoupled_decay is decay="decoupled", and corrected_weight_decay that with peak_lr, its first lr.',
         "its step count per group; norms in the parameter's dtype.",
     ),
-    "timm.clamb": Own({**_TIMM, "caution": True}, "timm.Lamb with caution.", "as for timm.Lamb."),
-    "timm.clambw": Own(
+    "timm.clamb": of.lamb({**_TIMM, "caution": True}, "timm.Lamb with caution.", "as for timm.Lamb."),
+    "timm.clambw": of.lamb(
         {**_TIMM, "decay": "decoupled", "caution": True},
         "timm.Lamb with caution and decay outside the ratio.",
         "as for timm.Lamb.",
     ),
-    "timm.lambcd": Own(
+    "timm.lambcd": of.lamb(
         {**_TIMM, "decay": "decoupled"},
         "timm.Lamb with decay outside the ratio that fades as lr² does: pass peak_lr, the lr that timm's was given.",
         "as for timm.Lamb.",
     ),
-    "paddle.Lamb": Own(
+    "paddle.Lamb": of.lamb(
         {"weight_decay": 0.01, "adapt": "decayed"},
         "decay 0.01, and no ratio where it is 0, which always_adapt=True changes: adapt=True.",
         "β, ε and λ rounded to float32, and β-powers as running products; a global clip that is global to a group.",
     ),
-    "keras.Lamb": Own(
+    "keras.Lamb": of.lamb(
         {"eps": 1e-7, "decay": "decoupled"},
         "decay outside the ratio and before it; eps 1e-7.",
         "the step count in the variable's dtype, inexact beyond 256 in bfloat16; means of float64 taken in float32.",
     ),
-    "deepspeed.FusedLamb": Own(
+    "deepspeed.FusedLamb": of.lamb(
         {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (0.01, 10.0)},
         "bias correction on the step, outside the ratio; the ratio within [0.01, 10]; eps_inside_sqrt is eps_root.",
     ),
-    "paper.AdamH": Own(
+    "paper.AdamH": of.lamb(
         {"eps": 1e-8, "keep_norm": "first"},
         "arXiv 2606.16899: Adam on a sphere, for matrices. Every tensor keeps the norm that it starts with; an lr to "
         "try is √(lr·λ) of an AdamW run.",
     ),
-    "levanter.AdamH": Own(
+    "levanter.AdamH": of.lamb(
         {"betas": (0.9, 0.95), "eps": 1e-8, "max_grad_norm": 1.0, "keep_norm": True},
         "LAMB that gives every tensor the norm back that it had before the step; stacked layers are blocks.",
         "its Adam for embeddings, norms and biases, which a group with another rule is here; zeros stay zeros there, "
         "and clipping is by the norm of what AdamH steps alone.",
     ),
-}
-_LARS = {
-    "paper.Lars": Own({}, "arXiv 1708.03888: our defaults."),
-    "yscv.Lars": Own(
+    "paper.Lars": of.lars({}, "arXiv 1708.03888: our defaults."),
+    "yscv.Lars": of.lars(
         {"momentum": 0.0}, "the paper without momentum.", "a nan norm gives it the ratio 1; here it stays nan."
     ),
-    "optax.lars": Own({"norm": "decayed"}, "measures against ‖g + λp‖."),
-    "timm.Lars": Own(
+    "optax.lars": of.lars({"norm": "decayed"}, "measures against ‖g + λp‖."),
+    "timm.Lars": of.lars(
         {"momentum": 0.0, "eps": 1e-8, "lr_in_momentum": False, "adapt": "decayed"},
         "lr outside the momentum, no momentum by default, and plain SGD where weight_decay is 0 unless adapt=True "
         "(always_adapt).",
         "trust_clip with lr > 1 where a norm is 0: it moves by g, we by lr·g.",
     ),
-    "mlperf.LARS": Own(
+    "mlperf.LARS": of.lars(
         {"weight_decay": 1e-4, "eps": 1e-7},
         "decay 1e-4; its epsilon of 0 becomes 1e-7. Its skip list is `adapt` and `decay` by name.",
     ),
-    "simclr.LARS": Own({"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name."),
-    "apex.LARC": Own(
+    "simclr.LARS": of.lars({"norm": "decayed"}, "measures against ‖g + λp‖; exclusions are by name."),
+    "apex.LARC": of.lars(
         {"trust_coefficient": 0.02, "eps": 1e-8, "trust_clip": (None, 1.0), "lr_in_momentum": False},
         "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
         "where a norm is 0 it drops weight decay, which we keep.",
     ),
-}
-_CAME = {
-    "paper.Came": Own({}, "arXiv 2307.02047, algorithm 2: our defaults."),
-    "came_pytorch.CAME": Own(
+    "paper.Came": of.came({}, "arXiv 2307.02047, algorithm 2: our defaults."),
+    "came_pytorch.CAME": of.came(
         {},
         "the paper, by its first author; the third of its betas is beta3, and its lr has no default.",
         "state in float32 for 16-bit weights, unless master_weights or state_dtype says so.",
     ),
-    "pytorch_optimizer.CAME": Own(
+    "pytorch_optimizer.CAME": of.came(
         {},
         'the paper; the third of its betas is beta3, fixed_decay is decay_scale="none".',
         "weight_decouple=False; ams_bound.",
     ),
-}
-_SCALESGD = {
-    "paper.ScaleSGD": Own({}, "arXiv 2506.16659, algorithm 1: our defaults."),
-    "mem_eff_pt.SCALE": Own(
+    "paper.ScaleSGD": of.scalesgd({}, "arXiv 2506.16659, algorithm 1: our defaults."),
+    "mem_eff_pt.SCALE": of.scalesgd(
         {},
         'the paper, by its authors; its last layer has momentum=0.9, and its embedding over="rows".',
         "AdamW for tensors of one dimension.",
     ),
-}
-_SINKGD = {
-    "paper.SinkGD": Own({}, "arXiv 2502.06742, algorithms 3 and 4: our defaults."),
-    "axolotl.SinkGD": Own(
+    "paper.SinkGD": of.sinkgd({}, "arXiv 2502.06742, algorithms 3 and 4: our defaults."),
+    "axolotl.SinkGD": of.sinkgd(
         {"scale": 0.05, "dims": "last"},
         "the paper, with 0.05 of an lr shared with AdamW; stacks of matrices along the leading dimensions. Its decay "
         "is by that too, so weight_decay is 0.05 times its own.",
         "AdamW for tensors of one dimension; spectral norms; a floor under norms of lines, where ours is under their "
         "root mean squares.",
     ),
-}
-_MUON = {
-    "kellerjordan.Muon": Own(
+    "kellerjordan.Muon": of.muon(
         {},
         "github.com/KellerJordan/Muon: our defaults.",
         "iterations in bfloat16; eps added to the norm; filters of convolutions, whose scale goes by their last two "
         "dimensions.",
     ),
-    "moonlight.Muon": Own(
+    "moonlight.Muon": of.muon(
         {"scale": "match_rms_adamw", "weight_decay": 0.1},
         "arXiv 2502.16982: steps as long as AdamW's, and decay 0.1.",
         "iterations in bfloat16; eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
         "its AdamW for embeddings, the head and vectors, which is another group of `Mixed`.",
     ),
-    "torch.Muon": Own(
+    "torch.Muon": of.muon(
         {"weight_decay": 0.1},
         'decay 0.1; adjust_lr_fn is scale, "original" where it is None.',
         "iterations in bfloat16; tensors of other than two dimensions are an error there.",
     ),
-    "optax.muon": Own(
+    "optax.muon": of.muon(
         {"nesterov": "corrected", "eps": 1e-8, "dims": (1, 0)},
         "momentum with Adam's correction of its bias; weights of inputs by outputs, so that rows are the second "
         "dimension. beta is momentum, ns_coeffs is ns_coefficients, consistent_rms is scale.",
         "eps added to the norm; adaptive; preconditioning; its AdamW for other than matrices, which here are single "
         "rows.",
     ),
-}
-_STABLEADAMW = {
-    "paper.StableAdamW": Own({}, "arXiv 2304.13013, algorithm 2: our defaults."),
-    "optimi.StableAdamW": Own(
+    "paper.StableAdamW": of.stableadamw({}, "arXiv 2304.13013, algorithm 2: our defaults."),
+    "optimi.StableAdamW": of.stableadamw(
         {"weight_decay": 0.01, "eps": 1e-6},
         "decay 0.01, eps 1e-6; decouple_lr with max_lr is weight_decay divided by max_lr.",
         "Kahan summation, for which master_weights and rounding are the counterpart; its step count per group.",
     ),
-    "pytorch_optimizer.StableAdamW": Own(
+    "pytorch_optimizer.StableAdamW": of.stableadamw(
         {"weight_decay": 0.01},
         "decay 0.01.",
         "weight_decouple=False; Kahan summation, for which master_weights and rounding are the counterpart; its step "
         "count per group.",
     ),
-}
-_ADAMW = {
-    "torch.AdamW": Own({}, "our defaults: lr·λ taken off the weights.", "amsgrad."),
-    "torch.Adam": Own({"decay": "l2", "weight_decay": 0.0}, "decay on the gradient, 0 unless given.", "amsgrad."),
-    "optax.adamw": Own({"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam."),
-}
-_SGD = {
-    "torch.SGD": Own({}, "our defaults: decay on the gradient."),
-    "optax.sgd": Own({}, "our defaults; its momentum of None is 0."),
-}
-_ADAFACTOR = {
-    "paper.Adafactor": Own({}, "arXiv 1804.04235: our defaults."),
-    "transformers.Adafactor": Own(
+    "torch.AdamW": of.adamw({}, "our defaults: lr·λ taken off the weights.", "amsgrad."),
+    "torch.Adam": of.adamw({"decay": "l2", "weight_decay": 0.0}, "decay on the gradient, 0 unless given.", "amsgrad."),
+    "optax.adamw": of.adamw({"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam."),
+    "torch.SGD": of.sgd({}, "our defaults: decay on the gradient."),
+    "optax.sgd": of.sgd({}, "our defaults; its momentum of None is 0."),
+    "paper.Adafactor": of.adafactor({}, "arXiv 1804.04235: our defaults."),
+    "transformers.Adafactor": of.adafactor(
         {"decay_scale": "step"},
         "the paper; decay by the whole step size.",
         "state in the gradient's dtype when it is float64 or float32 (ours follows the parameter).",
     ),
-    "transformers.Adafactor-T5": Own(
+    "transformers.Adafactor-T5": of.adafactor(
         {"lr": 1e-3, "scale_parameter": False, "relative_step": False, "decay_scale": "step"},
         "the T5 fine-tuning recipe: an absolute lr of 1e-3, clipped at 1.",
     ),
-    "timm.cadafactor": Own(
+    "timm.cadafactor": of.adafactor(
         {"min_dim_size_to_factor": 17, "decay_scale": "step", "beta1": 0.9, "caution": True},
         "timm's Adafactor with momentum and caution; its min_dim_size_to_factor has to be exceeded, ours reached.",
         "of three or more dimensions it factors the first two where both exceed 16: factored=(0, 1) for those.",
     ),
-    "torch.Adafactor": Own(
+    "torch.Adafactor": of.adafactor(
         {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
         "its lr, 0.01 unless given, is the cap of a relative step; eps1 clamps, and is the dtype's own epsilon.",
         "one tensor's epsilon leaking into the next of another dtype; state in the gradient's dtype.",
     ),
-    "keras.Adafactor": Own(
+    "keras.Adafactor": of.adafactor(
         {**_CAP, "lr_cap": 1e-3},
         "its learning_rate, 0.001 unless given, is the cap of a relative step; relative_step=False changes nothing "
         "in it.",
         "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
     ),
-    "mlx.Adafactor": Own(
+    "mlx.Adafactor": of.adafactor(
         {"decay_scale": "step"},
         "the paper; decay by the whole step size. With relative_step=False and an lr, pass scale_parameter=True.",
         "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
     ),
-    "optax.adafactor": Own(
+    "optax.adafactor": of.adafactor(
         {**_T5X, "decay_scale": "none"},
         "an absolute lr (its None is lr=1.0) times RMS(p); the two largest dimensions from 128; decay by λ itself.",
         "β₂ taken in float32; with decay_offset > 0 it starts with nan, while here t − offset is at least 1.",
     ),
-    "t5x.Adafactor": Own(
+    "t5x.Adafactor": of.adafactor(
         {**_T5X, "decay_scale": "none"},
         "an absolute lr times RMS(p); the two largest dimensions from 128; decay by λ itself. "
         "Rules for more dimensions are factored=(rows, columns).",
         "max_parameter_scale, and a min_dim_size_to_factor that its explicit rules ignore.",
     ),
-    "big_vision.scale_by_adafactor": Own(
+    "big_vision.scale_by_adafactor": of.adafactor(
         {**_BIG_VISION, "min_dim_size_to_factor": 32},
         "the Adafactor of Scaling Vision Transformers: an absolute lr outside a momentum of û in bfloat16, β₂ at most "
         "0.999, no clip, no RMS(p); the two largest dimensions from 32. Its config.wd is weight_decay=wd / lr.",
         "β₂ taken in float32; the product of momentum and its decay rate rounded to bfloat16.",
     ),
-    "timm.AdafactorBigVision": Own(
+    "timm.AdafactorBigVision": of.adafactor(
         {**_BIG_VISION, "min_dim_size_to_factor": 16},
         'the same from 16; unscaled_wd is decay_scale="none".',
         "momentum rounded before it is used; corrected_weight_decay; eps 1e-7 for float16.",
     ),
-    "rlx.Adafactor": Own(
+    "rlx.Adafactor": of.adafactor(
         {"factored": "matrix", "decay_scale": "step"},
         "the formula its documentation intends; matrices only are factored.",
         "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
         "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
     ),
-}
-_LION = {
-    "paper.Lion": Own({}, "arXiv 2302.06675: our defaults."),
-    "optax.lion": Own({"weight_decay": 1e-3}, "the paper; decay 1e-3."),
-    "lion_pytorch.Lion": Own(
+    "paper.Lion": of.lion({}, "arXiv 2302.06675: our defaults."),
+    "optax.lion": of.lion({"weight_decay": 1e-3}, "the paper; decay 1e-3."),
+    "lion_pytorch.Lion": of.lion(
         {"decay": "decoupled"},
         "the paper, with decay before the step; with decoupled_weight_decay, pass its weight_decay over its first lr.",
     ),
-    "timm.Lion": Own(
+    "timm.Lion": of.lion(
         {"decay": "decoupled"},
         "the paper, with decay before the step.",
         "corrected_weight_decay, and signs of real and imaginary parts of their own.",
     ),
-}
-_NOVOGRAD = {
-    "paper.NovoGrad": Own({}, "arXiv 1905.11286: our defaults."),
-    "optax.novograd": Own({"betas": (0.9, 0.25), "eps": 1e-6}, "the paper; β = (0.9, 0.25), eps 1e-6."),
-    "apex.FusedNovoGrad": Own(
+    "paper.NovoGrad": of.novograd({}, "arXiv 1905.11286: our defaults."),
+    "optax.novograd": of.novograd({"betas": (0.9, 0.25), "eps": 1e-6}, "the paper; β = (0.9, 0.25), eps 1e-6."),
+    "apex.FusedNovoGrad": of.novograd(
         {
             "betas": (0.9, 0.999),
             "grad_averaging": True,
@@ -319,41 +295,24 @@ _NOVOGRAD = {
         'reg_inside_moment=True is normalize="gradient", decay="momentum", and init_zero=True is v_start="zero".',
         "norm_type=0, the largest element in place of the norm; its step count per group.",
     ),
-    "timm.NvNovoGrad": Own(
+    "timm.NvNovoGrad": of.novograd(
         {"v_start": "nonzero"},
         'the paper; v starts from the first gradient that is not 0, and decoupled_decay is decay="decoupled".',
         "amsgrad and corrected_weight_decay.",
     ),
-    "pytorch_optimizer.NovoGrad": Own(
+    "pytorch_optimizer.NovoGrad": of.novograd(
         {"m_start": "direction"},
         'the paper; with grad_averaging the first direction is not weighed; weight_decouple is decay="decoupled".',
         "adam_debias, which multiplies lr by √(1 − β₂^t); fixed_decay.",
     ),
-}
-_ADAMMINI = {
-    "paper.AdamMini": Own({}, "arXiv 2406.16793: our defaults, with `blocks` for its partition."),
-    "adam_mini.Adam_mini": Own(
+    "paper.AdamMini": of.adammini({}, "arXiv 2406.16793: our defaults, with `blocks` for its partition."),
+    "adam_mini.Adam_mini": of.adammini(
         {},
         "the paper; its partition, which goes by names of parameters, is `blocks`, and what it does not decay `decay`.",
         "state in the dtype of the parameter.",
     ),
 }
-_TABLE = {
-    "Lamb": _LAMB,
-    "Lars": _LARS,
-    "Came": _CAME,
-    "ScaleSGD": _SCALESGD,
-    "SinkGD": _SINKGD,
-    "Muon": _MUON,
-    "StableAdamW": _STABLEADAMW,
-    "AdamW": _ADAMW,
-    "SGD": _SGD,
-    "Adafactor": _ADAFACTOR,
-    "Lion": _LION,
-    "NovoGrad": _NOVOGRAD,
-    "AdamMini": _ADAMMINI,
-}
-_PRESETS = {name: Preset(name, rule, *own) for rule, rows in _TABLE.items() for name, own in rows.items()}
+_PRESETS = {name: Preset(name, *row) for name, row in _ROWS.items()}
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:

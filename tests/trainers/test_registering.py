@@ -106,6 +106,6 @@ def test_a_run_of_nothing_shows_the_usage(monkeypatch, arguments):
 
 
 def test_every_optimizer_has_a_name():
-    from layerwise.trainers._names import classes
+    from layerwise.trainers import classes
 
     assert [name.removeprefix("layerwise_") for name in classes()] == [name.lower() for name in ENTRIES]

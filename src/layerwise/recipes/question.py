@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from layerwise.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
 from layerwise.recipes.points import CURVES, Curve, Point
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 
-OPTIMIZERS = {one.name.lower(): one for one in ENTRIES.values()}
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
 FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
@@ -22,9 +21,9 @@ BATCH = "Pass how many samples a step takes, over all devices and micro-batches.
 
 def _optimizer(value: Any) -> str:
     name = getattr(value, "__name__", value)  # a class or function of a front, or its name
-    if not isinstance(name, str) or name.lower() not in OPTIMIZERS:
+    if not isinstance(name, str) or name.lower() not in BY_LOWER:
         raise Refused
-    return str(OPTIMIZERS[name.lower()].name)
+    return BY_LOWER[name.lower()]
 
 
 def _samples(value: Any) -> float | None:
@@ -36,7 +35,7 @@ def _samples(value: Any) -> float | None:
 class Question(Checked):
     optimizer: str = option(
         None,
-        Check(f"one of {', '.join(one.name for one in OPTIMIZERS.values())}", _optimizer),
+        Check(f"one of {', '.join(ENTRIES)}", _optimizer),
         "Pass its name or its class.",
     )
     batch: int = option(None, integer(1), BATCH)
@@ -83,7 +82,7 @@ class Question(Checked):
 
     def has(self, setting: str) -> bool:
         """Return True if the optimizer has such an option."""
-        return any(spec.name == setting for spec in fields(OPTIMIZERS[self.optimizer.lower()].hyper))
+        return any(spec.name == setting for spec in fields(ENTRIES[self.optimizer].hyper))
 
     @property
     def kept(self) -> tuple[str, ...]:

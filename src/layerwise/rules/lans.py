@@ -1,4 +1,4 @@
-"""LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov's momentum in the direction.
+"""LANS (Zheng et al., arXiv 2006.13484): LAMB with normalized gradients and Nesterov momentum in the direction.
 
     ĝ = g / ‖g‖,  and 0 where ‖g‖ is 0
     m ← b1·m + (1 − b1)·ĝ

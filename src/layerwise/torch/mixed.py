@@ -43,12 +43,11 @@ class Mixed(Optimizer):
             from names of state to these. None keeps the dtype of the arithmetic, or that of a loaded checkpoint.
         seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
-        model_group: Processes that hold other tensors of the same model, as in a pipeline; they clip and skip
-            together.
+        model_group: Processes with other tensors of the same model, as in a pipeline; they clip and skip together.
         reproducible: Sum exactly, so that a step gives the same bits for any number of processes and any sharding.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
-        fused: True requires an engine with kernels, False uses PyTorch operations, and None picks the fastest
+        fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
             available.
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence, warn
+from layerwise.registry import BY_LOWER
 
 PACKAGES = ("timm", "transformers")
 VARIABLE = "LAYERWISE_REGISTER"
@@ -43,6 +45,12 @@ def register(*packages: str) -> dict[str, list[str]]:
 def _register_with(package: str) -> list[str]:
     names: list[str] = import_module(f"layerwise.trainers._{package}").register()
     return names
+
+
+def classes() -> dict[str, type[Any]]:
+    """Return the PyTorch optimizers by the names under which they are registered."""
+    torch = import_module("layerwise.torch")  # here, because `layerwise` itself imports no framework
+    return {f"{PREFIX}{lower}": getattr(torch, name) for lower, name in BY_LOWER.items()}
 
 
 def register_as_asked() -> None:

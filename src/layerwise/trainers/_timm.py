@@ -6,8 +6,7 @@ from functools import wraps
 from typing import Any
 
 from layerwise.errors import MissingPackageError
-from layerwise.trainers import PREFIX
-from layerwise.trainers._names import classes
+from layerwise.trainers import PREFIX, classes
 from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.

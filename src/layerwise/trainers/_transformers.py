@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
-from layerwise.trainers._names import classes
+from layerwise.trainers import classes
 
 
 def register() -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchtitan.components.optimizer import OptimizersContainer as Container
 
-from layerwise.trainers._names import classes
+from layerwise.trainers import classes
 
 
 class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need not be installed

@@ -6,7 +6,6 @@ import gc
 import sys
 from math import inf
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ import typer
 import layerwise
 from layerwise.checks import integer, number
 from layerwise.cli.bench import report
-from layerwise.cli.bench.measure import Measurement, Table
+from layerwise.cli.bench.measure import Table, measure, tables_of
 from layerwise.cli.bench.memory import GIB
 from layerwise.cli.bench.peers import OURS, PEERS
 from layerwise.cli.bench.shapes import SETS, parameters
@@ -73,14 +72,14 @@ def command(
         for name, work in tensors.works(shapes or [DEFAULT], model, dtype, tensors.device_of(device), most):
             for one in optimizer or PEERS:
                 compared = [peer for peer in PEERS[one] if peers or peer.package == OURS]
-                tables.append(Table.of(one, name, work, wanted_threads(), compared[0].label))
                 room = min(tensors.SPARE * tensors.free(work.device), most - work.bytes)
-                try:
-                    Measurement(tables[-1], compared, work, room, say=_say).run(rounds)
-                finally:
-                    _say("")
-                    width = get_terminal_size().columns if sys.stdout.isatty() else inf
-                    print(*report.lines(tables[-1], width), sep="\n")
+                for table, together in tables_of(one, name, work, wanted_threads(), compared, room):
+                    tables.append(table)
+                    try:
+                        measure(table, together, work, rounds, say=_say)
+                    finally:
+                        _say("")
+                        print(*report.lines(table), sep="\n")
             del work  # before the next is made
             gc.collect()
     except KeyboardInterrupt:

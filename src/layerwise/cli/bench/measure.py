@@ -10,12 +10,11 @@ from typing import Any
 
 from layerwise.cli.bench.memory import GIB
 from layerwise.cli.bench.peers import Peer
-from layerwise.cli.bench.shapes import Shapes, parameters, single
-from layerwise.cli.bench.timing import Running, Timing, Turns
+from layerwise.cli.bench.shapes import Shapes, parameters
+from layerwise.cli.bench.timing import Clock, Running, Timing, wall
 
 WARMUP = 2
 MOMENTS = 8  # bytes a parameter of Adam's state in float32: few optimizers keep more
-NOTHING = Timing(())
 
 
 @dataclass
@@ -24,16 +23,16 @@ class Row:
 
     label: str
     package: str
-    timing: Timing = NOTHING
-    ratio: Timing = NOTHING  # to the base, round by round
-    host: Timing = NOTHING
+    timing: Timing = field(default_factory=Timing)
+    ratio: Timing = field(default_factory=Timing)  # to the base, round by round
+    host: Timing = field(default_factory=Timing)
     state: float = 0  # bytes for each parameter
     peak: int | None = None
 
 
 @dataclass
 class Table:
-    """The measurements of one optimizer on one set of shapes so far."""
+    """The measurements of one optimizer on one set of shapes so far, and what is left out, with the reason."""
 
     optimizer: str
     name: str
@@ -44,116 +43,106 @@ class Table:
     base: str
     rows: dict[str, Row] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-    apart: bool = False  # whether they did not all fit the memory side by side
-
-    @classmethod
-    def of(cls, optimizer: str, name: str, work: Any, threads: int, base: str) -> Table:
-        return cls(optimizer, name, work.shapes, work.dtype, work.device, threads, base)
 
     @property
     def parameters(self) -> int:
         return parameters(self.shapes)
 
-
-class Measurement:
-    """Fills a table: what is missing or fails is left out with its reason, what does not fit the memory too.
-
-    No more turns are taken when it is `enough`. `say` shows what is being done.
-    """
-
-    def __init__(
-        self,
-        table: Table,
-        peers: Sequence[Peer],
-        work: Any,
-        room: float,
-        enough: Callable[[], bool] = bool,
-        say: Callable[[str], None] = lambda what: None,
-    ) -> None:
-        self.table, self._work, self._room, self._enough, self._say = table, work, room, enough, say
-        reasons = {peer.label: peer.why_not(work, table.threads) for peer in peers}
-        table.left_out |= {label: why for label, why in reasons.items() if why is not None}
-        self._peers = {peer.label: peer for peer in peers if reasons[peer.label] is None}
-
-    def run(self, rounds: int) -> None:
-        groups = self._groups()
-        self.table.apart = len(groups) > 1
-        for group in groups:
-            self._measure(group, rounds)
-            gc.collect()  # what a group kept goes before the next one comes
-        if not self._work.on_cuda:
-            self._measure_host(rounds)
-
-    def _groups(self) -> list[list[str]]:
-        """Return all that are timed in turns: all, or each with the base if the memory might not hold more."""
-        each = max(self._work.bytes, MOMENTS * self.table.parameters)
-        fit = int(self._room // each) - 1  # beside a step, for which as much is left
-        if len(self._peers) <= fit:
-            return [list(self._peers)]
-        base = [label for label in self._peers if label == self.table.base]
-        rest = [label for label in self._peers if label not in base]
-        if fit > len(base):
-            return [[*base, label] for label in rest]
-        why = f"may need {(len(base) + 2) * each / GIB:.1f} GiB beside weights and gradients, with the base"
-        left_out = rest if fit >= 1 else self._peers
-        self.table.left_out |= dict.fromkeys(left_out, f"{why}, and {self._room / GIB:.1f} may be taken")
-        return [base] if base and fit >= 1 else []
-
     @contextmanager
-    def _without(self, label: str) -> Iterator[None]:
+    def without(self, label: str) -> Iterator[None]:
         """Go on without the one that fails, and without what was measured of it."""
         try:
             yield
         except Exception as problem:
-            self.table.left_out[label] = in_short(problem)
-            self.table.rows.pop(label, None)
+            self.left_out[label] = in_short(problem)
+            self.rows.pop(label, None)
 
-    def _started(self, labels: Sequence[str], work: Any) -> list[Running]:
-        running = []
-        for label in labels:
-            if label in self.table.left_out:  # it failed in an earlier group
-                continue
-            with self._without(label):
-                running.append(self._peers[label].start(work))
-        return running
 
-    def _measure(self, labels: Sequence[str], rounds: int) -> None:
-        running = self._started(labels, self._work)
+def tables_of(
+    optimizer: str, name: str, work: Any, threads: int, peers: Sequence[Peer], room: float
+) -> Iterator[tuple[Table, list[Peer]]]:
+    """Yield the table to fill, with its implementations; if the memory might not hold all, one of each with the first.
+
+    What does not fit with the first has only its reason there.
+    """
+    left_out = {peer.label: why for peer in peers if (why := peer.why_not(work)) is not None}
+    there = [peer for peer in peers if peer.label not in left_out]
+    each = max(work.bytes, MOMENTS * parameters(work.shapes))
+    base, rest = [peer for peer in there if peer is peers[0]], [peer for peer in there if peer is not peers[0]]
+    groups = [there]
+    fit = int(room // each) - 1  # beside a step, for which as much is left
+    if len(there) > fit:
+        groups = [[*base, peer] for peer in rest] if fit > len(base) else [base[:fit]]
+        need = f"may need {(len(base) + 2) * each / GIB:.1f} GiB beside weights and gradients, with the base"
+        fitting = {peer.label for group in groups for peer in group}
+        why = f"{need}, and {room / GIB:.1f} may be taken"
+        left_out |= {peer.label: why for peer in there if peer.label not in fitting}
+    for group in groups:
+        yield (
+            Table(optimizer, name, work.shapes, work.dtype, work.device, threads, peers[0].label, left_out=left_out),
+            group,
+        )
+        left_out = {}
+        gc.collect()  # what a group kept goes before the next one comes
+
+
+def measure(
+    table: Table,
+    peers: Sequence[Peer],
+    work: Any,
+    rounds: int,
+    enough: Callable[[], bool] = bool,
+    say: Callable[[str], None] = lambda what: None,
+) -> None:
+    """Fill a table. No more turns are taken when it is `enough`; `say` shows what is being done."""
+    running = _started(table, peers, work)
+    for one in running:
+        package = next(peer.package for peer in peers if peer.label == one.label)
+        table.rows[one.label] = Row(one.label, package, state=one.state_bytes() / table.parameters)
+    try:
+        for row, host, seconds in _turns(table, running, work.clock, rounds, enough, say):
+            row.host.rounds.append(host)
+            row.timing.rounds.append(seconds)
+    finally:  # Ctrl-C leaves what was measured so far
+        base = table.rows.get(table.base)
+        for row in table.rows.values():
+            row.ratio = Timing() if base is None else row.timing.over(base.timing)
+    for one in running:
+        if one.label in table.rows:
+            with table.without(one.label):
+                table.rows[one.label].peak = one.peak()
+    if not work.on_cuda:  # the same step on tensors of one element each: what is left is the work of the calls
+        for row in table.rows.values():
+            row.host.rounds.clear()
+        for row, host, _ in _turns(table, _started(table, peers, work.single()), wall, rounds, enough, say):
+            row.host.rounds.append(host)
+
+
+def _started(table: Table, peers: Sequence[Peer], work: Any) -> list[Running]:
+    running = []
+    for peer in peers:
+        if peer.label not in table.left_out:
+            with table.without(peer.label):
+                running.append(peer.start(work))
+    return running
+
+
+def _turns(
+    table: Table,
+    running: Sequence[Running],
+    clock: Clock,
+    rounds: int,
+    enough: Callable[[], bool],
+    say: Callable[[str], None],
+) -> Iterator[tuple[Row, float, float]]:
+    for round_ in range(1 - WARMUP, rounds + 1):
         for one in running:
-            row = self.table.rows.setdefault(one.label, Row(one.label, self._peers[one.label].package))
-            row.state = one.state_bytes() / self.table.parameters
-        turns = Turns({one.label: one.step for one in running}, self._work.clock, without=self._without)
-        try:
-            for i, label in enumerate(turns.take(rounds, WARMUP), 1):
-                self._say(f"{label}: step {i} of {(rounds + WARMUP) * len(running)}")
-                if self._enough():
-                    break
-        finally:  # Ctrl-C leaves what was measured so far
-            self._keep(turns)
-        for one in running:
-            if one.label in self.table.rows:
-                with self._without(one.label):
-                    self.table.rows[one.label].peak = one.peak()
-
-    def _keep(self, turns: Turns) -> None:
-        found, host = turns.timings(), turns.host()
-        for label, timing in found.items():
-            row = self.table.rows[label]
-            row.timing = row.timing.and_(timing)
-            if self.table.base in found:
-                row.ratio = row.ratio.and_(timing.over(found[self.table.base]))
-            if self._work.on_cuda:
-                row.host = row.host.and_(host[label])
-
-    def _measure_host(self, rounds: int) -> None:
-        """Time the same step on as many tensors of one element each: what is left is the work of the calls."""
-        running = self._started(list(self.table.rows), self._work.like(single(self._work.shapes)))
-        turns = Turns({one.label: one.step for one in running}, without=self._without)
-        self._say("host time")
-        for _ in turns.take(rounds, WARMUP):
-            pass
-        for label, timing in turns.timings().items():
-            self.table.rows[label].host = timing
+            if one.label in table.rows and not enough():
+                say(f"{one.label}: step {round_ + WARMUP} of {rounds + WARMUP}")
+                with table.without(one.label):
+                    seconds = clock(one.step)
+                    if round_ > 0:
+                        yield table.rows[one.label], *seconds
 
 
 def in_short(problem: BaseException) -> str:

@@ -10,7 +10,6 @@ import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
-from math import inf
 
 from layerwise.cli.bench.measure import Row, Table
 from layerwise.cli.bench.timing import Timing
@@ -19,9 +18,6 @@ from layerwise.threads import available_processors
 
 PACKAGES = ("layerwise", "numpy", "jax", "optax", "torch", "transformers")
 NAME = "implementation"
-# What goes first where the terminal is narrow; files have it all.
-DROPPED = ("step's\nquartiles", "peak\nMiB", "state,\nB/param", "host\nms", "ratio's\nquartiles")
-MIB = 2**20
 Cells = Callable[[Row], Mapping[str, str]]  # by heading
 
 
@@ -37,17 +33,15 @@ def origin(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     }
 
 
-def lines(table: Table, width: float = inf, more: Cells = lambda row: {}) -> Iterator[str]:
-    """Yield a title, a table as wide as that, and what it leaves out. `more` gives the cells of columns that follow."""
+def lines(table: Table, more: Cells = lambda row: {}) -> Iterator[str]:
+    """Yield a title, the table, and what it leaves out. `more` gives the cells of columns that follow."""
     yield (
         f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
         f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
     )
     if table.rows:
-        yield from _fitting(rows(table, more), width)
+        yield from aligned(rows(table, more))
     yield from (f"left out: {label}: {why}" for label, why in table.left_out.items())
-    if table.apart:
-        yield f"Not all fit the memory side by side: each was timed in turns with {table.base}."
     yield ""
 
 
@@ -55,51 +49,28 @@ def rows(table: Table, more: Cells = lambda row: {}) -> list[dict[str, str]]:
     return [{NAME: row.label, **_cells(row), **more(row)} for row in table.rows.values()]
 
 
-def _fitting(whole: Sequence[Mapping[str, str]], width: float) -> list[str]:
-    """Return the table with as many columns as there is room for."""
-    if width == inf:
-        return aligned([{heading.replace("\n", " "): cell for heading, cell in row.items()} for row in whole])
-    for n in range(len(DROPPED) + 1):
-        made = aligned([{key: cell for key, cell in row.items() if key not in DROPPED[:n]} for row in whole])
-        if max(map(len, made)) <= width:
-            break
-    return made
-
-
 def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
     """Return lines of aligned columns below their headings: names to the left, figures to the right."""
-    cells = [[text.split("\n") for text in row] for row in (list(rows[0]), *(list(row.values()) for row in rows))]
-    widths = [max(len(part) for cell in column for part in cell) for column in zip(*cells, strict=True)]
-    made = []
-    for row in cells:
-        height = max(map(len, row))
-        above = [[""] * (height - len(cell)) for cell in row]
-        padded = [a + c if row is cells[0] else c + a for a, c in zip(above, row, strict=True)]
-        for parts in zip(*padded, strict=True):
-            each = (part.rjust(width) for part, width in zip(parts[1:], widths[1:], strict=True))
-            made.append("  ".join([parts[0].ljust(widths[0]), *each]).rstrip())
-    return made
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return ["  ".join([name.ljust(first), *map(str.rjust, figures, widths)]).rstrip() for name, *figures in cells]
 
 
 def _cells(row: Row) -> dict[str, str]:
     """Return the cells of a row, by heading."""
+    low_to_high = map(in_digits, (1e3 * x for x in row.timing.quartiles)) if row.timing.rounds else ()
     return {
-        "step\nms": _ms(row.timing),
-        "step's\nquartiles": _spread(row.timing, 1e3),
+        "step ms": _median(row.timing, 1e3),
+        "quartiles": "–".join(low_to_high),
         "ratio": f"{row.ratio.median:.2f}" if row.ratio.rounds else "",
-        "ratio's\nquartiles": _spread(row.ratio),
-        "host\nms": _ms(row.host),
-        "state,\nB/param": f"{row.state:.2f}",
-        "peak\nMiB": "" if row.peak is None else in_digits(row.peak / MIB),
+        "host ms": _median(row.host, 1e3),
+        "state, B/param": f"{row.state:.2f}",
+        "peak MiB": "" if row.peak is None else in_digits(row.peak / 2**20),
     }
 
 
-def _ms(timing: Timing) -> str:
-    return in_digits(1e3 * timing.median) if timing.rounds else ""
-
-
-def _spread(timing: Timing, scale: float = 1) -> str:
-    return "–".join(in_digits(scale * x) for x in timing.quartiles) if timing.rounds else ""
+def _median(timing: Timing, scale: float) -> str:
+    return in_digits(scale * timing.median) if timing.rounds else ""
 
 
 def in_digits(x: float) -> str:
@@ -159,7 +130,7 @@ def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
     found = [
         _common(table)
         | {"left_out": table.left_out}
-        | {"rows": [_figures(row) | {"seconds": list(row.timing.rounds)} for row in table.rows.values()]}
+        | {"rows": [_figures(row) | {"seconds": row.timing.rounds} for row in table.rows.values()]}
         for table in tables
     ]
     return json.dumps({**where, "tables": found}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"

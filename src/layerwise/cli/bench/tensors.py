@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -57,10 +56,11 @@ class Tensors:
     def clock(self) -> Clock:
         return on_cuda if self.on_cuda else wall
 
-    def like(self, shapes: Shapes) -> Tensors:
-        """Return the same with tensors of other shapes."""
+    def single(self) -> Tensors:
+        """Return as many tensors with as many dimensions, of one element each."""
+        shapes = {name: (1,) * len(shape) for name, shape in self.shapes.items()}
         pairs = zip(shapes.values(), self.params, strict=True)
-        return Tensors(shapes, [new_parameter(shape, p.dtype, p.device) for shape, p in pairs])
+        return Tensors(shapes, [_parameter(torch.empty(shape, dtype=p.dtype, device=p.device)) for shape, p in pairs])
 
 
 def stepping(label: str, work: Tensors, step: Step, state: Any) -> Running:
@@ -70,12 +70,15 @@ def stepping(label: str, work: Tensors, step: Step, state: Any) -> Running:
     return Running(label, step, lambda: bytes_in(state), lambda: peak(step))
 
 
-def new_parameter(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.nn.Parameter:
-    p = torch.nn.Parameter(torch.empty(shape, dtype=dtype, device=device).normal_(std=WEIGHT))
-    return with_gradient(p)
+def of_shapes(shapes: Shapes, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> Tensors:
+    return Tensors(shapes, [_parameter(torch.empty(shape, dtype=dtype, device=device)) for shape in shapes.values()])
 
 
-def with_gradient(p: torch.nn.Parameter) -> torch.nn.Parameter:
+def _parameter(x: torch.Tensor) -> torch.nn.Parameter:
+    return _with_gradient(torch.nn.Parameter(x.normal_(std=WEIGHT)))
+
+
+def _with_gradient(p: torch.nn.Parameter) -> torch.nn.Parameter:
     p.grad = torch.empty_like(p).normal_(std=GRADIENT)
     return p
 
@@ -89,7 +92,8 @@ def works(
         made = model_of(model).to(device, None if dtype is None else getattr(torch, dtype))
         named = {name: p for name, p in made.named_parameters() if p.requires_grad}
         _check_room(model, sum(p.nbytes for p in named.values()), device, most)
-        yield model, Tensors({name: tuple(p.shape) for name, p in named.items()}, [*map(with_gradient, named.values())])
+        tensors = [*map(_with_gradient, named.values())]
+        yield model, Tensors({name: tuple(p.shape) for name, p in named.items()}, tensors)
         return
     kind: torch.dtype = getattr(torch, dtype or "float32")
     sets = {name: SETS[name]() for name in shapes}
@@ -97,10 +101,6 @@ def works(
         _check_room(name, 2 * kind.itemsize * parameters(own), device, most)
     for name, own in sets.items():
         yield name, of_shapes(own, kind, device)
-
-
-def of_shapes(shapes: Shapes, dtype: torch.dtype = torch.float32, device: Any = "cpu") -> Tensors:
-    return Tensors(shapes, [new_parameter(shape, dtype, device) for shape in shapes.values()])
 
 
 def model_of(path: str) -> torch.nn.Module:
@@ -121,16 +121,14 @@ def model_of(path: str) -> torch.nn.Module:
             f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
         ) from None
     if not isinstance(model, torch.nn.Module):
-        kind = type(model).__name__
-        raise LayerwiseError(
-            f"--model {path}: {name}() must return a torch.nn.Module, but returned a value of type {kind}."
-        )
-    params = [p for p in model.parameters() if p.requires_grad]
-    if not any(p.numel() for p in params):
-        raise LayerwiseError(f"--model {path}: no parameter of the model requires grad, so there is nothing to step.")
-    if any(p.is_meta for p in params):
-        raise LayerwiseError(f"--model {path}: the model has parameters on the meta device, which hold no numbers.")
-    return model
+        wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
+    elif not any(p.numel() for p in model.parameters() if p.requires_grad):
+        wrong = "no parameter of the model requires grad, so there is nothing to step."
+    elif any(p.is_meta for p in model.parameters() if p.requires_grad):
+        wrong = "the model has parameters on the meta device, which hold no numbers."
+    else:
+        return model
+    raise LayerwiseError(f"--model {path}: {wrong}")
 
 
 def _check_room(name: str, need: float, device: torch.device, most: float) -> None:
@@ -170,9 +168,7 @@ def on_cuda(step: Step) -> tuple[float, float]:
     """
     cuda: Any = torch.cuda
     cuda.synchronize()
-    start = time.perf_counter()
-    step()
-    host = time.perf_counter() - start
+    host, _ = wall(step)
     begin, end = (cuda.Event(enable_timing=True) for _ in range(2))
     cuda.synchronize()
     cuda._sleep(int(CYCLES * min(SHORTEST + 1.5 * host, LONGEST)))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 Step = Callable[[], object]
 # Seconds until the call returned, and until what it asked for was done.
@@ -27,7 +26,7 @@ class Running:
 class Timing:
     """Seconds of each round, or another figure of each."""
 
-    rounds: Sequence[float]
+    rounds: list[float] = field(default_factory=list)
 
     @property
     def median(self) -> float:
@@ -39,9 +38,6 @@ class Timing:
             return self.rounds[0], self.rounds[0]
         low, _, high = statistics.quantiles(self.rounds, n=4, method="inclusive")
         return low, high
-
-    def and_(self, more: Timing) -> Timing:
-        return Timing([*self.rounds, *more.rounds])
 
     def over(self, other: Timing) -> Timing:
         """Return the ratio in each round, where both met the same machine."""
@@ -56,44 +52,6 @@ def wall(step: Step) -> tuple[float, float]:
     return seconds, seconds
 
 
-class Turns:
-    """Steps timed in turns, so that whatever else the machine does meets them alike.
-
-    What was measured so far is there at any time. Processes that take their steps together wait for one another in
-    `together`, which is not timed. A step whose failure `without` holds back takes no more turns and is forgotten.
-    """
-
-    def __init__(
-        self,
-        steps: Mapping[str, Step],
-        clock: Clock = wall,
-        together: Callable[[], object] = lambda: None,
-        without: Callable[[str], AbstractContextManager[object]] = nullcontext,
-    ) -> None:
-        self._steps, self._clock, self._together, self._without = dict(steps), clock, together, without
-        self._seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in steps}
-
-    def take(self, rounds: int, warmup: int = 2) -> Iterator[str]:
-        """Go on as long as the names that come back are asked for; each has just been stepped."""
-        for round_ in range(-warmup, rounds):
-            for name in list(self._steps):
-                self._together()
-                timed: list[tuple[float, float]] = []
-                with self._without(name):
-                    timed.append(self._clock(self._steps[name]))
-                if not timed:
-                    del self._steps[name], self._seconds[name]
-                elif round_ >= 0:
-                    self._seconds[name] += timed
-                yield name
-
-    def timings(self) -> dict[str, Timing]:
-        return {name: Timing([total for _, total in seconds]) for name, seconds in self._seconds.items() if seconds}
-
-    def host(self) -> dict[str, Timing]:
-        return {name: Timing([host for host, _ in seconds]) for name, seconds in self._seconds.items() if seconds}
-
-
 def alternately(
     steps: Mapping[str, Step],
     rounds: int,
@@ -101,7 +59,15 @@ def alternately(
     together: Callable[[], object] = lambda: None,
     clock: Clock = wall,
 ) -> dict[str, Timing]:
-    turns = Turns(steps, clock, together)
-    for _ in turns.take(rounds, warmup):
-        pass
-    return turns.timings()
+    """Time steps in turns, so that whatever else the machine does meets them alike.
+
+    Processes that take their steps together wait for one another in `together`, which is not timed.
+    """
+    found = {name: Timing() for name in steps}
+    for round_ in range(-warmup, rounds):
+        for name, step in steps.items():
+            together()
+            _, seconds = clock(step)
+            if round_ >= 0:
+                found[name].rounds.append(seconds)
+    return found

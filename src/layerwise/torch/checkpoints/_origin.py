@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from layerwise.errors import StateError
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._kinds import RULE
 
@@ -51,7 +51,7 @@ def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> N
 def written_by(group: Mapping[str, Any]) -> str | None:
     """Return the optimizer that a group names or whose options it has, or None if that could be several."""
     if isinstance(rule := group.get(RULE), str):
-        return next((name for name in ENTRIES if name.lower() == rule.lower()), rule)
+        return BY_LOWER.get(rule.lower(), rule)
     options = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}
     # A checkpoint of an older version may lack options, and groups have more keys than options.
     fit = {name: len(own & group.keys()) - len(own - group.keys()) for name, own in options.items()}

@@ -11,7 +11,7 @@ from layerwise import arguments
 from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
-from layerwise.registry import ENTRIES
+from layerwise.registry import BY_LOWER, ENTRIES
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
@@ -99,14 +99,13 @@ def name_of(given: Any) -> str:
     """Return the name of an optimizer that a group names in any case, or gives as a class."""
     if given is None:
         raise HyperparameterError(f"a parameter group of Mixed lacks its `{RULE}`. {WAY_OUT}")
-    known = {name.lower(): name for name in ENTRIES}
     if isinstance(given, type):
         entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
         if entry is not None and own == (entry.rule, entry.hyper):
             return entry.name
-    elif isinstance(given, str) and given.lower() in known:
-        return known[given.lower()]
-    close = nearest(given, known, 1) if isinstance(given, str) else []
+    elif isinstance(given, str) and given.lower() in BY_LOWER:
+        return BY_LOWER[given.lower()]
+    close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
     way_out = f'Is "{close[0]}" meant?' if close else "Classes of layerwise.torch are taken as well."
-    allowed = f"the name of an optimizer, one of {', '.join(map(repr, known))}"
+    allowed = f"the name of an optimizer, one of {', '.join(map(repr, BY_LOWER))}"
     raise HyperparameterError(sentence(RULE, allowed, given, way_out))
