@@ -11,7 +11,7 @@ from layerwise.hyper import ClippedByNorm
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
-from layerwise.rules.scalars import at_least, is_zero, root
+from layerwise.rules.scalars import at_least, is_zero, named, root
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +53,18 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(None if is_zero(h.momentum) else shape)
 
 
-class Coefficients(NamedTuple):
-    b: Scalar  # m ← b·m + a·g
-    a: Scalar
-    eps: Scalar
-    scale: Scalar
-    lr: Scalar  # p ← p − lam·p − lr·scale·x
-    lam: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
-    return Coefficients(
-        b=h.momentum, a=1 - h.momentum, eps=h.eps, scale=h.scale, lr=now.lr, lam=now.lr * now.weight_decay
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
+    return named(
+        b=h.momentum,  # m ← b·m + a·g
+        a=1 - h.momentum,
+        eps=h.eps,
+        scale=h.scale,
+        lr=now.lr,  # p ← p − lam·p − lr·scale·x
+        lam=now.lr * now.weight_decay,
     )
 
 
-def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
+def averaged(xp: Any, g: Array, m: Array, k: Any) -> tuple[Array, Array]:
     """Return the array to divide, and the momentum if the rule has one."""
     if m is None:
         return g, None
@@ -77,7 +73,7 @@ def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array
 
 
 def divided(
-    xp: Any, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
+    xp: Any, x: Array, along: Shape, k: Any, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
     """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is `measured`.
 
@@ -92,11 +88,11 @@ def divided(
     return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
 
 
-def stats_of(xp: Any, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> dict[str, Array]:
+def stats_of(xp: Any, rms: Array, k: Any, unit: Scalar = 1.0) -> dict[str, Array]:
     """Return the measurements, and the factor between the step and lr times it if no row is below eps."""
     return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
 
 
-def moves_of(xp: Any, p: Array, x: Array, k: Coefficients) -> Moves:
+def moves_of(xp: Any, p: Array, x: Array, k: Any) -> Moves:
     step = (-k.lr * k.scale, x)
     return (*shrinking(xp, k.lam, p), step)
