@@ -76,7 +76,7 @@ def _imports(text: str, numbers: Sequence[str]) -> str:
     lines = [f"from layerwise.engines.gpu.kernels.parts import {shared}"] if shared else []
     if numbers:
         lines.append("from layerwise.engines.gpu.kernels.tables import columns")
-    return "\n".join([*lines, "from layerwise.engines.gpu.program import Functions\n"])
+    return "\n".join([*lines, "from layerwise.engines.gpu.kernels import Functions\n"])
 
 
 def _columns(numbers: Sequence[str]) -> str:

@@ -15,13 +15,13 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
 from layerwise.engines import LAYOUTS, Job, Stats
-from layerwise.engines.gpu.call import Call, Tables
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
-from layerwise.engines.gpu.passes import Passes
+from layerwise.engines.gpu.passes import Call, Passes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.step_params import StepParams, capturing
+from layerwise.engines.gpu.tables import Tables
 from layerwise.engines.measured import Measured
 from layerwise.engines.places import Watched
 from layerwise.errors import EngineError
@@ -31,23 +31,6 @@ FIRST = (
     "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
     "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."
 )
-
-
-class LaidOut:
-    """Tables that fit gradients of some dtypes, strides and alignment."""
-
-    def __init__(self, tables: Tables, passes: Passes, copied: set[int], stream: Any) -> None:
-        self.tables, self.passes = tables, passes
-        self.copied = copied  # gradients that kernels cannot read as they lie
-        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
-        self._streams = {stream}
-
-    def used_on(self, stream: Any) -> None:
-        """Keep the memory of all tables until this stream has used them, even if they are freed before."""
-        if stream not in self._streams:
-            self._streams.add(stream)
-            for x in self.tables.held:
-                x.record_stream(stream)
 
 
 class PreparedOnGpu:
@@ -67,9 +50,9 @@ class PreparedOnGpu:
         self._step_params = StepParams(self._jobs, self._device)
         layers = sum(counts(job)[0] for job in self._jobs)
         self._answers = torch.zeros((layers, ANSWERS.value), dtype=torch.float64, device=self._device)
-        self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
+        self._layouts: dict[Hashable, Passes] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
-        self._laid: LaidOut | None = None  # for these
+        self._laid: Passes | None = None  # for these
         self._recorded: list[Any] = []  # what CUDA graphs replay
 
     def check(self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None) -> None:
@@ -94,7 +77,7 @@ class PreparedOnGpu:
             if others is not None:
                 others.announce("the GPU engine")
             self._step_params.send(places)
-            laid.passes.step(call)
+            laid.step(call)
             increment_version(self._params)  # autograd does not see what kernels write
             self._mark(laid, call)
 
@@ -106,14 +89,14 @@ class PreparedOnGpu:
             given = list(zip(self._jobs, grads, strict=True))
             self._proof.check(given, call, partial(PreparedOnGpu, sizes=self._sizes, proof=None))
 
-    def _mark(self, laid: LaidOut, call: Call) -> None:
+    def _mark(self, laid: Passes, call: Call) -> None:
         """Keep the step's memory alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
             self._recorded.append(laid)
         elif stream is not None:
-            laid.used_on(stream)
+            laid.tables.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
         """Return the gradients; those that kernels cannot read in place are copied to the parameters' layout."""
@@ -123,7 +106,7 @@ class PreparedOnGpu:
             found[i] = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
         return found
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> LaidOut:
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> Passes:
         """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
         dtypes, strides = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads))
         seen = dtypes, strides, (places % 16 != 0).tobytes(), shared
@@ -139,12 +122,13 @@ class PreparedOnGpu:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> LaidOut:
+    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> Passes:
         jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         kinds = [kind_of(job, g, self._sizes) for job, g in zip(jobs, self._readable(grads, copied), strict=True)]
         tables = Tables(jobs, kinds, self._step_params, self._sizes, self._answers, shared)
-        return LaidOut(tables, Passes(tables), copied, stream_of(self._device))
+        tables.streams.add(stream_of(self._device))
+        return Passes(tables, copied)
 
     def stats(self) -> Sequence[Stats]:
         if self._laid is None:
