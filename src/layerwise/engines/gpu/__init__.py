@@ -28,7 +28,7 @@ def candidate(rule: Engine) -> Candidate:
     return Candidate("gpu", GpuEngine(rule, insists=False), insisting=GpuEngine(rule))
 
 
-class GpuEngine:
+class GpuEngine(Engine):
     """The engine that hands jobs of one device to Triton's kernels.
 
     Triton is imported for the first job on a GPU, because that takes long. Kernels show on each device that they agree

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import LAYOUTS, Job, Stats
+from layerwise.engines import LAYOUTS, Job, Prepared, Stats
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
@@ -22,8 +22,8 @@ from layerwise.engines.gpu.passes import Call, Passes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.tables import Tables
-from layerwise.engines.measured import Measured
 from layerwise.engines.places import Watched
+from layerwise.engines.programs import Measured
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
@@ -33,7 +33,7 @@ FIRST = (
 )
 
 
-class PreparedOnGpu:
+class PreparedOnGpu(Prepared):
     """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
 
     A step raises `Changed` if kernels that it needs for the first time fail their `proof`.
@@ -41,7 +41,6 @@ class PreparedOnGpu:
 
     counts = True
     layouts = None  # a CUDA graph may replay them
-    ahead = None
 
     def __init__(self, jobs: Sequence[Job], sizes: Sizes, proof: Proof | None) -> None:
         self._jobs, self._sizes, self._proof = list(jobs), sizes, proof
