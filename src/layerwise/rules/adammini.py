@@ -14,9 +14,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import length, mix, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import ready
@@ -31,9 +29,7 @@ class AdamMini(NumberOfLayer, ClippedByNorm):
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-8, number(0), "Added to the root of v, which m is divided by.", "Pass a small number such as eps=1e-8."
-    )
+    eps: float = options.eps(1e-8, "Added to the root of v, which m is divided by.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()

@@ -22,7 +22,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number, one_of
+from layerwise.checks import one_of
 from layerwise.hyper import ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options import flag, option
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
@@ -40,12 +40,7 @@ class AdamW(StoredMomentum, ClippedByNorm):
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the denominator of the step, outside the root.",
-        "Pass a small number such as eps=1e-8.",
-    )
+    eps: float = options.eps(1e-8, "Added to the denominator of the step, outside the root.")
     weight_decay: Scheduled = options.weight_decay(0.01, optax_default=1e-4)
     _: KW_ONLY
     eps_root: float = options.eps_root()

@@ -49,12 +49,7 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-6,
-        number(0),
-        "Added to the denominator of the direction, outside the root.",
-        "Pass a small number such as eps=1e-6.",
-    )
+    eps: float = options.eps(1e-6, "Added to the denominator of the direction, outside the root.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -85,8 +80,6 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
         apart = self.decay == "decoupled"
         way_out = 'Pass decay="decoupled" as well, or drop it.'
         yield self.peak_lr is not None and not apart, "peak_lr", f"None with decay={self.decay!r}", way_out
-        way_out = "Drop one of them: such decay changes the norm alone."
-        yield self.keep_norm and apart, "keep_norm", 'False with decay="decoupled"', way_out
 
     @property
     def has_kernels(self) -> bool:

@@ -25,9 +25,7 @@ from math import inf
 from typing import Any, ClassVar, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import BoundedTrustRatio, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, plus, square
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
@@ -43,9 +41,7 @@ class Lans(BoundedTrustRatio):
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-6, number(0), "Added to the denominator of both directions.", "Pass a small number such as eps=1e-6."
-    )
+    eps: float = options.eps(1e-6, "Added to the denominator of both directions.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()

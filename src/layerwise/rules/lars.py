@@ -67,9 +67,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         '"step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.',
         'Pass True, False, "decayed" to adapt only where weight_decay is not 0, or "step" for the whole step.',
     )
-    eps: float = option(
-        0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
-    )
+    eps: float = options.eps(0.0, "Added to the denominator of the trust ratio.")
     nesterov: bool = options.nesterov()
     dampening: float = options.dampening()
     norm: Literal["split", "decayed"] = option(

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from layerwise import factoring
+from layerwise import factoring, options
 from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
 from layerwise.rules.scalars import at_least, is_zero, named, root
+
+
+def dims_option() -> Any:
+    return option(
+        "first",
+        factoring.LINES,
+        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
+        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
+        factoring.WAY_OUT_OF_LINES,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,19 +40,8 @@ class ByLines(ClippedByNorm):
         "A factor on the step but not on the decay: the step is lr·scale times the direction.",
         "Pass a number such as scale=0.05, or 1.",
     )
-    eps: float = option(
-        1e-8,
-        number(0, above=True),
-        "Lower bound of the size that each row or column is divided by.",
-        "Pass a small number such as eps=1e-8.",
-    )
-    dims: Any = option(
-        "first",
-        factoring.LINES,
-        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
-        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        factoring.WAY_OUT_OF_LINES,
-    )
+    eps: float = options.eps(1e-8, "Lower bound of the size that each row or column is divided by.", above=True)
+    dims: Any = dims_option()
 
 
 class State(NamedTuple):

@@ -21,12 +21,11 @@ The sign of a complex number is that number over its size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import Contradiction
 from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Shape, Stepped
@@ -49,11 +48,6 @@ class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     adapt: Adapt = options.adapt(False)
     decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        yield from super().contradictions()
-        way_out = "Drop one of them: such decay changes the norm alone."
-        yield bool(self.keep_norm) and self.decay == "decoupled", "keep_norm", 'False with decay="decoupled"', way_out
 
     @property
     def has_kernels(self) -> bool:

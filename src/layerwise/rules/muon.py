@@ -36,6 +36,7 @@ from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredM
 from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, mix, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, Whole
+from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import is_on, is_one, is_zero, named, one_minus_power
@@ -121,19 +122,8 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         "Number of iterations that bring singular values to about 1.",
         "Pass a number of times such as ns_steps=5.",
     )
-    eps: float = option(
-        1e-7,
-        number(0, above=True),
-        "Lower bound of the norm that the momentum is divided by.",
-        "Pass a small number such as eps=1e-7.",
-    )
-    dims: Any = option(
-        "first",
-        factoring.LINES,
-        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
-        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        factoring.WAY_OUT_OF_LINES,
-    )
+    eps: float = options.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
+    dims: Any = dims_option()
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:

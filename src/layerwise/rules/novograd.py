@@ -44,12 +44,7 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
         "Pass two numbers such as betas=(0.95, 0.98).",
         optax=("b1", "b2"),
     )
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the root of v, which the gradient is divided by.",
-        "Pass a small number such as eps=1e-8.",
-    )
+    eps: float = options.eps(1e-8, "Added to the root of v, which the gradient is divided by.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()

@@ -23,9 +23,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import clip_of, ready
@@ -40,11 +38,8 @@ class StableAdamW(ClippedByNorm):
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas(0.9, 0.99)
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the denominator of the direction; lower bound of the denominator in the root mean square.",
-        "Pass a small number such as eps=1e-8.",
+    eps: float = options.eps(
+        1e-8, "Added to the denominator of the direction; lower bound of the denominator in the root mean square."
     )
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
