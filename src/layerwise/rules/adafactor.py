@@ -67,7 +67,6 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     """Options of Adafactor. Its page in the documentation gives each its place in the formula."""
 
-    momentum_field: ClassVar[str] = "exp_avg"
     settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
     optax_state: ClassVar[Mapping[str, str]] = {
         "exp_avg_sq_row": "v_row",

@@ -9,9 +9,8 @@ Which weights are a block, which the paper answers by the part of a transformer 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
@@ -24,8 +23,6 @@ from layerwise.rules.scalars import named, one_minus_power, root
 @dataclass(frozen=True)
 class AdamMini(NumberOfLayer, ClippedByNorm):
     """Options of Adam-mini. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()

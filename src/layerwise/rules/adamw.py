@@ -17,9 +17,8 @@ of lr. AMSGrad's maximum of v is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import one_of
@@ -34,9 +33,6 @@ from layerwise.rules.scalars import is_zero, named, one_minus_power
 @dataclass(frozen=True)
 class AdamW(StoredMomentum, ClippedByNorm):
     """Options of AdamW. Its page in the documentation gives each its place in the formula."""
-
-    momentum_field: ClassVar[str] = "exp_avg"
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()

@@ -25,8 +25,9 @@ Departures, each an option:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import number, pair
@@ -53,6 +54,8 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 @dataclass(frozen=True)
 class Came(ClippedByNorm):
     """Options of CAME. Its page in the documentation gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     lr: Scheduled = options.lr(2e-4)
     betas: tuple[float, float] = options.betas()

@@ -15,9 +15,10 @@ Departures, each an option:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, number
@@ -33,6 +34,8 @@ from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
 @dataclass(frozen=True)
 class Fromage(NumberOfLayer, ClippedByNorm):
     """Options of Fromage. Its page in the documentation gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     lr: Scheduled = options.lr(0.01)
     momentum: float = options.momentum(0.0)

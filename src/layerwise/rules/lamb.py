@@ -25,10 +25,10 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of
@@ -44,8 +44,6 @@ from layerwise.rules.trust import Length, lengthened, trust_of
 @dataclass(frozen=True)
 class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
     """Options of LAMB. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()

@@ -19,10 +19,9 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import BoundedTrustRatio, Scheduled
@@ -36,8 +35,6 @@ from layerwise.rules.trust import floored, trust_of, trust_ratio
 @dataclass(frozen=True)
 class Lans(BoundedTrustRatio):
     """Options of LANS. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()

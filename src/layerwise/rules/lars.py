@@ -25,10 +25,10 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of, pair
@@ -44,8 +44,6 @@ from layerwise.rules.trust import Length, floored, lengthened, trust_of, trusted
 @dataclass(frozen=True)
 class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
     lr: Scheduled = options.lr(
         1.0,

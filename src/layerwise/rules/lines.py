@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from layerwise import factoring, options
 from layerwise.checks import number
@@ -27,6 +28,8 @@ def dims_option() -> Any:
 @dataclass(frozen=True, kw_only=True)
 class ByLines(ClippedByNorm):
     """Options of rules whose step has the same size in every row or column."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     momentum: float = option(
         0.0,

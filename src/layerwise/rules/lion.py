@@ -21,9 +21,8 @@ The sign of a complex number is that number over its size.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
@@ -37,9 +36,6 @@ from layerwise.rules.trust import Length, lengthened, trust_of
 @dataclass(frozen=True)
 class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     """Options of Lion. Its page in the documentation gives each its place in the formula."""
-
-    momentum_field: ClassVar[str] = "exp_avg"
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu"}
 
     lr: Scheduled = options.lr(1e-4)
     betas: tuple[float, float] = options.betas(0.9, 0.99)

@@ -87,7 +87,6 @@ COEFFICIENTS = Check('"jordan", "polar_express", three numbers, or three for eac
 class Muon(StoredMomentum, StepLength, ClippedByNorm):
     """Options of Muon. Its page in the documentation gives each its place in the formula."""
 
-    momentum_field: ClassVar[str] = "momentum_buffer"
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
 
     lr: Scheduled = options.lr(0.02)

@@ -16,9 +16,8 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import number, one_of, pair
@@ -33,8 +32,6 @@ from layerwise.rules.scalars import choose, is_zero, named, one_like, one_minus_
 @dataclass(frozen=True)
 class NovoGrad(NumberOfLayer, ClippedByNorm):
     """Options of NovoGrad. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = option(

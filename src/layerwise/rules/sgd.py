@@ -13,9 +13,9 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import Contradiction, one_of
@@ -30,9 +30,6 @@ from layerwise.rules.scalars import damped, is_one, is_zero, named
 @dataclass(frozen=True)
 class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     """Options of SGD. Its page in the documentation gives each its place in the formula."""
-
-    momentum_field: ClassVar[str] = "momentum_buffer"
-    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
     lr: Scheduled = options.lr(1e-3)
     momentum: float = options.momentum(0.0)

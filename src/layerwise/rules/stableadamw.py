@@ -18,9 +18,8 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import ClippedByNorm, Scheduled
@@ -33,8 +32,6 @@ from layerwise.rules.scalars import is_zero, named, one_minus_power
 @dataclass(frozen=True)
 class StableAdamW(ClippedByNorm):
     """Options of StableAdamW. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas(0.9, 0.99)
