@@ -166,7 +166,7 @@ def program_of(run: Run, suffix: str) -> Program:
     """Return the program that a run shows."""
     rounds = [tuple(Request(type(one).__name__, one.terms) for one in asked) for asked in run.requests]
     if any(request.kind == ModelSum.__name__ for one in rounds for request in one):
-        raise NotPrinted("a rule asks for the sum over the model by `clipped` alone")
+        raise NotPrinted("a rule asks for the sum over the model by `ready` alone")
     weights: Any = leaf("input", "p", is_array=True)
     for a, x in run.done.moves:
         weights = weights + a * x

@@ -31,7 +31,8 @@ class Run:
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
         self._xp = Namespace()
         self.done = self._driven()
-        self._refuse_another_gradient()
+        if not self._xp.has_readied:
+            raise NotPrinted("it does not make the gradient `ready`")
 
     def _driven(self) -> Stepped:
         rule, answer, number = self.entry.rule, None, 0
@@ -65,13 +66,6 @@ class Run:
         state = rule.State(*(None if s is None else self._stored(name) for name, s in each))
         rates = (leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay"))
         return rule.step(self._xp, p, g, state, Options(self), Known(*rates))
-
-    def _refuse_another_gradient(self) -> None:
-        """Raise unless the rule does to the gradient what engines do to it, before all else."""
-        if not self._xp.has_readied:
-            raise NotPrinted("it does not make the gradient `ready`")
-        if isinstance(self.h, ClippedByNorm) and not self._xp.has_clipped:
-            raise NotPrinted("it has options of clipping, and does not call `clipped`")
 
     def _stored(self, name: str) -> Symbol:
         """Return the symbol of a part of the state: an array, or one number of the layer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
@@ -157,20 +157,13 @@ class Namespace:
     """What a rule may use of an array library, for symbols."""
 
     def __init__(self) -> None:
-        self.has_readied = self.has_clipped = False
+        self.has_readied = False
 
     def ready(self, g: Any) -> Symbol:
         if not (isinstance(g, Symbol) and g.op == "raw"):
             raise NotPrinted("it makes something else `ready` than the gradient as it comes")
         self.has_readied = True
         return READY
-
-    def clipped(self, g: Any) -> Generator[Any, Any, Symbol]:
-        if g is not READY:
-            raise NotPrinted("it clips something else than the gradient made `ready`")
-        self.has_clipped = True
-        return g
-        yield  # a generator, as the rule expects, that requests nothing
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in OFFERED:

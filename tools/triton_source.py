@@ -73,10 +73,12 @@ def module(entry: Entry, named: Mapping[Program, str], numbers: Sequence[str]) -
 
 def _imports(text: str, numbers: Sequence[str]) -> str:
     shared = ", ".join(name for name in SHARED if re.search(rf"\b{name}\(", text))
-    lines = [f"from layerwise.engines.gpu.kernels.parts import {shared}"] if shared else []
+    lines = ["from layerwise.engines.gpu.kernels import Functions"]
+    if shared:
+        lines.append(f"from layerwise.engines.gpu.kernels.parts import {shared}")
     if numbers:
         lines.append("from layerwise.engines.gpu.kernels.tables import columns")
-    return "\n".join([*lines, "from layerwise.engines.gpu.program import Functions\n"])
+    return "\n".join([*lines, ""])
 
 
 def _columns(numbers: Sequence[str]) -> str:

@@ -40,7 +40,8 @@ class Hyper(Checked):
 
     optimizer: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
-    optax_state: ClassVar[Mapping[str, str]] = {}  # names of parts of the state in optax, where those are others
+    # Names of parts of the state in the JAX API, as optax has them, where those are others.
+    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 
     max_grad_value: float | Bounds | None = option(
         None,
@@ -243,6 +244,9 @@ class StepLength(TrustRatio, NumberOfLayer):
         yield from super().contradictions()
         both = bool(self.keep_norm) and self.radial is not None
         yield both, "radial", f"None with keep_norm={self.keep_norm!r}", "Drop one of them: both hold the norm."
+        apart = bool(self.keep_norm) and getattr(self, "decay", None) == "decoupled"
+        way_out = "Drop one of them: such decay changes the norm alone."
+        yield apart, "keep_norm", 'False with decay="decoupled"', way_out
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         needed: Any = self
@@ -282,14 +286,14 @@ class HeavyBall(Hyper):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMomentum(Hyper):
-    """The option `momentum_dtype` of a rule: the dtype of the part of its state named `momentum_field`."""
+    """The option `momentum_dtype` of a rule: the dtype of its buffer, where it has `momentum`, or of its average."""
 
-    momentum_field: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype",)
 
     def state_dtypes(self) -> dict[str, str]:
         own: Any = self
-        return {} if own.momentum_dtype is None else {self.momentum_field: own.momentum_dtype}
+        field = "momentum_buffer" if hasattr(own, "momentum") else "exp_avg"
+        return {} if own.momentum_dtype is None else {field: own.momentum_dtype}
 
 
 def settled(h: H, **values: Any) -> H:

@@ -8,7 +8,7 @@ import pytest
 from layerwise.core.nows import Nows
 from layerwise.engines import Job
 from layerwise.engines.compiled import PURE, _native, candidate
-from layerwise.engines.nows import ByRates
+from layerwise.engines.programs import ByRates
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy._arrays import Arrays
 from layerwise.rules import lamb

@@ -23,11 +23,10 @@ from torch_front.front import BUSY, FRONT_OF, bits
 from layerwise import engines
 from layerwise.cli import info
 from layerwise.engines import Candidate, distributor
-from layerwise.engines.gpu import proof, small
-from layerwise.engines.gpu.call import Call
-from layerwise.engines.gpu.installed import PROOF_VARIABLE
+from layerwise.engines.gpu import PROOF_VARIABLE, proof
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
+from layerwise.engines.gpu.passes import Call
 from layerwise.errors import EngineError
 from layerwise.registry import ENTRIES
 from layerwise.torch import SGD, Adafactor, Lamb, Lars
@@ -325,7 +324,7 @@ def test_it_launches_what_the_step_launches(front, layout, options, monkeypatch)
     compared = proof.compared
     monkeypatch.setattr(proof, "compared", lambda *a: (inside.append(1), compared(*a), inside.clear(), "")[3])
     monkeypatch.setattr(KIND, "run", noted)
-    monkeypatch.setattr(small, "LARGEST", 600)  # several times what a program takes, as with usual sizes
+    monkeypatch.setattr(proof, "LARGEST", 600)  # several times what a program takes, as with usual sizes
     monkeypatch.setattr(_engines, "ENGINES", (Candidate("gpu", proving()),))
     params = parameters(shapes=[(20, 24), (120, 7), (3, 5, 3, 3), (200,), (5,)])
     opt = front(params, fused=True, **had_by(front, {**BUSY[front], **options}))

@@ -181,7 +181,7 @@ def others_scales(rows):
 def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkeypatch):
     job, table_of = stored_job(LAMB, (5, 64), form), stored.table_of
     broken = lambda *args: (breaks(rows := table_of(*args)), rows)[1]  # noqa: E731
-    monkeypatch.setattr("layerwise.engines.gpu.call.table_of", broken)
+    monkeypatch.setattr("layerwise.engines.gpu.tables.table_of", broken)
     with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*fail their proof.*{why}"):
         prepare([proving(warns=False)], [job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import chain, repeat
 from typing import Any
 
-from layerwise.engines.nows import MANY, ByRates
+from layerwise.engines.programs import MANY, ByRates
 from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now, Scalar
 

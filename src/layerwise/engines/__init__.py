@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from layerwise.drive import Others
 from layerwise.errors import EngineError
@@ -65,7 +65,7 @@ class Changed(Exception):
     """Raised by a step, with nothing touched, if an array has changed since the step was prepared."""
 
 
-class Prepared(Protocol):
+class Prepared:
     """Jobs that are stepped together, with everything planned ahead.
 
     Every step looks at its arrays first. It raises `Changed`, with nothing touched, if a weight or a state has another
@@ -73,16 +73,26 @@ class Prepared(Protocol):
     cannot step with a gradient. The front then checks everything and prepares again, once.
     """
 
-    counts: bool
+    counts = False
     """True if `step` takes counts on the device unchanged (`Counter`), and adds one to each that is stepped. A job that
     is one of several of a tensor, or has `others`, still gets t."""
 
-    @property
-    def layouts(self) -> Any:
-        """The plan without any array, for the next `prepare` of jobs like these.
+    layouts: Any = ()
+    """The plan without any array, for the next `prepare` of jobs like these.
 
-        None if it must not be replaced for other numbers, because a CUDA graph may replay it.
+    None if it must not be replaced for other numbers, because a CUDA graph may replay it.
+    """
+
+    @property
+    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
+        """What steps whole tensors in three parts, of an engine whose numbers are then the same bit for bit.
+
+        The first begins, the second measures, and may run beside the program, and only the third writes. The second
+        yields the sum of each job that is asked for over the model; all that is in the list before the third is the
+        sum over the model. The first and third raise `Changed` as `step` does, and a step that is closed before its
+        third part has touched nothing.
         """
+        return None
 
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
         """Raise `Changed` if `step` would. Only steps of several engines need it: `step` looks by itself."""
@@ -96,34 +106,26 @@ class Prepared(Protocol):
         If `skip` is true, on the device, nothing changes. If `others` hold parts of these tensors, they complete the
         sums, and nothing is written before the last of them is known.
         """
-
-    @property
-    def ahead(self) -> Callable[[Sequence[Array], Sequence[Now]], Iterator[list[float]]] | None:
-        """What steps whole tensors in three parts, of an engine whose numbers are then the same bit for bit.
-
-        The first begins, the second measures, and may run beside the program, and only the third writes. The second
-        yields the sum of each job that is asked for over the model; all that is in the list before the third is the
-        sum over the model. The first and third raise `Changed` as `step` does, and a step that is closed before its
-        third part has touched nothing.
-        """
+        raise NotImplementedError
 
     def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
+        raise NotImplementedError
 
 
-class Engine(Protocol):
-    @property
-    def name(self) -> str:
-        """The engine's name in sentences."""
+class Engine:
+    name: str  # in sentences
 
     def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
         """Return, for each job, the reason why the engine does not take it, or an empty string.
 
         Before the first step only the jobs are known; later, the inputs `given` to them may be a reason as well.
         """
+        return [""] * len(jobs)
 
     def group(self, job: Job) -> Hashable:
         """Return the key that jobs prepared together must share, such as the device."""
+        return None
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.
@@ -131,6 +133,7 @@ class Engine(Protocol):
         `layouts` are those of an earlier plan for jobs like these, with other arrays or other numbers in their
         hyperparameters. Parts that still hold are not planned again.
         """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import starmap
@@ -17,10 +17,9 @@ import numpy as np
 
 from layerwise.drive import Others
 from layerwise.drive.digits import Window
-from layerwise.engines import LAYOUTS, Candidate, Changed, Given, Job, Stats
-from layerwise.engines.measured import Measured
+from layerwise.engines import LAYOUTS, Candidate, Changed, Engine, Given, Job, Prepared, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import Numbers, clips, missing, numbers, of_kinds, program_for
+from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, of_kinds, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -186,7 +185,7 @@ class Layouts:
         return Layouts, ()  # a copy of an optimizer lays out for itself
 
 
-class CompiledEngine:
+class CompiledEngine(Engine):
     """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library.
 
     With `exact` sums a step gives the same bits however tensors are cut. What such an engine declines must not depend
@@ -236,19 +235,13 @@ class CompiledEngine:
                 return "its part of the tensor is not contiguous"
         return ""
 
-    def group(self, job: Job) -> Hashable:
-        """Return the same for all jobs: one call steps them."""
-        return None
-
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedCompiled:
         """Plan the step of these jobs."""
         return PreparedCompiled(self, jobs, layouts)
 
 
-class PreparedCompiled:
+class PreparedCompiled(Prepared):
     """Jobs, and the batches laid out for them; the first step makes the first batch."""
-
-    counts = False
 
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
@@ -256,26 +249,21 @@ class PreparedCompiled:
         self._arrays = arrays_of(self._jobs)
         self._places = places_of(self._arrays)
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
-        self._layouts = (layouts or Layouts()).fitted(self._jobs)
+        self.layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
         # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
         self._batch: Any = None
 
-    @property
-    def layouts(self) -> Any:
-        """The batches."""
-        return self._layouts
-
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
         """Raise `Changed` if `step` would."""
-        given = list(grads), self._layouts.numbers.begin(nows)
-        taken = (batch.takes(self._jobs, *given, self._places) for batch in self._layouts.batches)
+        given = list(grads), self.layouts.numbers.begin(nows)
+        taken = (batch.takes(self._jobs, *given, self._places) for batch in self.layouts.batches)
         if not (skip is None and self._known and any(taken)):
             self._lay_out(*given, skip)
 
     def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
-        given = list(grads), self._layouts.numbers.begin(nows)
+        given = list(grads), self.layouts.numbers.begin(nows)
         if others is not None:
             self._in_rounds(*given, skip, others)
         elif self._jobs:
@@ -287,7 +275,7 @@ class PreparedCompiled:
         return None if self._engine.exact else self._in_parts
 
     def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
-        given = list(grads), self._layouts.numbers.begin(nows)
+        given = list(grads), self.layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
             steps = rounds.ahead()
@@ -308,8 +296,8 @@ class PreparedCompiled:
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self._layouts.measured = self._layouts.measured or of_kinds(lambda job: program_for(job).stats, self._jobs)
-        return AllMeasured(self._batch, self._layouts.measured)
+        self.layouts.measured = self.layouts.measured or of_kinds(lambda job: program_for(job).stats, self._jobs)
+        return AllMeasured(self._batch, self.layouts.measured)
 
     def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
@@ -319,16 +307,16 @@ class PreparedCompiled:
 
     def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
-        self._layouts.used(self._made(grads, nows, skip, partial(_native.Batch, exact=self._engine.exact)))
+        self.layouts.used(self._made(grads, nows, skip, partial(_native.Batch, exact=self._engine.exact)))
 
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
             raise Changed
-        given = {(id(h), id(now)): (h, now) for h, now in zip(self._layouts.hs, nows, strict=True)}.values()
-        if None in starmap(self._layouts.numbers, given):
+        given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
+        if None in starmap(self.layouts.numbers, given):
             raise Changed
         try:
-            return make(self._jobs, grads, of_kinds(form_of, self._jobs), self._layouts.numbers)
+            return make(self._jobs, grads, of_kinds(form_of, self._jobs), self.layouts.numbers)
         except ValueError:
             raise Changed from None
 
@@ -351,10 +339,10 @@ class PreparedCompiled:
         return self._rounds
 
     def _stepped(self, grads: list[Any], nows: list[Any], model: float | None = None) -> bool:
-        for i, batch in enumerate(self._layouts.batches):
+        for i, batch in enumerate(self.layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
-                    self._layouts.used(batch)
+                    self.layouts.used(batch)
                 self._was_stepped(batch)
                 return True
         return False

@@ -1,4 +1,4 @@
-"""The program of a job, what engines request for it, and the numbers that its kernels take.
+"""The program of a job, what engines request for it, the numbers that its kernels take, and what they measure.
 
 `engines/printed.py` lists all programs; `make generate` writes it beside the kernels.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from functools import cache
 from itertools import repeat
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from layerwise.drive import TensorRequest, dims_of, once_of
-from layerwise.engines.nows import MANY, ByRates
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
@@ -27,6 +26,7 @@ PLAIN = {int, float, type(None)}
 RATES = ("lr", "weight_decay")
 REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
+MANY = 4  # from so many rates on what follows from them is computed as arrays
 
 
 def names_of(k: Any) -> list[str]:
@@ -181,6 +181,23 @@ class NumbersOf:
         return [x.tolist() if isinstance(x, np.ndarray) else [x] * len(lr) for x in found]
 
 
+class ByRates(Sequence[Now]):
+    """The numbers of tensors whose steps differ in rates alone: columns of rates, and a `Now` for each if asked."""
+
+    def __init__(self, first: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> None:
+        self.first, self.lr, self.weight_decay = first, lr, weight_decay
+        self._each: list[Now] = []
+
+    def __len__(self) -> int:
+        return len(self.lr)
+
+    def __getitem__(self, i: Any) -> Any:
+        if not self._each:  # once: engines tell steps that they know by these objects
+            t, _, _, *rest = self.first
+            self._each = [Now(t, lr, lam, *rest) for lr, lam in zip(self.lr, self.weight_decay, strict=True)]
+        return self._each[i]
+
+
 class Numbers:
     """The numbers of a step, computed once for all jobs with the same settings and `now`."""
 
@@ -263,3 +280,29 @@ def _number(path: str, h: Any, now: Now) -> Any:
     value = getattr(h if source == "h" else now, name)
     value = value[int(place[0])] if place else value
     return float(value) if is_number(value) else value
+
+
+class Measured(Mapping[str, Any]):
+    """The measurements of one job in the last step; each is read on access, by its place."""
+
+    __slots__ = ("_places", "_read")
+
+    def __init__(self, read: Callable[[int], Any], names: tuple[str, ...]) -> None:
+        self._read, self._places = read, _places(names)
+
+    def __getitem__(self, name: str) -> Any:
+        return np.array(self._read(self._places[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)  # a copy is of the numbers
+
+
+@cache
+def _places(names: tuple[str, ...]) -> dict[str, int]:
+    return {name: i for i, name in enumerate(names)}

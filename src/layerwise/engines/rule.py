@@ -6,22 +6,55 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
-from layerwise.engines import Given, Job, PartOf, Stats
-from layerwise.engines.arrays import Arrays
+from layerwise.engines import Engine, Job, PartOf, Prepared, Stats
 from layerwise.engines.places import Watched
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.scalars import is_number
 from layerwise.storage.groups import GROUP
-from layerwise.storage.stored import Stored, formats_of, has_format, in_format, is_grouped, numbers
+from layerwise.storage.stored import Bits, Stored, formats_of, has_format, in_format, is_grouped, numbers
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
 
 
-class RuleEngine:
+class Arrays(Protocol):
+    """The reading and writing of a library's arrays."""
+
+    @property
+    def xp(self) -> Any:
+        """The namespace with the library's functions, which may overwrite arrays that a rule no longer needs."""
+
+    @property
+    def pure(self) -> Any:
+        """The same, for stored arrays that may still be needed."""
+
+    @property
+    def bits(self) -> Bits:
+        """The library's view of the bits of numbers."""
+
+    def read(self, array: Array, like: Array) -> Array:
+        """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
+
+    def copy(self, array: Array) -> Array:
+        """Return a copy, which may be overwritten."""
+
+    def write(self, stored: Array, new: Array) -> None:
+        """Round `new` into `stored`."""
+
+    def kind(self, array: Array) -> Hashable:
+        """Return the shape, dtype and device: arrays of one kind can be stacked."""
+
+    def stack(self, arrays: Sequence[Array]) -> Array:
+        """Return the arrays along a new last dimension."""
+
+    def write_stack(self, stored: Sequence[Array], new: Array) -> None:
+        """Round each entry along the last dimension of `new` into its place."""
+
+
+class RuleEngine(Engine):
     """Reads stored arrays into the dtype of the arithmetic, drives the rule, and writes the results back.
 
     The engine takes tensors of more than `slice_size` elements in slices of that size. To the driver, slices and
@@ -38,14 +71,6 @@ class RuleEngine:
     ) -> None:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
-
-    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
-        """Return empty strings: the rule takes every job."""
-        return [""] * len(jobs)
-
-    def group(self, job: Job) -> Hashable:
-        """Return the same for all jobs."""
-        return None
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         """Plan the step of these jobs."""
@@ -67,12 +92,8 @@ class Task(NamedTuple):
         return len(self.jobs) > 1
 
 
-class PreparedRules:
+class PreparedRules(Prepared):
     """Jobs in driving order, with those side by side that can be stacked."""
-
-    counts = False
-    layouts = ()
-    ahead = None
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         self._engine, self._jobs, self._watched = engine, jobs, Watched(jobs)

@@ -9,7 +9,6 @@
     û  = u / max(1, RMS(u)/d)
     p ← p − alpha·û,   alpha = rho·max(eps2, RMS(p)),   rho = min(lr_cap, 1/√t)
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
 RMS(p) is of the p before the step and before its decay.
 
 Departures, each an option:
@@ -49,8 +48,8 @@ from layerwise.rules.factors import (
     min_dim_option,
     second_moment,
 )
-from layerwise.rules.parts import cautious, clip_of, clipped, ready
-from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero
+from layerwise.rules.parts import cautious, clip_of, ready
+from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero, named
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -68,7 +67,6 @@ EPS1 = Check("a finite number > 0 or None", _eps1)
 class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     """Options of Adafactor. Its page in the documentation gives each its place in the formula."""
 
-    momentum_field: ClassVar[str] = "exp_avg"
     settled_here: ClassVar[tuple[str, ...]] = ("lr", "relative_step", "scale_parameter", "momentum_dtype")
     optax_state: ClassVar[Mapping[str, str]] = {
         "exp_avg_sq_row": "v_row",
@@ -226,38 +224,22 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(*second_moment(h.factored, shape), e)
 
 
-class Coefficients(NamedTuple):
-    b2: Scalar  # V ← b2·V + a2·(g² + eps1), and R and C alike
-    a2: Scalar
-    eps1: Scalar
-    least: Scalar  # u = g / max(√V, least),  mean(R) ≥ least
-    clips: Scalar  # û = u / max(1, RMS(u)/threshold),  and u where this is 0
-    threshold: Scalar
-    rho: Scalar  # alpha = rho·max(eps2, RMS(p))
-    eps2: Scalar
-    b1: Scalar  # e ← b1·e + a1·û,  with alpha·û in place of û where `inside` is 1
-    a1: Scalar
-    inside: Scalar
-    lam: Scalar  # p ← p − (lam + lam_alpha·alpha)·p
-    lam_alpha: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b2, clamps, by_step = _b2(xp, now, h), h.eps_mode == "clamp", h.decay_scale == "step"
     b1 = 0.0 if h.beta1 is None else h.beta1
-    return Coefficients(
-        b2=b2,
+    return named(
+        b2=b2,  # V ← b2·V + a2·(g² + eps1), and R and C alike
         a2=1 - b2,
         eps1=0.0 if clamps else h.eps[0],
-        least=h.eps[0] if clamps else 0.0,
-        clips=0.0 if h.clip_threshold is None else 1.0,
+        least=h.eps[0] if clamps else 0.0,  # u = g / max(√V, least),  mean(R) ≥ least
+        clips=0.0 if h.clip_threshold is None else 1.0,  # û = u / max(1, RMS(u)/threshold),  and u where this is 0
         threshold=1.0 if h.clip_threshold is None else h.clip_threshold,
-        rho=_rho(xp, now, h),
+        rho=_rho(xp, now, h),  # alpha = rho·max(eps2, RMS(p))
         eps2=h.eps[1],
-        b1=b1,
+        b1=b1,  # e ← b1·e + a1·û,  with alpha·û in place of û where `inside` is 1
         a1=1 - b1,
         inside=1.0 if h.lr_in_momentum else 0.0,
-        lam=0.0 if by_step else _decay(now, h),
+        lam=0.0 if by_step else _decay(now, h),  # p ← p − (lam + lam_alpha·alpha)·p
         lam_alpha=now.weight_decay if by_step else 0.0,
     )
 
@@ -295,7 +277,7 @@ def _decay(now: Now, h: Any) -> Scalar:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
     measured = divided(xp, g, state[:3], h.factored, Averaging(k.b2, k.a2, k.eps1, k.least), *wanted)
     g = g if h.caution else None  # what waits for the sums is p and u
@@ -317,7 +299,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(*moment, e), stats)
 
 
-def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Coefficients) -> tuple[Scalar, Array, Array]:
+def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Any) -> tuple[Scalar, Array, Array]:
     """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
         return alpha * clip, u, None

@@ -4,37 +4,29 @@
     v ← b2·v + (1 − b2)·mean(g²),  one number of each block, or of the tensor
     p ← p − lr·lam·p − lr·(m / (1 − b1^t)) / (√(v / (1 − b2^t) + eps_root) + eps)
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to. Which
-weights are a block, which the paper answers by the part of a transformer that they are, is said by `blocks`.
+Which weights are a block, which the paper answers by the part of a transformer that they are, is said by `blocks`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import length, mix, shrinking
-from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import one_minus_power, root
+from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Shape, Stepped
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import named, one_minus_power, root
 
 
 @dataclass(frozen=True)
 class AdamMini(NumberOfLayer, ClippedByNorm):
     """Options of Adam-mini. Its page in the documentation gives each its place in the formula."""
 
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-8, number(0), "Added to the root of v, which m is divided by.", "Pass a small number such as eps=1e-8."
-    )
+    eps: float = options.eps(1e-8, "Added to the root of v, which m is divided by.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -49,36 +41,24 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
-class Coefficients(NamedTuple):
-    b1: Scalar  # m ← b1·m + a1·g
-    a1: Scalar
-    b2: Scalar  # v ← b2·v + a2·mean(g²)
-    a2: Scalar
-    c2: Scalar  # p ← p − lr·m / (√(c2·v + eps_root) + eps)
-    eps_root: Scalar
-    eps: Scalar
-    lr: Scalar  # corrected for m's start at 0
-    shrink: Scalar  # p ← p − shrink·p first
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b1, b2 = h.betas
-    return Coefficients(
-        b1=b1,
+    return named(
+        b1=b1,  # m ← b1·m + a1·g
         a1=1 - b1,
-        b2=b2,
+        b2=b2,  # v ← b2·v + a2·mean(g²)
         a2=1 - b2,
-        c2=1 / one_minus_power(xp, b2, now.t),
+        c2=1 / one_minus_power(xp, b2, now.t),  # p ← p − lr·m / (√(c2·v + eps_root) + eps)
         eps_root=h.eps_root,
         eps=h.eps,
-        lr=now.lr / one_minus_power(xp, b1, now.t),
-        shrink=now.lr * now.weight_decay,
+        lr=now.lr / one_minus_power(xp, b1, now.t),  # corrected for m's start at 0
+        shrink=now.lr * now.weight_decay,  # p ← p − shrink·p first
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     (gg,) = yield (MeanSquare(g),)
     rms = length(xp, gg, g)
     v = k.b2 * v + k.a2 * (rms * rms)

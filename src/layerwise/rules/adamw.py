@@ -5,8 +5,6 @@
     u = (m / (1 − b1^t)) / (√(v / (1 − b2^t) + eps_root) + eps)
     p ← p − lr·lam·p − lr·u
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     paper: p ← p − lr·lam·p          decay="l2":  g ← g + lam·p first, as in Adam (Kingma & Ba, arXiv 1412.6980)
@@ -19,35 +17,26 @@ of lr. AMSGrad's maximum of v is left out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number, one_of
+from layerwise.checks import one_of
 from layerwise.hyper import ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options import flag, option
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import is_zero, one_minus_power
+from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import is_zero, named, one_minus_power
 
 
 @dataclass(frozen=True)
 class AdamW(StoredMomentum, ClippedByNorm):
     """Options of AdamW. Its page in the documentation gives each its place in the formula."""
 
-    momentum_field: ClassVar[str] = "exp_avg"
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the denominator of the step, outside the root.",
-        "Pass a small number such as eps=1e-8.",
-    )
+    eps: float = options.eps(1e-8, "Added to the denominator of the step, outside the root.")
     weight_decay: Scheduled = options.weight_decay(0.01, optax_default=1e-4)
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -70,43 +59,28 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
-class Coefficients(NamedTuple):
-    l2: Scalar  # g ← g + l2·p
-    shrink: Scalar  # p ← p − shrink·p
-    b1: Scalar  # m ← b1·m + a1·g
-    a1: Scalar
-    b2: Scalar  # v ← b2·v + a2·g²
-    a2: Scalar
-    ahead: Scalar  # m ← ahead·m + beside·g in the step of NAdam
-    beside: Scalar
-    c2: Scalar  # u = m / (√(c2·v + eps_root) + eps)
-    eps_root: Scalar
-    eps: Scalar
-    lr: Scalar  # p ← p − lr·u
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
-    return Coefficients(
-        l2=lam if h.decay == "l2" else 0.0,
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,
-        b1=b1,
+    return named(
+        l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
+        b1=b1,  # m ← b1·m + a1·g
         a1=1 - b1,
-        b2=b2,
+        b2=b2,  # v ← b2·v + a2·g²
         a2=1 - b2,
-        ahead=b1 / one_minus_power(xp, b1, now.t + 1),
+        ahead=b1 / one_minus_power(xp, b1, now.t + 1),  # m ← ahead·m + beside·g in the step of NAdam
         beside=(1 - b1) / c1,
-        c2=1 / c2,
+        c2=1 / c2,  # u = m / (√(c2·v + eps_root) + eps)
         eps_root=h.eps_root,
         eps=h.eps,
-        lr=lr if h.nesterov else lr / c1,
+        lr=lr if h.nesterov else lr / c1,  # p ← p − lr·u
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)
 
     m = mix(xp, k.b1, m, k.a1, g)

@@ -13,8 +13,8 @@
     S  = R'·C' / mean(R')
     p ← p − lr·lam·p − lr·m/√S
 
-A tensor that is not factored keeps V ← b2·V + (1 − b2)·G itself, and moves by m: S = 1. g is the gradient made ready:
-parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to. R, C, V and S are factors.py's.
+A tensor that is not factored keeps V ← b2·V + (1 − b2)·G itself, and moves by m: S = 1. R, C, V and S are
+factors.py's.
 
 Departures, each an option:
 
@@ -25,15 +25,16 @@ Departures, each an option:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import number, pair
 from layerwise.hyper import ClippedByNorm, Scheduled
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
+from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
     divided,
@@ -44,7 +45,8 @@ from layerwise.rules.factors import (
     renewed,
     second_moment,
 )
-from layerwise.rules.parts import clip_of, clipped, ready
+from layerwise.rules.parts import clip_of, ready
+from layerwise.rules.scalars import named
 
 EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
 
@@ -52,6 +54,8 @@ EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero f
 @dataclass(frozen=True)
 class Came(ClippedByNorm):
     """Options of CAME. Its page in the documentation gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     lr: Scheduled = options.lr(2e-4)
     betas: tuple[float, float] = options.betas()
@@ -92,30 +96,21 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(row, col, whole, shape, row, col)
 
 
-class Coefficients(NamedTuple):
-    b1: Scalar  # m ← b1·m + a1·û
-    a1: Scalar
-    V: Averaging
-    S: Averaging
-    lr: Scalar  # p ← p − lam·p − lr·m/√S
-    lam: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), b3, (eps1, eps2) = h.betas, h.beta3, h.eps
-    return Coefficients(
-        b1=b1,
+    return named(
+        b1=b1,  # m ← b1·m + a1·û
         a1=1 - b1,
         V=Averaging(b2, 1 - b2, eps1, 0.0),
         S=Averaging(b3, 1 - b3, eps2, 0.0),
-        lr=now.lr,
+        lr=now.lr,  # p ← p − lam·p − lr·m/√S
         lam=(now.lr if h.decay_scale == "lr" else 1.0) * now.weight_decay,
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     measured = divided(xp, g, state[:3], h.factored, k.V)
     del g  # what waits for the sums is p and u
     moment, u, uu, _ = yield from measured

@@ -3,8 +3,7 @@
     b ← mu·b + g                      with momentum;  else b = g
     p ← (p − lr·ratio·b) / √(1 + lr²),   ratio = ‖p‖ / ‖b‖,  and 1 where a norm is 0
 
-The division makes up for what steps across p add to its norm. g is the gradient made ready: parts.py's `ready` and
-`clipped` unscale it, turn it round and clip it, if asked to.
+The division makes up for what steps across p add to its norm.
 
 Departures, each an option:
 
@@ -16,9 +15,10 @@ Departures, each an option:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, number
@@ -26,14 +26,16 @@ from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, length, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import choose, is_zero, one_like
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import choose, is_zero, named, one_like
 from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
 
 
 @dataclass(frozen=True)
 class Fromage(NumberOfLayer, ClippedByNorm):
     """Options of Fromage. Its page in the documentation gives each its place in the formula."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     lr: Scheduled = options.lr(0.01)
     momentum: float = options.momentum(0.0)
@@ -73,29 +75,22 @@ def shapes(h: Any, shape: Shape) -> State:
     )
 
 
-class Coefficients(NamedTuple):
-    mu: Scalar  # b ← mu·b + g
-    shrink: Scalar  # p ← p − shrink·p − size·ratio·b
-    size: Scalar
-    least: Scalar  # of both norms in the ratio
-    bound: Scalar  # ‖p‖ ≤ bound·R
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr = now.lr
     root = (1 + lr * lr) ** 0.5
-    return Coefficients(
-        mu=h.momentum,
-        shrink=lr * lr / (root * (1 + root)) + lr * now.weight_decay / root,  # the first is 1 − 1/root, in all digits
+    return named(
+        mu=h.momentum,  # b ← mu·b + g
+        # p ← p − shrink·p − size·ratio·b. The first term is 1 − 1/root, in all digits.
+        shrink=lr * lr / (root * (1 + root)) + lr * now.weight_decay / root,
         size=lr / root,
-        least=h.min_norm,
-        bound=inf if h.p_bound is None else h.p_bound,
+        least=h.min_norm,  # of both norms in the ratio
+        bound=inf if h.p_bound is None else h.p_bound,  # ‖p‖ ≤ bound·R
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     if b is not None:
         (g,) = final(xp, add(xp, g, k.mu, b))
         b, _ = yield Keep(State(g, R))

@@ -6,8 +6,6 @@
     r = u + lam·p
     p ← p − lr·ratio·r,   ratio = ‖p‖ / ‖r‖,  and zero_norm_ratio where a norm is 0
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     paper: ratio = ‖p‖/‖r‖           trust_clip, max_weight_norm, trust_eps:
@@ -27,10 +25,10 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of
@@ -38,25 +36,18 @@ from layerwise.hyper import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty
 from layerwise.options import flag, option
 from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import cautious, clipped, ready
-from layerwise.rules.scalars import is_one, is_zero, one_minus_power
-from layerwise.rules.trust import Length, Trust, lengthened, trust_of
+from layerwise.rules.parts import cautious, ready
+from layerwise.rules.scalars import is_one, is_zero, named, one_minus_power
+from layerwise.rules.trust import Length, lengthened, trust_of
 
 
 @dataclass(frozen=True)
 class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
     """Options of LAMB. Its page in the documentation gives each its place in the formula."""
 
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-6,
-        number(0),
-        "Added to the denominator of the direction, outside the root.",
-        "Pass a small number such as eps=1e-6.",
-    )
+    eps: float = options.eps(1e-6, "Added to the denominator of the direction, outside the root.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -87,8 +78,6 @@ class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
         apart = self.decay == "decoupled"
         way_out = 'Pass decay="decoupled" as well, or drop it.'
         yield self.peak_lr is not None and not apart, "peak_lr", f"None with decay={self.decay!r}", way_out
-        way_out = "Drop one of them: such decay changes the norm alone."
-        yield self.keep_norm and apart, "keep_norm", 'False with decay="decoupled"', way_out
 
     @property
     def has_kernels(self) -> bool:
@@ -105,41 +94,23 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape, norm=h.shape_of_norm(shape))
 
 
-class Coefficients(NamedTuple):
-    l2: Scalar  # g ← g + l2·p
-    shrink: Scalar  # p ← p − shrink·p, before everything else
-    b1: Scalar  # m ← b1·m + a1·g
-    a1: Scalar
-    b2: Scalar  # v ← b2·v + a2·g²
-    a2: Scalar
-    c1: Scalar  # u = m / (c1·√(c2·v + eps_root) + eps)
-    c2: Scalar
-    eps_root: Scalar
-    eps: Scalar
-    lam: Scalar  # r = u + lam·p
-    lr: Scalar  # p ← p − lr·ratio·r
-    max_norm: Scalar
-    trust_eps: Scalar
-    trust: Trust
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     corrected = h.bias_correction is True
-    return Coefficients(
-        l2=h.l2 + lam if h.decay == "l2" else h.l2,
-        shrink=_shrink(lr, lam, h),
-        b1=b1,
+    return named(
+        l2=h.l2 + lam if h.decay == "l2" else h.l2,  # g ← g + l2·p
+        shrink=_shrink(lr, lam, h),  # p ← p − shrink·p, before everything else
+        b1=b1,  # m ← b1·m + a1·g
         a1=1 - b1 if h.grad_averaging else 1.0,
-        b2=b2,
+        b2=b2,  # v ← b2·v + a2·g²
         a2=1 - b2,
-        c1=c1 if corrected else 1.0,
+        c1=c1 if corrected else 1.0,  # u = m / (c1·√(c2·v + eps_root) + eps)
         c2=1 / c2 if corrected else 1.0,
         eps_root=h.eps_root,
         eps=c1 * h.eps if corrected else h.eps,
-        lam=lam if h.decay == "ratio" else 0.0,
-        lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,
+        lam=lam if h.decay == "ratio" else 0.0,  # r = u + lam·p
+        lr=lr * (c2**0.5 / c1) if h.bias_correction == "lr" else lr,  # p ← p − lr·ratio·r
         max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
         trust_eps=h.trust_eps,
         trust=trust_of(xp, h, lam),
@@ -155,7 +126,7 @@ def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v, R) = coefficients(xp, h, now), state
-    g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
+    g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
     p = after(xp, p, moves)
 
@@ -176,7 +147,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 
-def _direction(xp: Any, m: Array, v: Array, k: Coefficients) -> Array:
+def _direction(xp: Any, m: Array, v: Array, k: Any) -> Array:
     """Return m / (c1·√(c2·v + eps_root) + eps): the correction of m is drawn below, one division less."""
     v_hat = v if is_one(k.c2) else k.c2 * v
     root_v = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root)

@@ -8,7 +8,6 @@
     c = ĝ / d + lam·p
     p ← p − lr·(b1·(‖p‖ / ‖r‖)·r + (1 − b1)·(‖p‖ / ‖c‖)·c),  with zero_norm_ratio for a ratio with a norm of 0
 
-g is the gradient made ready: parts.py's `ready` unscales it, turns it round and clips its elements, if asked to.
 Clipping by norm would change nothing, and is no option.
 
 Departures, each an option:
@@ -20,33 +19,26 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import BoundedTrustRatio, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, plus, square
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import choose, is_zero, one_minus_power
-from layerwise.rules.trust import Trust, floored, trust_of, trust_ratio
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import choose, is_zero, named, one_minus_power
+from layerwise.rules.trust import floored, trust_of, trust_ratio
 
 
 @dataclass(frozen=True)
 class Lans(BoundedTrustRatio):
     """Options of LANS. Its page in the documentation gives each its place in the formula."""
 
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()
-    eps: float = option(
-        1e-6, number(0), "Added to the denominator of both directions.", "Pass a small number such as eps=1e-6."
-    )
+    eps: float = options.eps(1e-6, "Added to the denominator of both directions.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -61,35 +53,19 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
-class Coefficients(NamedTuple):
-    b1: Scalar  # m ← b1·m + a1·ĝ
-    a1: Scalar
-    b2: Scalar  # v ← b2·v + a2·ĝ²
-    a2: Scalar
-    c1: Scalar  # r = c1·m / d + lam·p
-    c2: Scalar  # d = √(c2·v + eps_root) + eps
-    eps_root: Scalar
-    eps: Scalar
-    lam: Scalar
-    lr_r: Scalar  # p ← p − lr_r·ratio_r·r − lr_c·ratio_c·c
-    lr_c: Scalar
-    max_norm: Scalar
-    trust: Trust
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b1, b2 = h.betas
-    return Coefficients(
-        b1=b1,
+    return named(
+        b1=b1,  # m ← b1·m + a1·ĝ
         a1=1 - b1,
-        b2=b2,
+        b2=b2,  # v ← b2·v + a2·ĝ²
         a2=1 - b2,
-        c1=1 / one_minus_power(xp, b1, now.t),
-        c2=1 / one_minus_power(xp, b2, now.t),
+        c1=1 / one_minus_power(xp, b1, now.t),  # r = c1·m / d + lam·p
+        c2=1 / one_minus_power(xp, b2, now.t),  # d = √(c2·v + eps_root) + eps
         eps_root=h.eps_root,
         eps=h.eps,
         lam=now.weight_decay,
-        lr_r=now.lr * b1,
+        lr_r=now.lr * b1,  # p ← p − lr_r·ratio_r·r − lr_c·ratio_c·c
         lr_c=now.lr * (1 - b1),
         max_norm=inf if h.max_weight_norm is None else h.max_weight_norm,
         trust=trust_of(xp, h, now.weight_decay),
@@ -98,7 +74,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from _normalized(xp, (yield from clipped(xp, ready(xp, g, h, now), h)))
+    g = yield from _normalized(xp, (yield from ready(xp, g, h, now)))
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     v_hat = k.c2 * v
@@ -121,7 +97,7 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
 
 
 def _ratios(
-    xp: Any, p: Array, r: Array, c: Array, k: Coefficients, h: Any
+    xp: Any, p: Array, r: Array, c: Array, k: Any, h: Any
 ) -> Asking[tuple[tuple[Scalar, Scalar], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖, within the bounds that were asked for."""
     if h.adapt is False:

@@ -6,8 +6,6 @@
     b ← mu·b + u
     p ← p − b
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     paper: ‖g‖ + lam·‖p‖             norm="decayed":  ‖g + lam·p‖
@@ -27,27 +25,25 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of, pair
 from layerwise.hyper import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
 from layerwise.options import OFF, flag, option
 from layerwise.rules.arrays import add, length, plus, unless_off
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import cautious, clipped, ready
-from layerwise.rules.scalars import between, choose, damped, is_one, is_zero
-from layerwise.rules.trust import Length, Trust, floored, lengthened, trust_of, trusted
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Squares, Stepped
+from layerwise.rules.parts import cautious, ready
+from layerwise.rules.scalars import between, choose, damped, is_one, is_zero, named
+from layerwise.rules.trust import Length, floored, lengthened, trust_of, trusted
 
 
 @dataclass(frozen=True)
 class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
     lr: Scheduled = options.lr(
         1.0,
@@ -69,9 +65,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         '"step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.',
         'Pass True, False, "decayed" to adapt only where weight_decay is not 0, or "step" for the whole step.',
     )
-    eps: float = option(
-        0.0, number(0), "Added to the denominator of the trust ratio.", "Pass a small number such as eps=1e-8, or 0."
-    )
+    eps: float = options.eps(0.0, "Added to the denominator of the trust ratio.")
     nesterov: bool = options.nesterov()
     dampening: float = options.dampening()
     norm: Literal["split", "decayed"] = option(
@@ -112,45 +106,29 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
-class Coefficients(NamedTuple):
-    l2: Scalar  # g ← g + l2·p
-    lam: Scalar  # r = g + lam·p
-    lam_x: Scalar  # x = g + lam_x·p is measured,
-    lam_w: Scalar  # and ratio = eta·‖p‖ / (‖x‖ + lam_w·‖p‖ + eps)
-    eta: Scalar
-    eps: Scalar
-    unit: Scalar  # the trust ratio that is clipped is ratio/unit
-    lr: Scalar  # u = lr·ratio·r
-    damped: Scalar  # b ← mu·b + damped·u
-    mu: Scalar
-    pace: Scalar  # p ← p − pace·b
-    whole: Scalar  # p ← p − whole·(‖p‖ / (‖b‖ + eps))·b with adapt="step"
-    trust: Trust
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
     split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)
-    return Coefficients(
-        l2=h.l2,
-        lam=lam,
-        lam_x=0.0 if split else lam,
-        lam_w=lam if split else 0.0,
+    return named(
+        l2=h.l2,  # g ← g + l2·p
+        lam=lam,  # r = g + lam·p
+        lam_x=0.0 if split else lam,  # x = g + lam_x·p is measured,
+        lam_w=lam if split else 0.0,  # and ratio = eta·‖p‖ / (‖x‖ + lam_w·‖p‖ + eps)
         eta=h.trust_coefficient,
         eps=h.eps,
-        unit=lr if clips else 1.0,
-        lr=lr if h.lr_in_momentum else 1.0,
-        damped=damped(xp, now.t, h.dampening),
+        unit=lr if clips else 1.0,  # the trust ratio that is clipped is ratio/unit
+        lr=lr if h.lr_in_momentum else 1.0,  # u = lr·ratio·r
+        damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·u
         mu=h.momentum,
-        pace=1.0 if h.lr_in_momentum else lr,
-        whole=lr * h.trust_coefficient,
+        pace=1.0 if h.lr_in_momentum else lr,  # p ← p − pace·b
+        whole=lr * h.trust_coefficient,  # p ← p − whole·(‖p‖ / (‖b‖ + eps))·b with adapt="step"
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)
     r = plus(xp, g, k.lam, p)
 
@@ -166,7 +144,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
-def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Coefficients, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
+def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
         return 1.0, {}

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from layerwise import factoring
+from layerwise import factoring, options
 from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
-from layerwise.rules.scalars import at_least, is_zero, root
+from layerwise.rules.scalars import at_least, is_zero, named, root
+
+
+def dims_option() -> Any:
+    return option(
+        "first",
+        factoring.LINES,
+        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
+        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
+        factoring.WAY_OUT_OF_LINES,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByLines(ClippedByNorm):
     """Options of rules whose step has the same size in every row or column."""
+
+    optax_state: ClassVar[Mapping[str, str]] = {}
 
     momentum: float = option(
         0.0,
@@ -30,19 +43,8 @@ class ByLines(ClippedByNorm):
         "A factor on the step but not on the decay: the step is lr·scale times the direction.",
         "Pass a number such as scale=0.05, or 1.",
     )
-    eps: float = option(
-        1e-8,
-        number(0, above=True),
-        "Lower bound of the size that each row or column is divided by.",
-        "Pass a small number such as eps=1e-8.",
-    )
-    dims: Any = option(
-        "first",
-        factoring.LINES,
-        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
-        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        factoring.WAY_OUT_OF_LINES,
-    )
+    eps: float = options.eps(1e-8, "Lower bound of the size that each row or column is divided by.", above=True)
+    dims: Any = dims_option()
 
 
 class State(NamedTuple):
@@ -53,22 +55,18 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(None if is_zero(h.momentum) else shape)
 
 
-class Coefficients(NamedTuple):
-    b: Scalar  # m ← b·m + a·g
-    a: Scalar
-    eps: Scalar
-    scale: Scalar
-    lr: Scalar  # p ← p − lam·p − lr·scale·x
-    lam: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
-    return Coefficients(
-        b=h.momentum, a=1 - h.momentum, eps=h.eps, scale=h.scale, lr=now.lr, lam=now.lr * now.weight_decay
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
+    return named(
+        b=h.momentum,  # m ← b·m + a·g
+        a=1 - h.momentum,
+        eps=h.eps,
+        scale=h.scale,
+        lr=now.lr,  # p ← p − lam·p − lr·scale·x
+        lam=now.lr * now.weight_decay,
     )
 
 
-def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array]:
+def averaged(xp: Any, g: Array, m: Array, k: Any) -> tuple[Array, Array]:
     """Return the array to divide, and the momentum if the rule has one."""
     if m is None:
         return g, None
@@ -77,7 +75,7 @@ def averaged(xp: Any, g: Array, m: Array, k: Coefficients) -> tuple[Array, Array
 
 
 def divided(
-    xp: Any, x: Array, along: Shape, k: Coefficients, unit: Scalar = 1.0, measured: bool = True
+    xp: Any, x: Array, along: Shape, k: Any, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
     """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is `measured`.
 
@@ -92,11 +90,11 @@ def divided(
     return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
 
 
-def stats_of(xp: Any, rms: Array, k: Coefficients, unit: Scalar = 1.0) -> dict[str, Array]:
+def stats_of(xp: Any, rms: Array, k: Any, unit: Scalar = 1.0) -> dict[str, Array]:
     """Return the measurements, and the factor between the step and lr times it if no row is below eps."""
     return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
 
 
-def moves_of(xp: Any, p: Array, x: Array, k: Coefficients) -> Moves:
+def moves_of(xp: Any, p: Array, x: Array, k: Any) -> Moves:
     step = (-k.lr * k.scale, x)
     return (*shrinking(xp, k.lam, p), step)

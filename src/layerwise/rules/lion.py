@@ -5,8 +5,6 @@
     r = u + lam·p
     p ← p − lr·r
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     paper: steps of lr               adapt:  p ← p − lr·ratio·r,  ratio = ‖p‖ / ‖r‖,  and zero_norm_ratio where a norm
@@ -23,26 +21,21 @@ The sign of a complex number is that number over its size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import Contradiction
 from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Scalar, Shape, Stepped
-from layerwise.rules.parts import cautious, clipped, ready
-from layerwise.rules.scalars import root
-from layerwise.rules.trust import Length, Trust, lengthened, trust_of
+from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Shape, Stepped
+from layerwise.rules.parts import cautious, ready
+from layerwise.rules.scalars import named, root
+from layerwise.rules.trust import Length, lengthened, trust_of
 
 
 @dataclass(frozen=True)
 class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     """Options of Lion. Its page in the documentation gives each its place in the formula."""
-
-    momentum_field: ClassVar[str] = "exp_avg"
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu"}
 
     lr: Scheduled = options.lr(1e-4)
     betas: tuple[float, float] = options.betas(0.9, 0.99)
@@ -51,11 +44,6 @@ class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     adapt: Adapt = options.adapt(False)
     decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
-
-    def contradictions(self) -> Iterator[Contradiction]:
-        yield from super().contradictions()
-        way_out = "Drop one of them: such decay changes the norm alone."
-        yield bool(self.keep_norm) and self.decay == "decoupled", "keep_norm", 'False with decay="decoupled"', way_out
 
     @property
     def has_kernels(self) -> bool:
@@ -71,36 +59,24 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, norm=h.shape_of_norm(shape))
 
 
-class Coefficients(NamedTuple):
-    l2: Scalar  # g ← g + l2·p
-    shrink: Scalar  # p ← p − shrink·p, before everything else
-    b1: Scalar  # u = sign(b1·m + a1·g)
-    a1: Scalar
-    b2: Scalar  # m ← b2·m + a2·g
-    a2: Scalar
-    lam: Scalar  # r = u + lam·p
-    lr: Scalar  # p ← p − lr·ratio·r
-    trust: Trust
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
-    return Coefficients(
-        l2=lam if h.decay == "l2" else 0.0,
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,
-        b1=b1,
+    return named(
+        l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p, before everything else
+        b1=b1,  # u = sign(b1·m + a1·g)
         a1=1 - b1,
-        b2=b2,
+        b2=b2,  # m ← b2·m + a2·g
         a2=1 - b2,
-        lam=lam if h.decay == "ratio" else 0.0,
-        lr=lr,
+        lam=lam if h.decay == "ratio" else 0.0,  # r = u + lam·p
+        lr=lr,  # p ← p − lr·ratio·r
         trust=trust_of(xp, h, lam),
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
-    g = plus(xp, (yield from clipped(xp, ready(xp, g, h, now), h)), k.l2, p)
+    g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
     p = after(xp, p, moves)
 

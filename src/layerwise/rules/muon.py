@@ -8,8 +8,7 @@
     p ← p − lr·lam·p − lr·r
 
 A matrix has the rows and columns that `dims` says; further dimensions count matrices. A vector is a single row, of
-which ‖u‖ is the only singular value. g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it
-round and clip it, if asked to. matrices.py has the iterations.
+which ‖u‖ is the only singular value. matrices.py has the iterations.
 
 Departures, each an option:
 
@@ -36,11 +35,12 @@ from layerwise.checks import Check, Contradiction, Refused, as_float, integer, m
 from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
 from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, mix, shrinking
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Stepped, Whole
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, Whole
+from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import is_on, is_one, is_zero, one_minus_power
-from layerwise.rules.trust import Length, Trust, lengthened, trust_of
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import is_on, is_one, is_zero, named, one_minus_power
+from layerwise.rules.trust import Length, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
 SAFETY = 1.01  # by which the paper's code shortens what all but the last of its polynomials take
@@ -87,7 +87,6 @@ COEFFICIENTS = Check('"jordan", "polar_express", three numbers, or three for eac
 class Muon(StoredMomentum, StepLength, ClippedByNorm):
     """Options of Muon. Its page in the documentation gives each its place in the formula."""
 
-    momentum_field: ClassVar[str] = "momentum_buffer"
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
 
     lr: Scheduled = options.lr(0.02)
@@ -122,19 +121,8 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         "Number of iterations that bring singular values to about 1.",
         "Pass a number of times such as ns_steps=5.",
     )
-    eps: float = option(
-        1e-7,
-        number(0, above=True),
-        "Lower bound of the norm that the momentum is divided by.",
-        "Pass a small number such as eps=1e-7.",
-    )
-    dims: Any = option(
-        "first",
-        factoring.LINES,
-        'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
-        "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        factoring.WAY_OUT_OF_LINES,
-    )
+    eps: float = options.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
+    dims: Any = dims_option()
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -185,32 +173,20 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
-class Coefficients(NamedTuple):
-    b: Scalar  # m ← b·m + a·g
-    a: Scalar
-    ahead: Scalar  # u = ahead·m + beside·g
-    beside: Scalar
-    eps: Scalar
-    scale: Scalar  # r = scale·x
-    lr: Scalar  # p ← p − lam·p − lr·ratio·r
-    lam: Scalar
-    trust: Trust
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b = h.momentum
     ahead, beside = b, 1 - b
     if h.nesterov == "corrected":
         ahead = ahead / one_minus_power(xp, b, now.t + 1)
         beside = beside / one_minus_power(xp, b, now.t)
-    return Coefficients(
-        b=b,
+    return named(
+        b=b,  # m ← b·m + a·g
         a=1 - b,
-        ahead=ahead,
+        ahead=ahead,  # u = ahead·m + beside·g
         beside=beside,
         eps=h.eps,
-        scale=h.scale,
-        lr=now.lr,
+        scale=h.scale,  # r = scale·x
+        lr=now.lr,  # p ← p − lam·p − lr·ratio·r
         lam=now.lr * now.weight_decay,
         trust=trust_of(xp, h, now.weight_decay),
     )
@@ -218,7 +194,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
-    u = g = yield from clipped(xp, ready(xp, g, h, now), h)
+    u = g = yield from ready(xp, g, h, now)
     if m is not None:
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
         u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m

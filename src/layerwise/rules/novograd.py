@@ -4,8 +4,6 @@
     m ← b1·m + g / (√(v + eps_root) + eps) + lam·p
     p ← p − lr·m
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     paper: v = ‖g‖² first            v_start="zero":  v starts at 0;   "nonzero":  v = ‖g‖² wherever it is still 0
@@ -18,9 +16,8 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import number, one_of, pair
@@ -28,15 +25,13 @@ from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.options import flag, option
 from layerwise.rules.arrays import add, length, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import choose, is_zero, one_like, one_minus_power, root
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import choose, is_zero, named, one_like, one_minus_power, root
 
 
 @dataclass(frozen=True)
 class NovoGrad(NumberOfLayer, ClippedByNorm):
     """Options of NovoGrad. Its page in the documentation gives each its place in the formula."""
-
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = option(
@@ -46,12 +41,7 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
         "Pass two numbers such as betas=(0.95, 0.98).",
         optax=("b1", "b2"),
     )
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the root of v, which the gradient is divided by.",
-        "Pass a small number such as eps=1e-8.",
-    )
+    eps: float = options.eps(1e-8, "Added to the root of v, which the gradient is divided by.")
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     eps_root: float = options.eps_root()
@@ -92,45 +82,31 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
-class Coefficients(NamedTuple):
-    b2: Scalar  # v ← b2·v + a2·‖g‖²
-    a2: Scalar
-    reseeds: Scalar  # v = ‖g‖² where v is 0, unless this is 0
-    c2: Scalar  # d = √(c2·v + eps_root) + eps
-    eps_root: Scalar
-    eps: Scalar
-    inside: Scalar  # g/d enters m, or where this is 0, g does and m/d moves the weights
-    b1: Scalar  # m ← b1·m + a1·(… + lam·p)
-    a1: Scalar
-    lam: Scalar
-    lr: Scalar  # p ← p − shrink·p − lr·m
-    shrink: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lam, one = h.betas, now.weight_decay, one_like(xp, now.t)
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     decoupled = h.decay == "decoupled"
     a1 = 1 - b1 if h.grad_averaging else 1.0
-    return Coefficients(
-        b2=b2,
+    return named(
+        b2=b2,  # v ← b2·v + a2·‖g‖²
         a2=choose(xp, now.t == 1, one, (1 - b2) * one) if h.v_start == "first" else 1 - b2,
-        reseeds=1.0 if h.v_start == "nonzero" else 0.0,
-        c2=1 / c2 if h.bias_correction else 1.0,
+        reseeds=1.0 if h.v_start == "nonzero" else 0.0,  # v = ‖g‖² where v is 0, unless this is 0
+        c2=1 / c2 if h.bias_correction else 1.0,  # d = √(c2·v + eps_root) + eps
         eps_root=h.eps_root,
         eps=h.eps,
+        # g/d enters m, or where this is 0, g does and m/d moves the weights
         inside=1.0 if h.normalize == "gradient" else 0.0,
-        b1=b1,
+        b1=b1,  # m ← b1·m + a1·(… + lam·p)
         a1=choose(xp, now.t == 1, one, a1 * one) if h.m_start == "direction" else a1,
         lam=0.0 if decoupled else lam,
-        lr=now.lr / c1 if h.bias_correction else now.lr,
+        lr=now.lr / c1 if h.bias_correction else now.lr,  # p ← p − shrink·p − lr·m
         shrink=now.lr * lam if decoupled else 0.0,
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
     v = _averaged(xp, v, norm * norm, k)
@@ -144,7 +120,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})
 
 
-def _averaged(xp: Any, v: Array, squares: Scalar, k: Coefficients) -> Array:
+def _averaged(xp: Any, v: Array, squares: Scalar, k: Any) -> Array:
     """Return the average of ‖g‖², which begins with it where v is 0 if asked to."""
     new = k.b2 * v + k.a2 * squares
     return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)

@@ -9,12 +9,13 @@ from layerwise.rules.asks import Array, Asking, Mean, ModelSum, Now, Scalar, Squ
 from layerwise.rules.scalars import at_least, is_infinite, is_number, is_on
 
 
-def ready(xp: Any, g: Array, h: Any, now: Now) -> Array:
-    """Return the prepared gradient: unscaled, negated, clipped by value.
+def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
+    """Return the gradient ready for use: unscaled, negated, clipped by value, by its own norm, and by the norm of all.
 
-    g ← g / g_scale;   g ← −g;   g ← clip(g, low, high)
+    g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
 
-    A namespace of engines that prepare gradients themselves has its own `ready` and `clipped`.
+    A rule without options of clipping begins with it too: its gradients may count in a norm that clips others. A
+    namespace of engines that prepare gradients themselves has its own `ready`.
     """
     if hasattr(xp, "ready"):
         return xp.ready(g)
@@ -22,18 +23,8 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Array:
         g = g / now.g_scale
     if h.maximize:
         g = -g
-    return g if h.value_bounds is None else xp.clip(g, *h.value_bounds)
-
-
-def clipped(xp: Any, g: Array, h: Any) -> Asking[Array]:
-    """Return the gradient clipped by its own norm, and by the norm of all.
-
-    g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
-
-    A rule without these options must call it too: its gradients may count in a norm that clips others.
-    """
-    if hasattr(xp, "clipped"):
-        return (yield from xp.clipped(g))
+    if h.value_bounds is not None:
+        g = xp.clip(g, *h.value_bounds)
     own, model = getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
     if is_on(own):
         (gg,) = yield (Squares(g),)

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
+from functools import cache
 from math import inf, log, sqrt
 from typing import Any
 
 from layerwise.rules.asks import Scalar
+
+
+def named(**numbers: Scalar) -> Any:
+    """Return numbers by their names, in this order."""
+    return _kind(*numbers)(*numbers.values())
+
+
+@cache
+def _kind(*names: str) -> Any:
+    return namedtuple("Coefficients", names)  # its names are not known here
 
 
 def is_number(x: Scalar) -> bool:

@@ -5,8 +5,7 @@
     p ← p − lr·lam·p − lr·u
 
 Rows are outputs, and columns inputs, as in PyTorch's layers: each row of u has the root mean square 1. A vector is a
-single row. g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if
-asked to.
+single row.
 
 Departures, each an option:
 
@@ -27,7 +26,7 @@ from layerwise.hyper import Scheduled, settled
 from layerwise.options import option
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
-from layerwise.rules.parts import clipped, ready
+from layerwise.rules.parts import ready
 
 __all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
 
@@ -64,7 +63,7 @@ class ScaleSGD(ByLines):
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     x, m = averaged(xp, g, state.exp_avg, k)
     del g
     x, rms = yield from divided(xp, x, h.dims, k, h.norm)

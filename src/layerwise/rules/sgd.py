@@ -4,8 +4,6 @@
     b ← mu·b + g
     p ← p − lr·b
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
-
 Departures, each an option:
 
     lam on the gradient              decay="decoupled":  p ← p − lr·lam·p instead (SGDW, arXiv 1711.05101)
@@ -15,26 +13,23 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import Contradiction, one_of
 from layerwise.hyper import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
 from layerwise.options import option
 from layerwise.rules.arrays import add, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import clipped, ready
-from layerwise.rules.scalars import damped, is_one, is_zero
+from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
+from layerwise.rules.parts import ready
+from layerwise.rules.scalars import damped, is_one, is_zero, named
 
 
 @dataclass(frozen=True)
 class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     """Options of SGD. Its page in the documentation gives each its place in the formula."""
-
-    momentum_field: ClassVar[str] = "momentum_buffer"
-    optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "trace"}
 
     lr: Scheduled = options.lr(1e-3)
     momentum: float = options.momentum(0.0)
@@ -68,28 +63,20 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
-class Coefficients(NamedTuple):
-    l2: Scalar  # g ← g + l2·p
-    shrink: Scalar  # p ← p − shrink·p
-    damped: Scalar  # b ← mu·b + damped·g
-    mu: Scalar
-    lr: Scalar  # p ← p − lr·b
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr, lam = now.lr, now.weight_decay
-    return Coefficients(
-        l2=lam if h.decay == "l2" else 0.0,
-        shrink=lr * lam if h.decay == "decoupled" else 0.0,
-        damped=damped(xp, now.t, h.dampening),
+    return named(
+        l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
+        shrink=lr * lam if h.decay == "decoupled" else 0.0,  # p ← p − shrink·p
+        damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·g
         mu=h.momentum,
-        lr=lr,
+        lr=lr,  # p ← p − lr·b
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (b,) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)
     if b is not None:
         b = add(xp, g if is_one(k.damped) else k.damped * g, k.mu, b)

@@ -5,8 +5,7 @@
     x ← x / max(RMS(x along the columns), eps),  then  x ← x / max(RMS(x along the rows), eps),   so many times
     p ← p − lr·lam·p − lr·scale·x
 
-A vector is divided by its own root mean square, once. g is the gradient made ready: parts.py's `ready` and `clipped`
-unscale it, turn it round and clip it, if asked to.
+A vector is divided by its own root mean square, once.
 
 Departures, each an option:
 
@@ -25,7 +24,7 @@ from layerwise.hyper import Scheduled, settled
 from layerwise.options import option
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
-from layerwise.rules.parts import clipped, ready
+from layerwise.rules.parts import ready
 
 __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
 
@@ -52,7 +51,7 @@ class SinkGD(ByLines):
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     x, m = averaged(xp, g, state.exp_avg, k)
     del g
     first, *others = h.dims

@@ -7,7 +7,6 @@
     size = lr / max(1, RMS/d)
     p ← p − size·lam·p − size·m / (√v + eps)
 
-g is the gradient made ready: parts.py's `ready` and `clipped` unscale it, turn it round and clip it, if asked to.
 Averages with these decay rates are Adam's m / (1 − b1^t) and v / (1 − b2^t): without the division by RMS it is AdamW.
 
 Departures, each an option:
@@ -19,33 +18,25 @@ Departures, each an option:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm, Scheduled
-from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Scalar, Shape, Stepped
-from layerwise.rules.parts import clip_of, clipped, ready
-from layerwise.rules.scalars import is_zero, one_minus_power
+from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.parts import clip_of, ready
+from layerwise.rules.scalars import is_zero, named, one_minus_power
 
 
 @dataclass(frozen=True)
 class StableAdamW(ClippedByNorm):
     """Options of StableAdamW. Its page in the documentation gives each its place in the formula."""
 
-    optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu"}
-
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas(0.9, 0.99)
-    eps: float = option(
-        1e-8,
-        number(0),
-        "Added to the denominator of the direction; lower bound of the denominator in the root mean square.",
-        "Pass a small number such as eps=1e-8.",
+    eps: float = options.eps(
+        1e-8, "Added to the denominator of the direction; lower bound of the denominator in the root mean square."
     )
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
@@ -63,39 +54,26 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
-class Coefficients(NamedTuple):
-    b1: Scalar  # m ← b1·m + a1·g
-    a1: Scalar
-    b2: Scalar  # v ← b2·v + a2·g²
-    a2: Scalar
-    eps_root: Scalar
-    eps: Scalar
-    threshold: Scalar  # size = lr / max(1, RMS/threshold)
-    lr: Scalar
-    lam: Scalar  # p ← p − (lam + lam_size·size)·p
-    lam_size: Scalar
-
-
-def coefficients(xp: Any, h: Any, now: Now) -> Coefficients:
+def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     a1, a2 = ((1 - b) / one_minus_power(xp, b, now.t) for b in (b1, b2))
-    return Coefficients(
-        b1=1 - a1,
+    return named(
+        b1=1 - a1,  # m ← b1·m + a1·g
         a1=a1,
-        b2=1 - a2,
+        b2=1 - a2,  # v ← b2·v + a2·g²
         a2=a2,
         eps_root=h.eps_root,
         eps=h.eps,
-        threshold=1.0 if h.clip_threshold is None else h.clip_threshold,
+        threshold=1.0 if h.clip_threshold is None else h.clip_threshold,  # size = lr / max(1, RMS/threshold)
         lr=lr,
-        lam={"step": 0.0, "lr": lr * lam, "none": lam}[h.decay_scale],
+        lam={"step": 0.0, "lr": lr * lam, "none": lam}[h.decay_scale],  # p ← p − (lam + lam_size·size)·p
         lam_size=lam if h.decay_scale == "step" else 0.0,
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
-    g = yield from clipped(xp, ready(xp, g, h, now), h)
+    g = yield from ready(xp, g, h, now)
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     root_v = xp.sqrt(v if is_zero(k.eps_root) else v + k.eps_root)

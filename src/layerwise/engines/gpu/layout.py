@@ -11,6 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from layerwise.engines import Job
+from layerwise.engines.programs import program_for
 
 OF_TORCH = {
     torch.float32: tl.float32,
@@ -25,6 +26,12 @@ STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 def full_shape(job: Job) -> tuple[int, ...]:
     """Return the shape of the unsharded tensor."""
     return tuple(job.p.shape) if job.shape is None else job.shape
+
+
+def states_of(job: Job) -> list[Tensor]:
+    """Return the states of the tensor's shape that the program names; p stands in for a factored one."""
+    found = (getattr(job.state, name) for name in program_for(job).states)
+    return [job.p if state is None else state for state in found]
 
 
 # ---- what lies in memory as kernels walk through it

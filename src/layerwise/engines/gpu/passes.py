@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,8 @@ import torch
 from torch import Tensor
 
 from layerwise.drive import PLAIN, Others, TensorRequest
-from layerwise.engines.gpu.call import Call, Tables
-from layerwise.engines.gpu.factored import Programs
 from layerwise.engines.gpu.kernels import parts, passes, statistics
-from layerwise.engines.gpu.layers import Group
+from layerwise.engines.gpu.tables import Programs, Tables
 from layerwise.engines.programs import MEASURED, requests_of, tensor_request
 from layerwise.rules.asks import ModelSum
 
@@ -20,11 +19,24 @@ AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that 
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
+class Call:
+    """What launches of one step depend on."""
+
+    def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
+        self.tables, self.others = tables, others
+        self.ready = ready or tables.always_ready
+        self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # any table will do if there is none
+        self.skips = skip is not None
+        # The constants of kernels that depend on the step, and not on layers.
+        self.variant = self.ready, tables.bounded, self.skips, others is not None
+
+
 class Passes:
     """The launches of a step, made for one set of tables."""
 
-    def __init__(self, tables: Tables) -> None:
-        self.tables = tables
+    def __init__(self, tables: Tables, copied: set[int]) -> None:
+        self.tables, self.copied = tables, copied  # gradients that kernels cannot read as they lie
+        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.rounds = max([1, *(len(kind.rounds) for kind in tables.kinds)])
         self._asked = [self._asks(stage) for stage in range(MEASURED + self.rounds)] if tables.shared else []
@@ -85,7 +97,7 @@ class Passes:
             for programs in tables.factored.total:
                 self._take(statistics.total, programs)
 
-    def _measure_round(self, call: Call, group: Group, number: int) -> None:
+    def _measure_round(self, call: Call, group: Programs, number: int) -> None:
         tables, kind, program, late = self.tables, group.kind, group.kind.program, is_late(group, call)
         kinds, last = kind.rounds[number], number + 1 == len(kind.rounds)
         keeps = program.keeps_by(number) and (late or number == program.keeps)
@@ -156,11 +168,11 @@ class Passes:
 
     # ---- launches
 
-    def _each(self, call: Call, kernel: Any, group: Group, *args: Any, **constants: Any) -> None:
+    def _each(self, call: Call, kernel: Any, group: Programs, *args: Any, **constants: Any) -> None:
         """Launch a kernel on all chunks of a group. `args` come between the arguments that all kernels take."""
         tables = self.tables
         tables.kernels.launch(
-            kernel, len(group.programs), tables.step_params, tables.pointers, tables.layer_table, group.programs,
+            kernel, len(group.table), tables.step_params, tables.pointers, tables.layer_table, group.table,
             tables.clips, *args, call.skip, tables.width, READY=call.ready, SKIPS=call.skips, **group.constants,
             **constants,
         )  # fmt: skip
@@ -168,7 +180,7 @@ class Passes:
     def _launch_answer(
         self,
         call: Call,
-        spans: Group,
+        spans: Programs,
         first: int,
         totals: int,
         number: int = 0,
@@ -179,7 +191,7 @@ class Passes:
         tables, program, functions = self.tables, spans.kind.program, spans.kind.functions
         answer = functions.answers[min(number, len(functions.answers) - 1)]
         tables.kernels.launch(
-            passes.answer, len(spans.programs), tables.step_params, tables.layer_table, spans.programs, tables.partials,
+            passes.answer, len(spans.table), tables.step_params, tables.layer_table, spans.table, tables.partials,
             tables.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
             FIRST_TOTAL=first, TOTALS=totals, ADD=adds, ANSWER=answer,
             REMEMBER=functions.remember, STATES=len(program.layer_states), ASKED=asks,
@@ -192,12 +204,12 @@ class Passes:
 
     def _take(self, kernel: Any, programs: Programs, *args: Any, **constants: Any) -> None:
         """Launch a kernel on statistics, if there are any."""
-        pairs, of = programs
-        if len(pairs):
-            self.tables.kernels.launch(kernel, len(pairs), self.tables.factored.sides, pairs, *args, **of, **constants)
+        if n := len(programs.table):
+            sides, of = self.tables.factored.sides, programs.constants
+            self.tables.kernels.launch(kernel, n, sides, programs.table, *args, **of, **constants)
 
 
-def is_late(group: Group, call: Call) -> bool:
+def is_late(group: Programs, call: Call) -> bool:
     """Return True if nothing is stored before `apply`: other ranks may refuse, or kept state would be rounded."""
     kept, states = group.kind.program.keep_writes, group.kind.dtypes[2:]
     rounded = any(kept >> i & 1 and dtype is not group.kind.compute for i, dtype in enumerate(states))

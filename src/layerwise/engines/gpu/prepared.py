@@ -14,16 +14,16 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import LAYOUTS, Job, Stats
-from layerwise.engines.gpu.call import Call, Tables
+from layerwise.engines import LAYOUTS, Job, Prepared, Stats
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
-from layerwise.engines.gpu.passes import Passes
+from layerwise.engines.gpu.passes import Call, Passes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.step_params import StepParams, capturing
-from layerwise.engines.measured import Measured
+from layerwise.engines.gpu.tables import Tables
 from layerwise.engines.places import Watched
+from layerwise.engines.programs import Measured
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
@@ -33,24 +33,7 @@ FIRST = (
 )
 
 
-class LaidOut:
-    """Tables that fit gradients of some dtypes, strides and alignment."""
-
-    def __init__(self, tables: Tables, passes: Passes, copied: set[int], stream: Any) -> None:
-        self.tables, self.passes = tables, passes
-        self.copied = copied  # gradients that kernels cannot read as they lie
-        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
-        self._streams = {stream}
-
-    def used_on(self, stream: Any) -> None:
-        """Keep the memory of all tables until this stream has used them, even if they are freed before."""
-        if stream not in self._streams:
-            self._streams.add(stream)
-            for x in self.tables.held:
-                x.record_stream(stream)
-
-
-class PreparedOnGpu:
+class PreparedOnGpu(Prepared):
     """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
 
     A step raises `Changed` if kernels that it needs for the first time fail their `proof`.
@@ -58,7 +41,6 @@ class PreparedOnGpu:
 
     counts = True
     layouts = None  # a CUDA graph may replay them
-    ahead = None
 
     def __init__(self, jobs: Sequence[Job], sizes: Sizes, proof: Proof | None) -> None:
         self._jobs, self._sizes, self._proof = list(jobs), sizes, proof
@@ -67,9 +49,9 @@ class PreparedOnGpu:
         self._step_params = StepParams(self._jobs, self._device)
         layers = sum(counts(job)[0] for job in self._jobs)
         self._answers = torch.zeros((layers, ANSWERS.value), dtype=torch.float64, device=self._device)
-        self._layouts: dict[Hashable, LaidOut] = {}  # by the gradients' layout, the last used at the end
+        self._layouts: dict[Hashable, Passes] = {}  # by the gradients' layout, the last used at the end
         self._seen: Hashable = None  # of the gradients of the last step
-        self._laid: LaidOut | None = None  # for these
+        self._laid: Passes | None = None  # for these
         self._recorded: list[Any] = []  # what CUDA graphs replay
 
     def check(self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None) -> None:
@@ -94,7 +76,7 @@ class PreparedOnGpu:
             if others is not None:
                 others.announce("the GPU engine")
             self._step_params.send(places)
-            laid.passes.step(call)
+            laid.step(call)
             increment_version(self._params)  # autograd does not see what kernels write
             self._mark(laid, call)
 
@@ -106,14 +88,14 @@ class PreparedOnGpu:
             given = list(zip(self._jobs, grads, strict=True))
             self._proof.check(given, call, partial(PreparedOnGpu, sizes=self._sizes, proof=None))
 
-    def _mark(self, laid: LaidOut, call: Call) -> None:
+    def _mark(self, laid: Passes, call: Call) -> None:
         """Keep the step's memory alive for as long as the device may need it."""
         laid.variants.add(call.variant)
         stream = stream_of(self._device)
         if capturing(self._device):
             self._recorded.append(laid)
         elif stream is not None:
-            laid.used_on(stream)
+            laid.tables.used_on(stream)
 
     def _readable(self, grads: Sequence[Tensor], copied: set[int]) -> list[Tensor]:
         """Return the gradients; those that kernels cannot read in place are copied to the parameters' layout."""
@@ -123,7 +105,7 @@ class PreparedOnGpu:
             found[i] = torch.empty_strided(p.shape, p.stride(), dtype=g.dtype, device=g.device).copy_(g)
         return found
 
-    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> LaidOut:
+    def _laid_out(self, grads: Sequence[Tensor], places: np.ndarray, shared: bool) -> Passes:
         """Return the tables for these gradients. A few are kept, because gradients may alternate between layouts."""
         dtypes, strides = tuple(map(attrgetter("dtype"), grads)), tuple(map(Tensor.stride, grads))
         seen = dtypes, strides, (places % 16 != 0).tobytes(), shared
@@ -139,12 +121,13 @@ class PreparedOnGpu:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 
-    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> LaidOut:
+    def _lay_out(self, grads: Sequence[Tensor], shared: bool) -> Passes:
         jobs = self._jobs
         copied = {i for i, (job, g) in enumerate(zip(jobs, grads, strict=True)) if not lies_like(g, job.p)}
         kinds = [kind_of(job, g, self._sizes) for job, g in zip(jobs, self._readable(grads, copied), strict=True)]
         tables = Tables(jobs, kinds, self._step_params, self._sizes, self._answers, shared)
-        return LaidOut(tables, Passes(tables), copied, stream_of(self._device))
+        tables.streams.add(stream_of(self._device))
+        return Passes(tables, copied)
 
     def stats(self) -> Sequence[Stats]:
         if self._laid is None:

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import counts, full_shape, lies_like
-from layerwise.engines.gpu.program import states_of
+from layerwise.engines.gpu.layout import counts, full_shape, lies_like, states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format
 from layerwise.storage.groups import EIGHT, GROUP

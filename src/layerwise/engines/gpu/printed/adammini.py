@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels import Functions
 from layerwise.engines.gpu.kernels.parts import root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
-from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
 B1, A1, B2, A2, C2, EPS_ROOT, EPS, LR, SHRINK = columns(9)

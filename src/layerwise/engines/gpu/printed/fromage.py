@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels import Functions
 from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
-from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
 MU, SHRINK, SIZE, LEAST, BOUND = columns(5)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels import Functions
 from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
-from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
 (L2, SHRINK, B1, A1, B2, A2, C1, C2, EPS_ROOT, EPS, LAM, LR, MAX_NORM, TRUST_EPS, TRUST_MIN_NORM, TRUST_LOW,

@@ -9,9 +9,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from layerwise.engines.gpu.kernels import Functions
 from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
-from layerwise.engines.gpu.program import Functions
 
 # The numbers that are known before a tensor is read.
 L2, SHRINK, B1, A1, B2, A2, LAM, LR, TRUST_MIN_NORM, TRUST_LOW, TRUST_HIGH, TRUST_UNDEFINED, TRUST_ADAPTS = columns(13)

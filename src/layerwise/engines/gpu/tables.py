@@ -1,0 +1,259 @@
+"""The tables that kernels read for a list of jobs: layers and their chunks, statistics of factored V, all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from math import inf, prod
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.engines.gpu.kernels import tables as at
+from layerwise.engines.gpu.kinds import WARPS, Kind, chunks_along, is_factored, plane_of
+from layerwise.engines.gpu.launch import Kernels
+from layerwise.engines.gpu.layout import CODES, Sizes, counts, full_shape, states_of
+from layerwise.engines.gpu.step_params import StepParams
+from layerwise.engines.gpu.stored import formats_of, table_of
+from layerwise.engines.programs import program_for
+
+Put = Callable[[np.ndarray], Tensor]  # to the device
+FOLDED = 64  # sums whose strips one program adds up
+SMALL = 16  # row sums of a matrix, of which one program adds up several
+DOUBLE = torch.float64.itemsize
+
+
+class Programs(NamedTuple):
+    """The programs of a launch, and what they are compiled for."""
+
+    table: Tensor  # on the device: layers, or layers or sides, each with the number of its part
+    constants: Mapping[str, Any]
+    kind: Any = None  # of the layers: any of those that have the same program, or all else too
+
+
+class Tables:
+    """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        kinds: Sequence[Kind],
+        step_params: StepParams,
+        sizes: Sizes,
+        answers: Tensor,
+        shared: bool,
+    ) -> None:
+        """Make the tables; in `shared` ones others complete the sums. All tables of the jobs have the same answers."""
+        self.held: list[Tensor] = []  # all that launches read and write, except what is the jobs'
+        self.device = device = step_params.device
+        self.streams: set[Any] = set()  # that have used them, or made them
+        self.jobs, self.kinds, self.sizes, self.shared = jobs, kinds, sizes, shared
+        self.layers = layers = Layers(jobs, kinds, sizes)
+        self.step_params, self.width = step_params.table, step_params.width
+        self.answers = answers
+        storage = self.put(table_of(jobs)) if any(map(formats_of, jobs)) else None
+        self.pointers = self.put(_pointers(jobs, storage))
+        real: Any = {"dtype": torch.float64, "device": device}
+        # The partial sums of a round of each chunk; all totals of each layer, and statistics; what gradients are
+        # divided by.
+        most = max([1, *(len(one) for kind in kinds for one in kind.rounds)])
+        self.partials = torch.zeros((most, layers.chunks), **real)
+        self.clips = torch.ones(layers.n, **real)
+        totals = max([1, *(len(kind.program.totals) for kind in kinds)])
+        self.factored = Factored(jobs, layers, sizes, totals * layers.n)
+        self.sums = torch.zeros(self.factored.sums, **real)
+        # All bits set are nan in either dtype: what a launch had to write is not there before, not even in a proof.
+        room = torch.full((self.factored.room,), -1, device=device).view(torch.float64)
+        self.factored.lay_out(room, self.sums, shared, self.put)
+        self.layer_table = self.put(layers.rows)
+        self.groups = list(layers.chunks_of_kinds(sizes, self.put))
+        self.spans = list(layers.of_programs(self.put))
+        self.held += [self.step_params, self.answers, self.partials, self.clips, self.sums, room]
+        self.own, self.model = (self._bounds(name) for name in ("max_grad_norm_per_tensor", "model_bound"))
+        self.bounded = self.own is not None or self.model is not None
+        self.always_ready = self.bounded or any(job.h.maximize or job.h.value_bounds for job in jobs)
+        self.kernels = Kernels()
+
+    def put(self, array: np.ndarray) -> Tensor:
+        """Return an array on the device."""
+        self.held.append(torch.from_numpy(array).to(self.device))
+        return self.held[-1]
+
+    def used_on(self, stream: Any) -> None:
+        """Keep the memory of all tables until this stream has used them, even if they are freed before."""
+        if stream not in self.streams:
+            self.streams.add(stream)
+            for x in self.held:
+                x.record_stream(stream)
+
+    def _bounds(self, name: str) -> Tensor | None:
+        """Return this bound for each layer, or None if no job has one."""
+        each = np.array([getattr(job.h, name, None) or inf for job in self.jobs])
+        return None if np.isinf(each).all() else self.put(each[self.layers.job_of])
+
+
+def _pointers(jobs: Sequence[Job], storage: Tensor | None) -> np.ndarray:
+    rows = np.zeros((len(jobs), at.OPERANDS.value), np.int64)
+    for j, (row, job) in enumerate(zip(rows, jobs, strict=True)):
+        states = [x.data_ptr() for x in states_of(job)]
+        row[at.STORAGE] = 0 if storage is None else storage[j].data_ptr()
+        row[at.P], row[at.S0.value : at.S0.value + len(states)] = job.p.data_ptr(), states
+    return rows
+
+
+class Layers:
+    """The layers of all jobs, cut into chunks."""
+
+    def __init__(self, jobs: Sequence[Job], kinds: Sequence[Kind], sizes: Sizes) -> None:
+        numbers, lengths = np.array(list(map(counts, jobs)), np.int64).T
+        self.kinds = kinds
+        self.firsts = np.cumsum([0, *numbers])  # the first layer of each job, and their number
+        self.n = int(self.firsts[-1])
+        self.rows = rows = np.zeros((self.n, at.LAYER.value), np.int64)
+        self.job_of = of = np.repeat(np.arange(len(jobs)), numbers)
+        rows[:, at.JOB], rows[:, at.COUNT] = of, lengths[of]
+        rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * lengths[of]
+        rows[:, at.ENTRIES] = np.array([counts(job, full_shape(job))[1] for job in jobs])[of]
+        for j, job in enumerate(jobs):
+            _note_layer_states(own := rows[self.of(j)], job)
+            if is_factored(job):
+                own[:, at.MATRICES.value : at.COLUMNS.value + 1] = plane_of(job)
+        blocks = [-(-n // sizes.chunk) for n in lengths]
+        cuts = [prod(chunks_along(job, sizes)) if is_factored(job) else n for job, n in zip(jobs, blocks, strict=True)]
+        rows[:, at.CHUNKS] = chunks = np.maximum(np.array(cuts, np.int64), 1)[of]
+        rows[:, at.FIRST] = np.cumsum(chunks) - chunks
+        self.chunks = int(chunks.sum())
+
+    def of(self, job: int) -> slice:
+        return slice(int(self.firsts[job]), int(self.firsts[job + 1]))
+
+    def chunks_of_kinds(self, sizes: Sizes, put: Put) -> Iterator[Programs]:
+        """Yield the layers of each kind in chunks, as `measure` and `apply` take them."""
+        for kind, layers in self._by(lambda kind: kind):
+            yield Programs(numbered(layers, self.rows[layers, at.CHUNKS.value], put), kind.constants(sizes), kind)
+
+    def of_programs(self, put: Put) -> Iterator[Programs]:
+        """Yield the layers of each program, as `answer` takes them."""
+        for kind, layers in self._by(attrgetter("program", "factored")):
+            yield Programs(put(layers), {}, kind)
+
+    def _by(self, key: Callable[[Kind], Hashable]) -> Iterator[tuple[Kind, Any]]:
+        """Yield the numbers of layers whose kinds have the same key, and one of these kinds."""
+        found: dict[Hashable, list[int]] = {}
+        for j, kind in enumerate(self.kinds):
+            found.setdefault(key(kind), []).append(j)
+        for jobs in found.values():
+            layers = np.concatenate([np.arange(*self.firsts[j : j + 2]) for j in jobs])
+            if len(layers):
+                yield self.kinds[jobs[0]], layers
+
+
+def _note_layer_states(rows: np.ndarray, job: Job) -> None:
+    """Write the places and dtypes of the layers' state numbers in the rows of a job's layers."""
+    for i, state in enumerate(getattr(job.state, name) for name in program_for(job).layer_states):
+        blocks = np.indices([job.p.shape[d] for d in job.block_dims]).reshape(len(job.block_dims), len(rows))
+        elements = sum(
+            (n * state.stride(d) for n, d in zip(blocks, job.block_dims, strict=True)), np.zeros(len(rows), int)
+        )
+        rows[:, at.OLD0.value + 2 * i] = state.data_ptr() + elements * state.element_size()
+        rows[:, at.OLD0_AS.value + 2 * i] = CODES[state.dtype]
+
+
+def numbered(rows: np.ndarray, parts: np.ndarray, put: Put) -> Tensor:
+    """Return a table of programs: each row's number with the number of each of its parts."""
+    numbers = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    return put(np.stack([np.repeat(rows, parts), numbers], -1).astype(np.int32))
+
+
+class Room:
+    """Consecutive bytes, given out in multiples of eight."""
+
+    def __init__(self, taken: int = 0) -> None:
+        self.taken = taken
+
+    def take(self, n: int) -> int:
+        first = self.taken
+        self.taken += -(-n // 8) * 8
+        return first
+
+
+class Factored:
+    """The factored jobs of a list, with two rows of a table for each: the sides of their matrices."""
+
+    def __init__(self, jobs: Sequence[Job], layers: Layers, sizes: Sizes, taken: int) -> None:
+        """Find places for their numbers; `taken` sums come before theirs."""
+        self._layers, self._sizes = layers, sizes
+        self._room, self._sums = Room(), Room(DOUBLE * taken)
+        self._jobs = {j: job for j, job in enumerate(jobs) if is_factored(job)}
+        self._table = np.zeros((len(self._jobs), at.BOTH.value, at.SIDE.value), np.int64)
+        for rows, j in zip(self._table, self._jobs, strict=True):
+            self._note_sides(rows, j)
+        self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # numbers in all
+
+    def _note_sides(self, rows: np.ndarray, j: int) -> None:
+        """Write the rows of a job's statistics by rows and by columns; places are counted from the first."""
+        job, plane, full = self._jobs[j], plane_of(self._jobs[j]), full_shape(self._jobs[j])
+        summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
+        states, compute = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col), self._layers.kinds[j].compute
+        _, down, across = chunks_along(job, self._sizes)
+        matrices = len(self._layers.rows[self._layers.of(j)]) * plane.matrices
+        sums, strips = matrices * np.array([plane.rows, plane.columns]), np.array([across, down])
+        columns = {
+            at.SIDE_JOB: j,
+            at.SIDE_MATRICES: matrices,
+            at.SIDE_ENTRIES: (plane.rows, plane.columns),
+            at.STRIPS: strips,
+            at.SUMMED: summed[::-1],
+            at.FULL_ROWS: summed[0],
+            at.STORED_AS: [CODES[state.dtype] for state in states],
+            at.STRIPS_AS: CODES[compute],
+            at.SUMS_AS: CODES[torch.float64],
+            at.STORED: [state.data_ptr() for state in states],
+            at.STRIPS_FIRST: [self._room.take(n * compute.itemsize) for n in sums * strips],
+            at.FACTORS: [self._room.take(n * compute.itemsize) for n in sums],
+            at.SUMS: [self._sums.take(n * DOUBLE) for n in sums],
+            at.TOTALS: self._sums.take(2 * matrices * DOUBLE),
+        }
+        for column, numbers in columns.items():
+            rows[:, column.value] = numbers
+
+    def statistics(self, j: int) -> Iterator[np.ndarray]:
+        """Yield the places of a job's sums: row and column sums, and each matrix's of G and of R."""
+        rows = self._table[[*self._jobs].index(j)]
+        first, matrices = rows[0, at.TOTALS], rows[0, at.SIDE_MATRICES]
+        runs = [*zip(rows[:, at.SUMS], matrices * rows[:, at.SIDE_ENTRIES], strict=True)]
+        for place, n in (*runs, (first, matrices), (first + DOUBLE * matrices, matrices)):
+            yield place // DOUBLE + np.arange(n)
+
+    def lay_out(self, room: Tensor, sums: Tensor, shared: bool, put: Put) -> None:
+        """Make the tables, given memory for all numbers.
+
+        A sum that has only one strip is that strip, unless it is `shared`: what others complete is in float64 on every
+        rank, also on one whose shard is small.
+        """
+        sides = self._table.reshape(-1, at.SIDE.value).copy()
+        sides[:, [at.STRIPS_FIRST.value, at.FACTORS.value]] += room.data_ptr()
+        sides[:, [at.SUMS.value, at.TOTALS.value]] += sums.data_ptr()
+        folded = (sides[:, at.STRIPS] > 1) | shared
+        for of_sums, of_strips in ((at.SUMS, at.STRIPS_FIRST), (at.SUMS_AS, at.STRIPS_AS)):
+            sides[~folded, of_sums.value] = sides[~folded, of_strips.value]
+        self.sides, n, each = put(sides), sides[:, at.SIDE_MATRICES] * sides[:, at.SIDE_ENTRIES], np.arange(len(sides))
+        depth, length = self._sizes.strips, self._sizes.entries
+        self.fold = Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": depth})
+        self.total = list(self._by_matrices(sides, put))
+        self.renew = Programs(numbered(each, -(-n // length), put), {"LENGTH": length, "num_warps": WARPS})
+        for k, (j, job) in enumerate(self._jobs.items()):
+            own = self._layers.rows[self._layers.of(j)]
+            own[:, at.SIDES.value] = self.sides[at.BOTH.value * k :].data_ptr()
+            own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * plane_of(job).matrices
+
+    def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[Programs]:
+        """Yield the programs that take whole matrices' row sums: of a large one, or of several small ones."""
+        entries, of_rows = self._sizes.entries, np.arange(at.BY_ROWS.value, len(sides), at.BOTH.value)
+        small = sides[of_rows, at.SIDE_ENTRIES.value] <= SMALL
+        for shape, rows in (((1, 4 * entries), of_rows[~small]), ((entries // SMALL, SMALL), of_rows[small])):
+            pairs = numbered(rows, -(-sides[rows, at.SIDE_MATRICES.value] // shape[0]), put)
+            yield Programs(pairs, {"SHAPE": shape, "num_warps": WARPS})
