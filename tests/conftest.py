@@ -60,15 +60,20 @@ def faithful_interpreter():
         yield
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` looks at marks
-def pytest_collection_modifyitems(config, items):
-    from selection import chosen, repeated
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_generate_tests(metafunc):
+    """Leave out cases before pytest makes items of them, which takes long: of four, `make test` tries one."""
+    from selection import chosen
 
-    kept = chosen(items, pytest.mark.slow)
-    for item in repeated(kept):
-        item.add_marker(pytest.mark.repeats)
-    config.hook.pytest_deselected(items=[*{*items} - {*kept}])
-    items[:] = sorted(kept, key=lambda item: _turn(item.path))
+    yield
+    kept = chosen(metafunc.definition, metafunc._calls)
+    if metafunc.config.option.markexpr == "not slow":
+        kept = [case for case in kept if not case.is_slow] or kept[:1]  # without a case it would be a test of its own
+    metafunc._calls[:] = [case.call for case in kept]
+
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: _turn(item.path))
 
 
 @cache

@@ -18,8 +18,10 @@ from collections.abc import Iterator
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
+
+import pytest
 
 from layerwise.registry import ENTRIES, Entry
 
@@ -48,63 +50,81 @@ USUALLY = 3
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Without one that is also an argument of all optimizers, in NumPy.
 OPTIONS = set().union(*TAKEN.values()) - {"decay"}
-Case = tuple[str, Any]  # the kind of its optimizer, and an item
 
 
-def chosen(items: list[Any], slow: Any) -> list[Any]:
-    """Return what `make test-all` tries, with what `make test` does not marked as slow."""
-    kept = [item for item in items if _applies(item)]
-    away = {*thin(kept, slow)}
-    return [item for item in kept if item not in away]
+class Case(NamedTuple):
+    """One of a test's cases, before pytest makes an item of it."""
+
+    test: Any  # its function, as pytest collects it
+    call: Any  # its parameters
+    optimizer: str | None  # which is among them
+    others: list[Any]  # of them
+
+    @classmethod
+    def of(cls, test: Any, call: Any) -> Case:
+        named = [(_name(one), one) for one in call.params.values()]
+        optimizer = next((name for name, _ in named if name in TAKEN), None)
+        return cls(test, call, optimizer, [one for name, one in named if name not in TAKEN])
+
+    @property
+    def is_slow(self) -> bool:
+        return next(self.marks("slow"), None) is not None
+
+    def marks(self, name: str) -> Iterator[Any]:
+        yield from self.test.iter_markers(name)
+        yield from (mark for mark in self.call.marks if mark.name == name)
+
+    def mark(self, mark: Any) -> None:
+        self.call.marks.append(mark.mark)
 
 
-def _applies(item: Any) -> bool:
+def chosen(test: Any, calls: list[Any]) -> list[Case]:
+    """Return what `make test-all` tries of a test, with what `make test` does not marked as slow."""
+    kept = thin([case for call in calls if _applies(case := Case.of(test, call))])
+    for case in _repeated(kept):
+        case.mark(pytest.mark.repeats)
+    return kept
+
+
+def _applies(case: Case) -> bool:
     """Return whether the optimizer among a test's parameters, if there is one, takes all options that it is about."""
-    given = _given(item)
-    optimizer = next((name for name in map(_name, given) if name in TAKEN), None)
-    if optimizer is None:
+    if case.optimizer is None:
         return True
-    needed = {name for mark in item.iter_markers("needs") for name in mark.args}
-    return needed | {name for one in given for name in _options(one)} <= TAKEN[optimizer]
+    needed = {name for mark in case.marks("needs") for name in mark.args}
+    return needed | {name for one in case.others for name in _options(one)} <= TAKEN[case.optimizer]
 
 
-def thin(items: list[Any], slow: Any) -> list[Any]:
-    """Mark as slow what `make test-all` tries and `make test` does not, and return what neither does."""
-    tests: dict[str, dict[Any, list[Case]]] = {}
-    words: dict[int, str] = {}  # of parameters, which many items share
-    for item in items:
-        given = [(one, _name(one)) for one in _given(item)]
-        optimizer = next((name for _, name in given if name in TAKEN), None)
-        if optimizer:
-            others = [one for one, name in given if name not in TAKEN]
-            key = tuple(words.get(id(one)) or words.setdefault(id(one), repr(one)) for one in others)
-            tests.setdefault(item.nodeid.partition("[")[0], {}).setdefault(key, []).append((KINDS[optimizer], item))
-    left_out: list[Any] = []
-    for test, groups in tests.items():
-        # From its own name, so that no test has other cases because there is one more.
-        for turn, group in enumerate(groups.values(), crc32(test.encode())):
-            most, in_all = _most(group, len(groups))
-            ordered = _in_turn(group, turn)
-            ordered.sort(key=lambda item: item.get_closest_marker("slow") is not None)
-            for item in ordered[most:]:
-                item.add_marker(slow)
-            left_out += [] if os.environ.get("EVERY") else ordered[in_all:]
-    return left_out
+def thin(cases: list[Case]) -> list[Case]:
+    """Mark as slow what `make test-all` tries of a test and `make test` does not, and leave out what neither does."""
+    groups: dict[Any, list[Case]] = {}
+    for case in cases:
+        if case.optimizer:
+            groups.setdefault(tuple(map(repr, case.others)), []).append(case)
+    left_out: set[int] = set()
+    # From the test's own name, so that no test has other cases because there is one more.
+    for turn, group in enumerate(groups.values(), crc32(cases[0].test.nodeid.encode()) if cases else 0):
+        most, in_all = _most(group, len(groups))
+        ordered = sorted(_in_turn(group, turn), key=lambda case: case.is_slow)
+        for case in ordered[most:]:
+            case.mark(pytest.mark.slow)
+        if not os.environ.get("EVERY"):
+            left_out |= {id(case.call) for case in ordered[in_all:]}
+    return [case for case in cases if id(case.call) not in left_out]
 
 
-def _given(item: Any) -> list[Any]:
-    return list(item.callspec.params.values()) if hasattr(item, "callspec") else []
-
-
-def _in_turn(group: list[Case], turn: int) -> list[Any]:
+def _in_turn(group: list[Case], turn: int) -> list[Case]:
     """Return the cases in the order in which they are tried: one of each kind, then another of each."""
     of_kinds: dict[str, list[Case]] = {}
-    for kind, item in group:
-        of_kinds.setdefault(kind, []).append((kind, item))
+    for case in group:
+        of_kinds.setdefault(_kind_of(case), []).append(case)
     piles = [_turned(pile, turn // len(of_kinds)) for pile in _turned([*of_kinds.values()], turn)]
-    meant = _kinds(group[0][1])
-    piles.sort(key=lambda pile: pile[0][0] not in meant)
-    return [one[1] for row in zip_longest(*piles) for one in row if one is not None]
+    meant = _kinds(group[0])
+    piles.sort(key=lambda pile: _kind_of(pile[0]) not in meant)
+    return [case for row in zip_longest(*piles) for case in row if case is not None]
+
+
+def _kind_of(case: Case) -> str:
+    return KINDS[case.optimizer or ""]
 
 
 def _turned(some: list[Any], turn: int) -> list[Any]:
@@ -112,38 +132,36 @@ def _turned(some: list[Any], turn: int) -> list[Any]:
     return some[start:] + some[:start]
 
 
-def _kinds(item: Any) -> set[str]:
+def _kinds(case: Case) -> set[str]:
     """Return the kinds that a test is about."""
-    found = {name for mark in item.iter_markers("kinds") for name in mark.args}
-    assert found <= {*KINDS.values()}, f"{item.nodeid}: the kinds are {sorted({*KINDS.values()})}"
+    found = {name for mark in case.marks("kinds") for name in mark.args}
+    assert found <= {*KINDS.values()}, f"{case.test.nodeid}: the kinds are {sorted({*KINDS.values()})}"
     return found
 
 
-def repeated(items: list[Any]) -> Iterator[Any]:
-    """Yield slow cases of tests of a mechanism of which `make test` tries other cases."""
-    tests: dict[Any, list[Any]] = {}
-    for item in items:
-        api = item.callspec.params.get("api") if hasattr(item, "callspec") else None  # which has code of its own
-        tests.setdefault((item.nodeid.partition("[")[0], api), []).append(item)
-    for cases in tests.values():
-        slow = [item for item in cases if item.get_closest_marker("slow") is not None]
-        if len(slow) < len(cases) and not _is_of_rules(cases[0]):
+def _repeated(cases: list[Case]) -> Iterator[Case]:
+    """Yield slow cases of a test of a mechanism of which `make test` tries other cases."""
+    apis: dict[Any, list[Case]] = {}  # each has code of its own
+    for case in cases:
+        apis.setdefault(case.call.params.get("api"), []).append(case)
+    for each in apis.values():
+        slow = [case for case in each if case.is_slow]
+        if len(slow) < len(each) and not _is_of_rules(each[0].test):
             yield from slow
 
 
-def _is_of_rules(item: Any) -> bool:
-    return item.path.parent.name in OF_RULES or item.path.parent == Path(__file__).parent
+def _is_of_rules(test: Any) -> bool:
+    return test.path.parent.name in OF_RULES or test.path.parent == Path(__file__).parent
 
 
 def _most(group: list[Case], combinations: int) -> tuple[int, int]:
     """Return with how many optimizers `make test` and `make test-all` try a combination of a test's parameters."""
-    test, there = group[0][1], {kind for kind, _ in group}
-    meant, each = len(_kinds(test) & there), max(USUALLY, len(there))
-    if mark := test.get_closest_marker("thinned"):
+    first, there = group[0], {_kind_of(case) for case in group}
+    meant, each = len(_kinds(first) & there), max(USUALLY, len(there))
+    if mark := next(first.marks("thinned"), None):
         most, in_all = (max(n, meant) for n in (*mark.args, each)[:2])
         return most, in_all
-    every = _is_of_rules(test) or test.get_closest_marker("every") is not None
-    if every:
+    if _is_of_rules(first.test) or next(first.marks("every"), None):
         return len(TAKEN), len(TAKEN)
     # Three combinations one after the other are tried with all kinds.
     return max(USUALLY, meant) if combinations >= USUALLY else each, each

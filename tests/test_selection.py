@@ -7,29 +7,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from selection import KINDS, thin
+from selection import KINDS, Case, thin
 
 pytestmark = pytest.mark.slow
 
 
-class Item:
-    """A case of a test as pytest collects it."""
+class Function:
+    """A test as pytest collects it, before it has items."""
 
-    def __init__(self, test: str, optimizer: str, other: int, marks: list[Any]) -> None:
-        self.nodeid, self.path, self.marks = f"{test}[{optimizer}-{other}]", Path("tests/front/test.py"), marks[:]
-        self.callspec = SimpleNamespace(params={"name": optimizer, "other": other})
+    def __init__(self, name: str, marks: list[Any]) -> None:
+        self.nodeid, self.path, self.marks = name, Path("tests/front/test.py"), marks
 
     def iter_markers(self, name: str) -> Any:
         return (mark for mark in self.marks if mark.name == name)
 
-    def get_closest_marker(self, name: str) -> Any:
-        return next(self.iter_markers(name), None)
 
-    def add_marker(self, mark: Any) -> None:
-        self.marks.append(mark)
-
-    def kind(self) -> str:
-        return KINDS[self.callspec.params["name"]]
+def cases(test: Function, combinations: int) -> list[Case]:
+    params = ({"name": name, "other": other} for other in range(combinations) for name in KINDS)
+    return [Case.of(test, SimpleNamespace(params=one, marks=[])) for one in params]
 
 
 KEPT = pytest.mark.kinds("rows and columns", "numbers of a layer").mark
@@ -48,12 +43,11 @@ KEPT = pytest.mark.kinds("rows and columns", "numbers of a layer").mark
 def test_each_case_is_tried_with_the_kinds_that_it_is_about(
     combinations: int, marks: list[Any], number: int, always: set[str]
 ) -> None:
-    items = [Item(test, name, i, marks) for test in ("a", "b") for i in range(combinations) for name in KINDS]
-    left_out = thin(items, pytest.mark.slow.mark)
     tried: dict[Any, list[str]] = {}
-    for item in items:
-        if item not in left_out and item.get_closest_marker("slow") is None:
-            tried.setdefault((item.nodeid[0], item.callspec.params["other"]), []).append(item.kind())
+    for test in ("a", "b"):
+        for case in thin(cases(Function(test, marks), combinations)):
+            if not case.is_slow:
+                tried.setdefault((test, case.call.params["other"]), []).append(KINDS[case.call.params["name"]])
     assert len(tried) == 2 * combinations
     assert all(len(kinds) == len({*kinds}) == number and {*kinds} >= always for kinds in tried.values())
     if number == 3:
@@ -62,7 +56,6 @@ def test_each_case_is_tried_with_the_kinds_that_it_is_about(
 
 def test_one_at_a_time_goes_through_all_kinds() -> None:
     n = len({*KINDS.values()})
-    items = [Item("a", name, other, [pytest.mark.thinned(1).mark]) for other in range(2 * n) for name in KINDS]
-    thin(items, pytest.mark.slow.mark)
-    tried = [item for item in items if item.get_closest_marker("slow") is None]
-    assert {item.kind() for item in tried[:n]} == {item.kind() for item in tried[n:]} == {*KINDS.values()}
+    one = thin(cases(Function("a", [pytest.mark.thinned(1).mark]), 2 * n))
+    tried = [KINDS[case.call.params["name"]] for case in one if not case.is_slow]
+    assert {*tried[:n]} == {*tried[n:]} == {*KINDS.values()}

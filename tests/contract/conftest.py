@@ -18,9 +18,12 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(("api", "engine"), [_row(*pair) for pair in pairs], indirect=["api"])
 
 
+SLOWLY = "Jax", "Paddle"  # XLA compiles each step, and Paddle takes long for each operation
+
+
 def _row(name, *engine):
     marks = [] if name in EVERYWHERE else [pytest.mark.slow]
-    if name == "Jax":  # XLA compiles each step: one optimizer, unless a test says how many it needs
+    if name in SLOWLY:  # one optimizer, unless a test says how many it needs
         marks.append(pytest.mark.thinned(1, 2))
     return pytest.param(name, *engine, marks=marks, id=f"{name} rule" if engine == ("rule",) else name)
 

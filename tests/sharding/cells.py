@@ -47,7 +47,8 @@ def sharded(layout: Layout, models: list[Irregular]) -> list[Irregular]:
 @cache
 def gradients(layout: Layout, dtype: torch.dtype = DOUBLE, steps: int = 4) -> list[dict[str, Any]]:
     """Gradients for each step: a model's numbers, so that whatever shards a model shards them too."""
-    return [named(model) for model in sharded(layout, [Irregular(1 + i, dtype) for i in range(steps)])]
+    models = sharded(layout, [Irregular(1 + i, dtype) for i in range(steps)])
+    return [{name: p.detach() for name, p in named(model).items()} for model in models]
 
 
 class Lying:
@@ -75,7 +76,7 @@ class Lying:
             return
         grads = gradients(self.layout, self.dtype)[i]
         for name, p in self.params.items():
-            p.grad = None if name in without else grads[name].detach().clone()
+            p.grad = None if name in without else grads[name]
 
     def in_partial_sums(self) -> None:
         """Let gradients be sums that are still to be made, as some styles of tensor parallelism leave them."""
@@ -123,6 +124,7 @@ class Event(NamedTuple):
     skipped: int | None = None  # the step that is left out because of it
     missing: Sequence[str] = ()  # gradients that the second step lacks
     options: Mapping[str, Any] = {}
+    steps: int = 4
 
 
 def with_nan(lying: Lying, opt: Any, i: int) -> None:
@@ -130,7 +132,9 @@ def with_nan(lying: Lying, opt: Any, i: int) -> None:
     if i != 2 or dist.get_rank() != ODD:
         return
     if lying.segments is None:
-        local(lying.params[NAME].grad).view(-1)[0] = torch.nan
+        p = lying.params[NAME]
+        p.grad = p.grad.clone()
+        local(p.grad).view(-1)[0] = torch.nan
     else:
         [[one, *_]] = lying.stretches
         next(iter(lying.params.values())).grad[one.offset] = torch.nan
@@ -160,7 +164,7 @@ def loading(lying: Lying, opt: Any, i: int, in_partial_sums: bool = False) -> No
 CLIP = {"max_grad_norm": 0.5}
 MAY_SKIP = {"skip_nonfinite": True}
 EVENTS = {
-    "step": Event(),
+    "step": Event(steps=3),  # the first makes state, the second a plan, by which the third is one of all others
     "some gradients are missing": Event(missing=("first.embed", "second.narrow", "bare.scalar")),
     "gradients are partial sums at times": Event(in_partial_sums_at_times),
     "nan on one rank": Event(with_nan, 2, options=MAY_SKIP),
@@ -178,7 +182,7 @@ class Row(NamedTuple):
     event: str = "step"
     dtype: torch.dtype = DOUBLE
     options: Mapping[str, Any] = {}
-    steps: int = 4
+    steps: int = 0  # or else as many as its event takes
     buckets: int = 1 << 27  # elements of each
     by_kernels: bool = False  # of the GPU engine, in Triton's interpreter
 
@@ -193,7 +197,7 @@ def cell(front: Any, row: Row, wanted: Wanted) -> Found:
     opt = lying.optimizer(front, {**row.options, **event.options})
     flag = opt._step_supports_amp_scaling  # which a GradScaler reads before any step
     with in_buckets_of(row.buckets), kernels() if row.by_kernels else nullcontext():
-        for i in range(row.steps):
+        for i in range(row.steps or event.steps):
             lying.give(i % 4, event.missing if i == 1 else ())
             event.act(lying, opt, i)
             opt.step()
@@ -206,7 +210,7 @@ def alone(front: Any, row: Row) -> Wanted:
     options = {**row.options, **EVENTS[row.event].options}
     if not options.get("reproducible"):  # else last digits are an engine's own
         options.pop("fused", None)
-    return _alone(front, row.event, row.dtype, tuple(sorted(options.items())), row.steps)
+    return _alone(front, row.event, row.dtype, tuple(sorted(options.items())), row.steps or EVENTS[row.event].steps)
 
 
 @cache

@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
-STEPS = 3
+STEPS = 2
 Model = Any
 
 
@@ -153,7 +153,7 @@ def graph_kept(model: Model, opt: Any, release: bool) -> Iterator[None]:
 
 def unused(model: Model, opt: Any, release: bool) -> Iterator[None]:
     """One of the modules in turn has no gradients."""
-    for i, batch in enumerate(batches(STEPS)):
+    for i, batch in enumerate(batches(3)):
         model.which = i % 2
         model(batch).backward()
         yield

@@ -210,7 +210,7 @@ def _at_first(front: Any, layout: str, wanted: Any) -> tuple[str, int, Found]:
 @fronts
 @pytest.mark.thinned(1, 2)
 def test_a_first_step_that_is_not_taken_leaves_no_state(ranks, front):
-    wanted = alone(front, Row(None))
+    wanted = alone(front, Row(None, steps=4))
     errors, kept, found = zip(*ranks.run(2, _at_first, front, "fsdp on 2", wanted), strict=True)
     assert all(one.startswith(TOGETHER) for one in errors)
     assert kept == (0, 0)
@@ -309,7 +309,7 @@ def _made_again(front: Any, layout: str, loaded: bool, wanted: Any) -> tuple[str
 )
 def test_an_optimizer_that_one_rank_makes_again_goes_on_once_it_has_its_state(ranks, front, layout, loaded):
     """It has no state, and has sent nothing yet, while the others send sums."""
-    wanted = alone(front, Row(None))
+    wanted = alone(front, Row(None, steps=4))
     errors, untouched, found = zip(
         *ranks.run(world_of(layout), _made_again, front, layout, loaded, wanted), strict=True
     )
