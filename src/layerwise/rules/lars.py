@@ -92,9 +92,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
 
     @property
     def has_kernels(self) -> bool:
-        more = bool(self.caution) + bool(self.keep_norm)
-        usual = more == 0 or (more == 1 and self.momentum > 0 and not self.nesterov)
-        return super().has_kernels and usual and self.adapt != "step"
+        return super().has_kernels and not (self.caution or self.keep_norm) and self.adapt != "step"
 
 
 class State(NamedTuple):
