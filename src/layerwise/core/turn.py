@@ -8,19 +8,17 @@ from typing import Any
 
 from layerwise.core.library import Array
 from layerwise.core.plan import Plan
-from layerwise.engines import Engine, Job
+from layerwise.engines import KEPT, Engine, Job
 from layerwise.engines.distributor import Distributed, prepare
 from layerwise.names import Name
 from layerwise.rules.asks import Now
 
-MOST_TURNS = 16  # different sets of tensors whose steps are kept prepared, besides one for each tensor
-
 
 def keep(kept: dict[Any, Any], key: Any, prepared: Any, tensors: Iterable[Sized]) -> None:
-    """Keep a prepared step of some of these tensors as the last taken, and no more of them than the limit."""
+    """Keep a prepared step of some of these tensors as the last taken, and beside one for each tensor only a few."""
     kept.pop(key, None)
     kept[key] = prepared
-    if len(kept) > MOST_TURNS and len(kept) > MOST_TURNS + sum(map(len, tensors)):
+    if len(kept) > KEPT and len(kept) > KEPT + sum(map(len, tensors)):
         del kept[next(iter(kept))]
 
 

@@ -11,7 +11,7 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 from layerwise.storage import Storage
 
-LAYOUTS = 4  # ways of gradients to lie in memory that an engine remembers for one list of jobs
+KEPT = 16  # of all that is prepared for some tensors, settings or gradients, and again for others
 
 
 class PartOf(NamedTuple):

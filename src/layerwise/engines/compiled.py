@@ -17,7 +17,7 @@ import numpy as np
 
 from layerwise.drive import Others
 from layerwise.drive.digits import Window
-from layerwise.engines import LAYOUTS, Candidate, Changed, Engine, Given, Job, Prepared, Stats
+from layerwise.engines import KEPT, Candidate, Changed, Engine, Given, Job, Prepared, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, of_kinds, program_for
 from layerwise.engines.rounds import Rounds
@@ -179,7 +179,7 @@ class Layouts:
     def used(self, batch: Any) -> None:
         """Remember the one used last."""
         if not self.batches or self.batches[0] is not batch:
-            self.batches = [batch, *(one for one in self.batches if one is not batch)][:LAYOUTS]
+            self.batches = [batch, *(one for one in self.batches if one is not batch)][:KEPT]
 
     def __reduce__(self) -> Any:
         return Layouts, ()  # a copy of an optimizer lays out for itself

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import LAYOUTS, Job, Prepared, Stats
+from layerwise.engines import KEPT, Job, Prepared, Stats
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
@@ -117,7 +117,7 @@ class PreparedOnGpu(Prepared):
                 laid = self._lay_out(grads, shared)
             self._layouts[seen] = self._laid = laid
             self._seen = seen
-            if len(self._layouts) > LAYOUTS:
+            if len(self._layouts) > KEPT:
                 del self._layouts[next(iter(self._layouts))]
         return self._laid
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from layerwise import arguments, checks
 from layerwise.checks import as_float
+from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import meant
@@ -29,7 +30,6 @@ ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
-MOST_SETTINGS = 64  # that are remembered, besides two for each group
 
 
 class Groups:
@@ -123,7 +123,7 @@ class Groups:
         return before
 
     def _checked(self, group: Group) -> Current:
-        if len(self._made) > MOST_SETTINGS + 2 * len(self._sizes):  # schedulers of betas make some at each step
+        if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step
             self._made.clear()
         self.look_at(group)
         return Current(self.rule_of(group), self.check(group), self.wanted(group))
