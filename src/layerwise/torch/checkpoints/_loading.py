@@ -67,12 +67,8 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
                 own = _state.checked(stepper.planner.plan_for(p, group, h, name), one)
                 _convert_momentum(name, own, begun[number], h)
                 state[p] = _copies(own, p.device, stepper.setup.offload, group["capturable"])
-    due = [
-        *_kept(ours, begun, sources),
-        *_differing(groups, ours, sources),
-        *(_regrouped(sources, _matching.regrouped(found)) if sources is begun else ()),
-    ]
-    return [_options(groups, *each) for each in zip(ours, sources, strict=True)], state, due
+    due = _warnings(groups, ours, begun, sources, _matching.regrouped(found))
+    return [_options(groups, *each) for each in zip(ours, sources, strict=True)], state, list(due)
 
 
 def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> dict[str, Any]:
@@ -128,17 +124,6 @@ def _with_own_rates(groups: Groups, ours: Sequence[Any], begun: list[dict[str, A
     return [{name: x for name, x in saved.items() if name != "initial_lr"} for saved in each]
 
 
-def _kept(ours: Any, begun: Sequence[Mapping[str, Any]], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield what became of the rates of a checkpoint of another rule."""
-    pairs = [] if sources is begun else list(zip(ours, begun, strict=True))
-    if seen := dict.fromkeys(one for each in pairs for one in _matching.differing(*each)):
-        rules = " and ".join({saved[RULE]: None for _, saved in pairs if RULE in saved})
-        yield (
-            f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To change "
-            "them, set them in `param_groups`."
-        )
-
-
 def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the saved group with the role of its lr; if that is open, None means a relative step."""
     if "lr" not in saved or "relative_step" not in group:
@@ -190,7 +175,21 @@ def _put_in_form(optimizer: Any) -> None:
                 storing(plan, stepped, want).put_state_in_form(stepped, optimizer.state[p])
 
 
-def _differing(groups: Groups, ours: Sequence[Any], sources: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _warnings(groups: Groups, ours: Any, begun: Any, sources: Any, regrouped: bool) -> Iterator[str]:
+    """Yield what became of the rates of another rule or of other groups, and which options differ."""
+    if sources is not begun:
+        pairs = list(zip(ours, begun, strict=True))
+        if seen := dict.fromkeys(one for each in pairs for one in _matching.differing(*each)):
+            rules = " and ".join({saved[RULE]: None for _, saved in pairs if RULE in saved})
+            yield (
+                f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
+                "change them, set them in `param_groups`."
+            )
+    elif regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
+        rates = {
+            f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)
+        }
+        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {rates}"
     differing = {}
     for group, saved in zip(ours, sources, strict=True):
         passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in group else [])}
@@ -199,9 +198,3 @@ def _differing(groups: Groups, ours: Sequence[Any], sources: Sequence[Mapping[st
                 differing[name] = in_words(saved[name])
     if differing:
         yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
-
-
-def _regrouped(sources: Sequence[Mapping[str, Any]], regrouped: bool) -> Iterator[str]:
-    if regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
-        seen = {f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)}
-        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {seen}"
