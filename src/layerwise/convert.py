@@ -69,7 +69,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
-        parts, turned = KINDS.get(name, ((), _same))
+        parts, turned = KINDS.get(name, ((), lambda *_: ()))
         if lacking := [part for part in parts if not hasattr(state, part)]:
             raise StateError(f"theirs has a {name}, and a {type(state).__name__} has no {' or '.join(lacking)}.")
         if name not in COUNTED and all(getattr(state, part) is None for part in parts):
@@ -263,10 +263,6 @@ def _like(wanted: Any, given: Any) -> Any:
 # ---- optax
 
 
-def _same(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    return ()
-
-
 def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
     return given.mu, jax.tree.map(_shaped, wanted.nu, jax.tree.map(jnp.real, given.nu))
 
@@ -279,10 +275,6 @@ def _shaped(like: Any, x: Any) -> Any:
 def _trace(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
     added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is that of what is added
     return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
-
-
-def _ema(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    return [given.ema]
 
 
 def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
@@ -313,7 +305,7 @@ FACTORED = ("v_row", "v_col", "v")
 KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
     **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
     TRACE: (("trace",), _trace),
-    "EmaState": (("ema",), _ema),
+    "EmaState": (("ema",), lambda given, wanted, leaves: [given.ema]),
     "FactoredState": (FACTORED, _factored),
 }
 OF_OPTAX: dict[type, tuple[str, ...]] = {

@@ -99,7 +99,6 @@ class Options:
 
 
 def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
-    """Return the options given by name, each with its default and its check."""
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, lambda name, value: SCALE(name, value, "Pass the factor on lr, such as 0.1, by name.")),
         "adapt": (None, lambda name, value: h.check("adapt", value, name)),
