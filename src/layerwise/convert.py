@@ -75,7 +75,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         if name not in COUNTED and all(getattr(state, part) is None for part in parts):
             return one
         trees = zip(parts, turned(state, one, leaves), strict=True)
-        found = {part: _like(getattr(one, part), tree) for part, tree in trees}
+        found = {part: jax.tree.map(_like, getattr(one, part), tree) for part, tree in trees}
         return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
 
     return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in (*COUNTED, *KINDS))
@@ -251,13 +251,10 @@ def _fitted(what: str, ours: Any, theirs: Any) -> Any:
     return _in_form(theirs, ours)
 
 
-def _like(wanted: Any, given: Any) -> Any:
-    def like(a: Any, b: Any) -> Any:
-        if b is not None and _shape(b) != _shape(a):
-            raise StateError(f"theirs needs the shape {_shape(a)}, and ours has {_shape(b)}.")
-        return a if b is None else _placed(b, a)
-
-    return jax.tree.map(like, wanted, given)
+def _like(theirs: Any, ours: Any) -> Any:
+    if ours is not None and _shape(ours) != _shape(theirs):
+        raise StateError(f"theirs needs the shape {_shape(theirs)}, and ours has {_shape(ours)}.")
+    return theirs if ours is None else _placed(ours, theirs)
 
 
 # ---- optax
