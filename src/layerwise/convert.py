@@ -69,13 +69,13 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
-        parts, turned = KINDS.get(name, ((), _same))
+        parts, turned = KINDS.get(name, ((), lambda *_: ()))
         if lacking := [part for part in parts if not hasattr(state, part)]:
             raise StateError(f"theirs has a {name}, and a {type(state).__name__} has no {' or '.join(lacking)}.")
         if name not in COUNTED and all(getattr(state, part) is None for part in parts):
             return one
         trees = zip(parts, turned(state, one, leaves), strict=True)
-        found = {part: _like(getattr(one, part), tree) for part, tree in trees}
+        found = {part: jax.tree.map(_like, getattr(one, part), tree) for part, tree in trees}
         return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
 
     return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in (*COUNTED, *KINDS))
@@ -251,20 +251,13 @@ def _fitted(what: str, ours: Any, theirs: Any) -> Any:
     return _in_form(theirs, ours)
 
 
-def _like(wanted: Any, given: Any) -> Any:
-    def like(a: Any, b: Any) -> Any:
-        if b is not None and _shape(b) != _shape(a):
-            raise StateError(f"theirs needs the shape {_shape(a)}, and ours has {_shape(b)}.")
-        return a if b is None else _placed(b, a)
-
-    return jax.tree.map(like, wanted, given)
+def _like(theirs: Any, ours: Any) -> Any:
+    if ours is not None and _shape(ours) != _shape(theirs):
+        raise StateError(f"theirs needs the shape {_shape(theirs)}, and ours has {_shape(ours)}.")
+    return theirs if ours is None else _placed(ours, theirs)
 
 
 # ---- optax
-
-
-def _same(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    return ()
 
 
 def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
@@ -279,10 +272,6 @@ def _shaped(like: Any, x: Any) -> Any:
 def _trace(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
     added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is that of what is added
     return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
-
-
-def _ema(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    return [given.ema]
 
 
 def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
@@ -313,7 +302,7 @@ FACTORED = ("v_row", "v_col", "v")
 KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
     **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
     TRACE: (("trace",), _trace),
-    "EmaState": (("ema",), _ema),
+    "EmaState": (("ema",), lambda given, wanted, leaves: [given.ema]),
     "FactoredState": (FACTORED, _factored),
 }
 OF_OPTAX: dict[type, tuple[str, ...]] = {

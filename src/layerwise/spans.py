@@ -9,6 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
+from layerwise.errors import ParameterError
+
 Name = TypeVar("Name")
 SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
 
@@ -81,3 +83,12 @@ def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
                 return other, name
         open_.append((end, name, lying))
     return None
+
+
+def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
+    """Raise if parameters are tied: stepped under two names, one would move twice."""
+    if found := shared(arrays):
+        one, other = found
+        raise ParameterError(
+            f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. {way_out}"
+        )

@@ -593,7 +593,7 @@ def test_parameters_that_share_memory_are_refused():
     params["one"]._share_buffer_to(params["other"])
     before = bits(params)
     for step in (opt.step, opt.step, lambda: make("Lamb", params)):
-        with pytest.raises(ParameterError, match=r"(one|other) and (one|other) share memory"):
+        with pytest.raises(ParameterError, match=r"'(one|other)' and '(one|other)' share memory"):
             step()
     assert bits(params) == before
 

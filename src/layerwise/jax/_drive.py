@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Any
@@ -79,7 +79,7 @@ Place = tuple[int, int]  # a task, and one of its requests
 Round = dict[int, Any]  # the requests of each task that still has some
 
 
-def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
+def driven(tasks: Sequence[Task]) -> list[Stepped]:
     """Drive the rules of all tasks to their end, side by side, and return what they return.
 
     Under jit an array is the whole array, however it is laid out over devices. Under shard_map each device has a part
@@ -99,11 +99,10 @@ def driven(tasks: Sequence[Task]) -> Iterator[Stepped]:
             (i, k): _partial_sum(tasks[i], one) for i, own in requests.items() for k, one in rules[i].to_be_summed(own)
         }
         answers = _answers(tasks, requests, _totals(tasks, requests, sums))
-    return iter([done[i] for i in range(len(tasks))])
+    return [done[i] for i in range(len(tasks))]
 
 
 def _partial_sum(task: Task, request: Any) -> Any:
-    """Sum the local part of a tensor."""
     if isinstance(request, Whole):
         return _of_whole(task, request)
     if isinstance(request, (*PLAIN, Gram)):
@@ -126,7 +125,6 @@ def _of_whole(task: Task, request: Whole) -> Any:
 
 
 def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> dict[Place, Any]:
-    """Add up the partial sums over the axes that cut the summed dimensions."""
     by_axes: dict[Axes, dict[Place, Any]] = {}
     for (i, k), value in sums.items():
         by_axes.setdefault(tasks[i].axes_of(requests[i][k]), {})[i, k] = value
@@ -151,7 +149,6 @@ def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -
 
 
 def _divisor(task: Task, request: Any) -> int:
-    """Return the number to divide a total by."""
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import optax
 
-from layerwise.checks import FLAG, number
+from layerwise.checks import FLAG, Check, number
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.jax._mesh import axes_of
@@ -27,7 +27,8 @@ Number = float | jax.Array
 ByLeaf = Any
 """A value for every parameter, a tree of values like the parameters, a prefix of it, or a function of the parameters
 that returns one."""
-MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
+OF_EPS = "Pass a number such as eps=1e-30, or (eps1, eps2)."
+OF_RATE = "Pass a number such as 0.8; 1 − t^−0.8 is beta2."
 
 
 def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
@@ -39,24 +40,12 @@ def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTr
         raise ContradictionError(
             sentence("trust_ratio_mask", "None when adapt=False", ratio_mask, "Pass adapt=True, or no mask.")
         )
-    mask = next((name, True if given[name] is None else given[name]) for name in MASKS if name in given)
-    made = Transformation(
-        rule=rule,
-        state=state,
-        options=checked,
-        decay_mask=mask,
-        ratio_mask=True if ratio_mask is None else ratio_mask,
-        blocks=given["blocks"],
-        stats=FLAG("stats", given["stats"], "Pass True or False."),
-        axes=axes_of(given["axis_name"], given["specs"]),
-        specs=given["specs"],
-        want=_wanted(rule, checked.h, given),
-    )
+    stats, axes = FLAG("stats", given["stats"], "Pass True or False."), axes_of(given["axis_name"], given["specs"])
+    made = Transformation(rule, state, checked, _wanted(rule, checked.h, given), stats, axes, given)
     return optax.GradientTransformationExtraArgs(made.init, made.update)
 
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
-    """Return the wanted storage of weights and state."""
     if is_traced(given["seed"]):
         way_out = "With inject_hyperparams, name it among static_args."
         raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
@@ -108,22 +97,16 @@ def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     eps, decay, factored = given["eps"], given["weight_decay_rate"], given["factored"]
     return {
         "lr": 1.0 if lr is None and relative is False else lr,
-        "beta2_decay": _negative("decay_rate", given["decay_rate"]),
+        "beta2_decay": -_checked(number(0), "decay_rate", given["decay_rate"], OF_RATE),
         "momentum_dtype": None if given["momentum"] is None else _dtype_name(given["dtype_momentum"], "dtype_momentum"),
         "weight_decay": 0.0 if decay is None else decay,
-        "eps": eps if isinstance(eps, (tuple, list)) else (_eps1(eps), 1e-3),
+        "eps": eps if isinstance(eps, (tuple, list)) else (_checked(EPS1, "eps", eps, OF_EPS), 1e-3),
         "factored": "largest" if factored is True else factored,
     }
 
 
-def _eps1(value: Any) -> Any:
-    return value if is_traced(value) else EPS1("eps", value, "Pass a number such as eps=1e-30, or (eps1, eps2).")
-
-
-def _negative(argument: str, value: Any) -> Any:
-    return (
-        -value if is_traced(value) else -number(0)(argument, value, "Pass a number such as 0.8; 1 − t^−0.8 is beta2.")
-    )
+def _checked(check: Check, argument: str, value: Any, way_out: str) -> Any:
+    return value if is_traced(value) else check(argument, value, way_out)
 
 
 def _dtype_name(dtype: Any, argument: str) -> Any:

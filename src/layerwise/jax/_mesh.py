@@ -57,7 +57,6 @@ def whole_shape(shape: Shape, cut: Cut) -> Shape:
 
 
 def _parts(shape: Shape, cut: Cut) -> Shape:
-    """Return the number of parts along each dimension of a tensor."""
     return tuple(prod(map(size, axes)) for axes in cut or ((),) * len(shape))
 
 

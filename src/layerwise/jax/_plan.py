@@ -60,13 +60,10 @@ class Plan:
 
     @cached_property
     def _alike(self) -> dict[str, bool]:
-        """Of each field whether it has a number for each element."""
         return elementwise(self.rule, self.layout, self.p.ndim)
 
-    @cached_property
-    def _settled(self) -> dict[str, str]:
-        """The dtypes of fields that another option than `state_dtype` gives."""
-        return self.layout.pieces[0].h.state_dtypes()
+    def _settled(self, field: str) -> str | None:
+        return self.layout.pieces[0].h.state_dtypes().get(field)
 
     @cached_property
     def _whole(self) -> Shape:
@@ -89,7 +86,7 @@ class Plan:
     def _dtype_of(self, field: str) -> str | None:
         """Return the name of the dtype that stores a field; None is that of the arithmetic."""
         own, alike = self.dtype.name, self._alike[field] and not jnp.iscomplexobj(self.p)
-        found = chosen(self.want, field, own, self._settled.get(field), alike, self._whole).dtype
+        found = chosen(self.want, field, own, self._settled(field), alike, self._whole).dtype
         if found in CODED:
             self._check_groups()
         return None if found == own else found
@@ -156,7 +153,7 @@ class Plan:
         old = old if isinstance(old, Grouped) else Grouped(old, None)
         dtype = old.codes.dtype
         coded = coded_of(dtype.name)
-        draws = self.want.draws_state(field, coded.name if coded else dtype.name, self._settled.get(field))
+        draws = self.want.draws_state(field, coded.name if coded else dtype.name, self._settled(field))
         if not coded and (dtype not in LOW or not (self._alike[field] and draws)):
             return new.astype(dtype)
         codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
@@ -170,7 +167,6 @@ class Plan:
         return joined if blocked else {key: value[0] for key, value in joined.items()}
 
     def _joined(self, pieces: Sequence[Any], shape: Any) -> Any:
-        """Return the pieces of an array, joined as it is stored."""
         part = self.layout.pieces[0].part
         if part is not None and part.one is not None:
             return jnp.concatenate(pieces, axis=part.axis)

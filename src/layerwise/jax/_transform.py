@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -21,6 +22,8 @@ from layerwise.layout import lay_out
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted, is_signed
 
+MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
+
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
@@ -29,13 +32,10 @@ class Transformation:
     rule: Any
     state: type[Any]
     options: Options
-    decay_mask: tuple[str, Any]  # the name of its argument, and its value
-    ratio_mask: Any
-    blocks: Any
+    want: Wanted
     stats: bool
     axes: Axes
-    specs: Any
-    want: Wanted
+    given: Mapping[str, Any]  # arguments, of which masks, blocks and specs are by leaf
 
     # ---- init
 
@@ -53,13 +53,11 @@ class Transformation:
         return MasterState(state, leaves.like([plan.held() for plan in plans])) if self.want.master else state
 
     def _no_stats(self, plan: Plan) -> dict[str, Any]:
-        """Return the measurements before the first step."""
-
         def first() -> dict[str, Any]:
             p, count = jnp.zeros(plan.p.shape, plan.p.dtype), jnp.zeros((), jnp.int32)
             own, now = replace(plan, p=p), self._now(count, _counted(count), plan.decayed, real(plan.dtype))
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
-            return own.measured([*driven(tasks)], tasks)
+            return own.measured(driven(tasks), tasks)
 
         return {key: jnp.zeros(one.shape, one.dtype) for key, one in jax.eval_shape(first).items()}
 
@@ -80,7 +78,7 @@ class Transformation:
         now = cache(partial(self._now, own.count, t))
         nows = [now(plan.decayed, real(plan.dtype)) for plan in plans]
         tasks = {i: list(plans[i].tasks(grads[i], stored[i], held[i], nows[i])) for i in due}
-        done = driven([task for each in tasks.values() for task in each])
+        done = iter(driven([task for each in tasks.values() for task in each]))
         for i, each in tasks.items():
             stepped = [next(done) for _ in each]
             moves[i], held[i] = plans[i].moved(stepped, grads[i], held[i], t)
@@ -106,7 +104,6 @@ class Transformation:
         return updates
 
     def _own(self, state: Any) -> Any:
-        """Return the optimizer's own state."""
         if isinstance(state, MasterState) != bool(self.want.master):
             made = "a" if isinstance(state, MasterState) else "no"
             raise StateError(
@@ -125,14 +122,12 @@ class Transformation:
         return own
 
     def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
-        """Return the companions of each parameter's weights."""
         held = _trees.of_state(leaves, "weights", state.weights if self.want.master else None)
         for plan, one in zip(plans, held, strict=True):
             check_held(plan.name, plan.p, one, self.want.master)
         return held
 
     def _stored(self, plans: list[Plan], leaves: Leaves, own: Any) -> list[list[Any]]:
-        """Return the parts of each parameter's state."""
         columns = []
         for field, name, tree in zip(self.rule.State._fields, self.state._fields[1:-1], own[1:-1], strict=True):
             columns.append(_trees.of_state(leaves, name, tree))
@@ -149,10 +144,13 @@ class Transformation:
     # ---- what is said of each parameter
 
     def _plans(self, params: Any, leaves: Leaves) -> list[Plan]:
-        decayed = _trees.by_leaf(*self.decay_mask, params, leaves, _trees.flag)
-        adapted = _trees.by_leaf("trust_ratio_mask", self.ratio_mask, params, leaves, _trees.flag)
-        blocks = _trees.by_leaf("blocks", self.blocks, params, leaves, _blocks)
-        cuts, fitted = _mesh.cuts(self.axes, self.specs, params, leaves), cache(self.options.fitted_to)
+        def by_leaf(argument: str, check: _trees.Check, usual: Any) -> list[Any]:
+            given = self.given.get(argument)
+            return _trees.by_leaf(argument, usual if given is None else given, params, leaves, check)
+
+        decayed = by_leaf(next(name for name in MASKS if name in self.given), _trees.flag, True)
+        adapted, blocks = by_leaf("trust_ratio_mask", _trees.flag, True), by_leaf("blocks", _blocks, None)
+        cuts, fitted = _mesh.cuts(self.axes, self.given["specs"], params, leaves), cache(self.options.fitted_to)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
         return [self._plan(fitted(real(jnp.promote_types(row[1].dtype, jnp.float32))), *row) for row in rows]
 
@@ -204,7 +202,6 @@ def _counted(count: Any) -> Any:
 
 
 def _check_count(count: Any) -> None:
-    """Raise unless this counts steps."""
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))

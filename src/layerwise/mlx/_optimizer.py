@@ -89,7 +89,6 @@ class Optimizer(theirs.Optimizer, Like):
         return self._pieces[key]
 
     def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], Any]]:
-        """Return the shape and the dtype of each part of a parameter's state."""
         shapes = zip(self._rule.State._fields, self._piece(parameter).fields, strict=True)
         asked = {field: getattr(mx, dtype) for field, dtype in self._h.state_dtypes().items()}
         usual = COMPUTED_IN[parameter.dtype]

@@ -101,7 +101,6 @@ class Optimizer(Stepper, Like):
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
     def _named(self, name: Any, given: Container[Any]) -> Name:
-        """Return the name of a parameter in its one form."""
         own = as_name(name)
         if own not in self._slots:
             check_twin(own, given, self._seen, self._slots)
@@ -255,7 +254,6 @@ class Optimizer(Stepper, Like):
         self._take_over(self._loaded(state))
 
     def _loaded(self, state: Any) -> _saved.Saved:
-        """Return a saved state, if it fits."""
         return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
 
     def _take_over(self, saved: _saved.Saved) -> None:

@@ -75,7 +75,12 @@ class Options:
         """Return the same with other values, checked together with the rest."""
         for name in RATES:
             if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
-                self._keep_schedule(name, values[name])
+                value = values[name]
+                type(self.h).check(name, value)
+                raise ContradictionError(
+                    f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
+                    f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
+                )
         try:
             return Options.of(type(self.h), {**self.given, **values})
         except ContradictionError as problem:
@@ -83,13 +88,6 @@ class Options:
                 raise
             [name] = values
             raise ContradictionError(f"{problem} Options are set together by set_options({name}=…, …).") from None
-
-    def _keep_schedule(self, name: str, value: Any) -> None:
-        type(self.h).check(name, value)
-        raise ContradictionError(
-            f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
-            f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
-        )
 
     def in_words(self) -> str:
         """Return what differs from the defaults, as it would be passed."""
@@ -99,7 +97,6 @@ class Options:
 
 
 def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
-    """Return the options given by name, each with its default and its check."""
     checked: dict[str, tuple[Any, Callable[[str, Any], Any]]] = {
         "lr_scale": (1.0, lambda name, value: SCALE(name, value, "Pass the factor on lr, such as 0.1, by name.")),
         "adapt": (None, lambda name, value: h.check("adapt", value, name)),

@@ -19,7 +19,7 @@ from layerwise.first import First, warn_of
 from layerwise.names import Name, few
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
-from layerwise.spans import shared
+from layerwise.spans import check_distinct
 from layerwise.threads import OneAtATime
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
@@ -97,15 +97,10 @@ class Occupied:
         self._ends = list(accumulate((end for _, end in spans), max))
 
     def check_distinct(self) -> None:
-        """Raise if weights are tied: stepped under two names, one parameter would move twice."""
         if all(end <= start for (end, start) in zip(self._ends, self._starts[1:], strict=False)):
             return
-        if found := shared((name, lying(array)) for name, array in self._weights.items()):
-            one, other = found
-            raise ParameterError(
-                f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. "
-                "Keep one name, and give it the sum of the gradients."
-            )
+        each = ((name, lying(array)) for name, array in self._weights.items())
+        check_distinct(each, "Keep one name, and give it the sum of the gradients.")
 
     def apart(self, grad: Array) -> Array:
         """Return the gradient, or a copy of it if stepping some weights could change it underway."""

@@ -117,7 +117,6 @@ class Mixed(Stepper):
         return firsts
 
     def _pattern_of(self, name: Any) -> Any:
-        """Return the name or pattern of the optimizer that steps a name."""
         own = as_name(name)
         if found := [one for one in self._members if matches(own, one)]:
             return own if own in found else found[0]
@@ -201,7 +200,6 @@ def _check(optimizers: Any) -> None:
 
 
 def _apart(state: Any, members: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the saved state of each member, and the number of skipped steps."""
     if not isinstance(state, Mapping) or str(state.get("optimizer")) != "Mixed":
         found = state.get("optimizer", "nothing known") if isinstance(state, Mapping) else type(state).__name__
         raise StateError(f"the state is of {found}, not of Mixed. {SAVED}")

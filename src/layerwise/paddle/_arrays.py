@@ -14,7 +14,7 @@ from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
 from layerwise.engines.compiled import know_plain
 from layerwise.errors import GradientError, ParameterError
-from layerwise.spans import Lying, shared
+from layerwise.spans import Lying, check_distinct
 
 Tensor = Any  # a paddle.Tensor, of which the types say little
 
@@ -81,6 +81,7 @@ class Arrays(Whole):
         squares=_squares,
     )
     pure: Any = xp
+    dtype = staticmethod(dtype_name)
     bits: Any = None  # no tensor is stored in another way than as its numbers
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
@@ -91,9 +92,6 @@ class Arrays(Whole):
 
     def write(self, stored: Tensor, new: Tensor) -> None:
         stored.copy_(paddle.cast(new, stored.dtype), False)
-
-    def dtype(self, x: Tensor) -> str:
-        return dtype_name(x)
 
     def zeros(self, shape: tuple[int, ...], dtype: str, beside: Tensor) -> Tensor:
         found = paddle.zeros(list(shape), dtype)
@@ -154,14 +152,9 @@ def check_parameter(p: Any) -> None:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
 
 
-def check_distinct(params: Iterable[Tensor]) -> None:
-    """Raise if parameters are tied: stepped under two names, one would move twice."""
-    if found := shared((p.name, lying(p)) for p in params):
-        one, other = found
-        raise ParameterError(
-            f"{one} and {other} share memory: they are one parameter, and would move twice. Pass one of them, or give "
-            "the other memory of its own."
-        )
+def check_apart(params: Iterable[Tensor]) -> None:
+    """Raise if parameters are tied."""
+    check_distinct(((p.name, lying(p)) for p in params), "Pass one of them, or give the other memory of its own.")
 
 
 def check_gradient(p: Tensor, g: Tensor) -> None:

@@ -13,7 +13,7 @@ from layerwise.arguments import OF_PADDLE_GROUP
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, settled
 from layerwise.keywords import check_keywords
-from layerwise.paddle._arrays import Tensor, check_distinct, check_parameter
+from layerwise.paddle._arrays import Tensor, check_apart, check_parameter
 from layerwise.paddle._clips import as_regularizer, check_clip, with_both
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
@@ -43,7 +43,7 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
             )
             raise ParameterError(f"{p.name} {twice}. Pass each parameter once, in one group.")
         seen[p.name] = p
-    check_distinct(seen.values())
+    check_apart(seen.values())
     if not seen:
         raise ParameterError("`parameters` must hold at least one parameter. Pass model.parameters().")
     return found

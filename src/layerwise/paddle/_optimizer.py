@@ -39,7 +39,7 @@ from layerwise.paddle import _state
 from layerwise.paddle._arrays import (
     Arrays,
     Tensor,
-    check_distinct,
+    check_apart,
     check_gradient,
     check_parameter,
     dtype_name,
@@ -109,11 +109,10 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
             given["name"],
         )
         self._multi_precision = multi_precision
-        self._tensors, self._steps = Tensors(LIBRARY, keeps=True), Steps()
+        self._tensors, self._steps, self._one_at_a_time = Tensors(LIBRARY, keeps=True), Steps(), OneAtATime()
         self._planned_with: Any = None  # what wrappers may have set, when settings were made
         self._settings: dict[str, Any] = {}  # of each parameter by its name
         self._by_paddle: list[Group] = []  # those whose gradients Paddle prepares
-        self._one_at_a_time = OneAtATime()
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
         """Take over a group in Paddle's own list."""
@@ -164,7 +163,6 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
 
     def _some(self, which: Any) -> list[Tensor]:
-        """Return the parameters that are given, themselves or by name."""
         known, found = {p.name: p for p in self._members}, []
         single = isinstance(which, (str, paddle.Tensor))
         for one in [which] if single else () if which is None else which:
@@ -181,11 +179,6 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
         """Step these parameters with these gradients; None leaves one where it is."""
         _check_mode()
-        self._take(self._of_this(params_grads))
-        return []
-
-    def _of_this(self, params_grads: Pairs) -> Pairs:
-        """Return the pairs, or raise if one is of no parameter here, or if two are of the same."""
         known, pairs = {p.name for p in self._members}, list(params_grads)
         for pair in pairs:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], paddle.Tensor):
@@ -199,7 +192,8 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
                     f"{pair[0].name} is none of this optimizer's parameters, or is there twice. Pass each once."
                 )
             known.remove(pair[0].name)
-        return pairs
+        self._take(pairs)
+        return []
 
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
@@ -230,7 +224,7 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
                 for p, g in zip(params, given, strict=True):
                     check_parameter(p)
                     check_gradient(p, g)
-                check_distinct(params)
+                check_apart(params)
 
             names = [p.name for p in params]
             asked = Asked(self._tensors, names, params, given, self._plan, numbers, self._peak, check)
@@ -253,7 +247,6 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         return max([lr, *(float(x) for x in numbers if isinstance(x, (int, float)))])
 
     def _plan(self, name: Any, p: Tensor) -> Planned:
-        """Return the plan of a parameter, if it can be stepped."""
         check_parameter(p)
         plan, slot = self._plan_of(p, self._settings[name]), self._tensors.slots.get(name)
         if slot is not None:

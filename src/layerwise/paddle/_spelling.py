@@ -91,10 +91,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    return {**PADDLE.called(h, {**_defaults_elsewhere(h), **one.options}), **overrides}
-
-
-def _defaults_elsewhere(h: type[Hyper]) -> dict[str, Any]:
-    """Return the defaults of the other APIs, where the class here has Paddle's."""
+    # Defaults of the other APIs, where the class here has Paddle's.
     theirs = find(PADDLE_PRESETS[h.optimizer]).options if h.optimizer in PADDLE_PRESETS else {}
-    return {option: h.__dataclass_fields__[option].default for option in theirs}
+    usual = {option: h.__dataclass_fields__[option].default for option in theirs}
+    return {**PADDLE.called(h, {**usual, **one.options}), **overrides}

@@ -143,7 +143,6 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
 
 
 def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
-    """Return the parameter that a key is of, and what it calls the accumulator."""
     parts = key.split("_") if isinstance(key, str) else []
     for i in range(len(parts) - 1, 0, -1):
         p = "_".join(parts[:i])
