@@ -25,8 +25,9 @@ from torch.distributed.fsdp import fully_shard
 
 import layerwise.torch
 from layerwise.cli.bench.peers import LR
-from layerwise.cli.bench.timing import Timing, alternately
+from layerwise.cli.bench.timing import Timing
 from layerwise.torch.sharding._peers import Peers
+from rows import alternately
 
 DELAYS = (0.1, 1.0, 5.0)  # milliseconds
 EMULATED = 64  # processes
