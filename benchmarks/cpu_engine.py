@@ -22,10 +22,10 @@ from layerwise import _native
 from layerwise.cli.bench.peers import PEERS
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.tensors import GRADIENT, WEIGHT, Tensors
-from layerwise.cli.bench.timing import Step, alternately
+from layerwise.cli.bench.timing import Step
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
-from rows import RESULTS, append, figures, parser_of, provenance, show
+from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "cpu_engine.csv"
 SHOWN = (

@@ -16,8 +16,8 @@ import torch
 import layerwise
 import layerwise.torch
 from layerwise.cli.bench.shapes import SETS
-from layerwise.cli.bench.timing import Timing, alternately
-from rows import RESULTS, append, figures, parser_of, provenance, show
+from layerwise.cli.bench.timing import Timing
+from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "formats.csv"
 YARDSTICK = "torch.optim.Adam, fused, float32"

@@ -21,9 +21,9 @@ from arrays import JAX_PEERS, NUMPY_PEERS, Jitted
 from layerwise.cli.bench.peers import PEERS, Peer
 from layerwise.cli.bench.shapes import SETS, parameters
 from layerwise.cli.bench.tensors import of_shapes
-from layerwise.cli.bench.timing import Timing, alternately
+from layerwise.cli.bench.timing import Timing
 from layerwise.cli.info import version_of
-from rows import RESULTS, append, figures, in_turns, parser_of, provenance, show
+from rows import RESULTS, alternately, append, figures, in_turns, parser_of, provenance, show
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
 CATALOGUES = {"torch": PEERS, "numpy": NUMPY_PEERS, "jax": JAX_PEERS}

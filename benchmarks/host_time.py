@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import layerwise
-from layerwise.cli.bench.timing import Step, alternately
+from layerwise.cli.bench.timing import Step
 from layerwise.torch import Lamb
 from reproducible import of_processor
-from rows import RESULTS, append, figures, parser_of, provenance, show
+from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "host_time.csv"
 STEADY, FIRST = (200, 1000), (1000, 8000)

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import torch
 
 from backward_memory import Transformer
-from layerwise.cli.bench.timing import Timing, alternately
+from layerwise.cli.bench.timing import Timing
 from layerwise.torch import NoiseScale
-from rows import RESULTS, append, parser_of, provenance, show
+from rows import RESULTS, alternately, append, parser_of, provenance, show
 
 TABLE = "noise_scale.csv"
 PASSES, WORDS = 2, 8192

@@ -17,8 +17,7 @@ import torch
 import layerwise
 import layerwise.torch
 from layerwise.cli.bench.shapes import SETS
-from layerwise.cli.bench.timing import alternately
-from rows import RESULTS, append, figures, parser_of, provenance, show
+from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "offload.csv"
 OPTIMIZERS = ("Lamb", "AdamW", "Adafactor")

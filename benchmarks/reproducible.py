@@ -14,8 +14,8 @@ import torch
 
 import layerwise
 import layerwise.torch
-from layerwise.cli.bench.timing import Step, alternately
-from rows import RESULTS, append, figures, parser_of, provenance, show
+from layerwise.cli.bench.timing import Step
+from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "reproducible.csv"
 SHAPES = {"one of 4096×4096": [(4096, 4096)], "200 of 64×64": [(64, 64)] * 200}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import subprocess
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from layerwise.cli.bench.measure import measure, tables_of
 from layerwise.cli.bench.memory import available
 from layerwise.cli.bench.peers import Peer
 from layerwise.cli.bench.report import aligned, origin
-from layerwise.cli.bench.timing import Timing
+from layerwise.cli.bench.timing import Clock, Step, Timing, wall
 from layerwise.threads import available_processors
 
 RESULTS = Path(__file__).parent / "results"
@@ -31,6 +31,27 @@ def in_turns(optimizer: str, set_name: str, work: Any, peers: Sequence[Peer], ro
         for label, why in table.left_out.items():
             print(f"left out: {label}: {why}")
         found = {label: row.timing for label, row in table.rows.items() if row.timing.rounds} | found
+    return found
+
+
+def alternately(
+    steps: Mapping[str, Step],
+    rounds: int,
+    warmup: int = 2,
+    together: Callable[[], object] = lambda: None,
+    clock: Clock = wall,
+) -> dict[str, Timing]:
+    """Time steps in turns, so that whatever else the machine does meets them alike.
+
+    Processes that take their steps together wait for one another in `together`, which is not timed.
+    """
+    found = {name: Timing() for name in steps}
+    for round_ in range(-warmup, rounds):
+        for name, step in steps.items():
+            together()
+            _, seconds = clock(step)
+            if round_ >= 0:
+                found[name].rounds.append(seconds)
     return found
 
 

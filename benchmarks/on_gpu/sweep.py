@@ -24,12 +24,12 @@ def sweep(results: Results, place: Place, optimizer: str, rounds: int) -> None:
             break
     found = [
         {
-            report.NAME: row[report.NAME],
+            "implementation": row["implementation"],
             "elements": f"{table.parameters:,}",
             **{column: row[column] for column in SHOWN},
         }
         for table in tables
-        for row in report.rows(table, lambda row, table=table: cells(table, row, results.copy))
+        for row in (cells(table, one, results.copy) for one in table.rows.values())
         if row["step ms"]
     ]
     results.say(f"{optimizer}: one tensor", *(report.aligned(found) if found else ()))

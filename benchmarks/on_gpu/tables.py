@@ -59,9 +59,9 @@ class Results:
         """What is to be written of the tables since the last time, a line for each implementation."""
         new, self._written = self.tables[self._written :], len(self.tables)
         return [
-            {"part": part, **written, **figures(table, row, self.copy)}
+            {"part": part, **report.common(table), **report.figures(row), **figures(table, row, self.copy)}
             for part, table in new
-            for row, written in zip(table.rows.values(), report.as_rows(table), strict=True)
+            for row in table.rows.values()
             if row.timing.rounds
         ]
 
@@ -78,11 +78,12 @@ def share(table: Table, row: Row, copy: Copy) -> Timing:
 
 
 def cells(table: Table, row: Row, copy: Copy) -> dict[str, str]:
-    """The columns that tell the device's memory."""
+    """The columns of a row, and those that tell the device's memory."""
+    shown = report.cells(row)
     if not row.timing.rounds:
-        return dict.fromkeys(("bytes, B/param", "at copy's rate, ms", "share of copy"), "")
+        return shown | dict.fromkeys(("bytes, B/param", "at copy's rate, ms", "share of copy"), "")
     need = moved(table, row)
-    return {
+    return shown | {
         "bytes, B/param": f"{need / table.parameters:g}",
         "at copy's rate, ms": report.in_digits(1e3 * copy.seconds(need)),
         "share of copy": f"{share(table, row, copy).median:.3f}",

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 
 from layerwise.cli.bench.tensors import on_cuda
-from layerwise.cli.bench.timing import Timing, alternately, wall
+from layerwise.cli.bench.timing import Timing, wall
 from on_gpu.place import Place
+from rows import alternately
 
 COPIED = 1 << 28  # elements, larger than any cache
 ROUNDS = 15

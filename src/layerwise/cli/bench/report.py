@@ -17,8 +17,6 @@ from layerwise.cli.info import processor, version_of
 from layerwise.threads import available_processors
 
 PACKAGES = ("layerwise", "numpy", "jax", "optax", "torch", "transformers")
-NAME = "implementation"
-Cells = Callable[[Row], Mapping[str, str]]  # by heading
 
 
 def origin(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
@@ -33,33 +31,11 @@ def origin(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     }
 
 
-def lines(table: Table, more: Cells = lambda row: {}) -> Iterator[str]:
-    """Yield a title, the table, and what it leaves out. `more` gives the cells of columns that follow."""
-    yield (
-        f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
-        f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
-    )
-    if table.rows:
-        yield from aligned(rows(table, more))
-    yield from (f"left out: {label}: {why}" for label, why in table.left_out.items())
-    yield ""
-
-
-def rows(table: Table, more: Cells = lambda row: {}) -> list[dict[str, str]]:
-    return [{NAME: row.label, **_cells(row), **more(row)} for row in table.rows.values()]
-
-
-def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return lines of aligned columns below their headings: names to the left, figures to the right."""
-    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
-    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
-    return ["  ".join([name.ljust(first), *map(str.rjust, figures, widths)]).rstrip() for name, *figures in cells]
-
-
-def _cells(row: Row) -> dict[str, str]:
+def cells(row: Row) -> dict[str, str]:
     """Return the cells of a row, by heading."""
     low_to_high = map(in_digits, (1e3 * x for x in row.timing.quartiles)) if row.timing.rounds else ()
     return {
+        "implementation": row.label,
         "step ms": _median(row.timing, 1e3),
         "quartiles": "–".join(low_to_high),
         "ratio": f"{row.ratio.median:.2f}" if row.ratio.rounds else "",
@@ -67,6 +43,25 @@ def _cells(row: Row) -> dict[str, str]:
         "state, B/param": f"{row.state:.2f}",
         "peak MiB": "" if row.peak is None else in_digits(row.peak / 2**20),
     }
+
+
+def lines(table: Table, of: Callable[[Row], Mapping[str, str]] = cells) -> Iterator[str]:
+    """Yield a title, the table, and what it leaves out."""
+    yield (
+        f"{table.optimizer} on {table.name}: {table.parameters:,} parameters in {len(table.shapes):,} tensors, "
+        f"{table.dtype} on {table.device}, {table.threads} thread{'s' * (table.threads != 1)}"
+    )
+    if table.rows:
+        yield from aligned([*map(of, table.rows.values())])
+    yield from (f"left out: {label}: {why}" for label, why in table.left_out.items())
+    yield ""
+
+
+def aligned(rows: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return lines of aligned columns below their headings: names to the left, figures to the right."""
+    cells = [list(rows[0]), *(list(row.values()) for row in rows)]
+    first, *widths = (max(map(len, column)) for column in zip(*cells, strict=True))
+    return ["  ".join([name.ljust(first), *map(str.rjust, figures, widths)]).rstrip() for name, *figures in cells]
 
 
 def _median(timing: Timing, scale: float) -> str:
@@ -96,17 +91,15 @@ def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
     return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
 
 
-def as_rows(table: Table) -> list[dict[str, object]]:
-    return [_common(table) | _figures(row) for row in table.rows.values()]
-
-
-def _common(table: Table) -> dict[str, object]:
+def common(table: Table) -> dict[str, object]:
+    """Return what all rows of a table have in common."""
     own = {name: getattr(table, name) for name in ("parameters", "dtype", "device", "threads")}
     shapes = {"shapes": table.name, "tensors": len(table.shapes)}
     return {"optimizer": table.optimizer, **shapes, **own, "relative_to": table.base}
 
 
-def _figures(row: Row) -> dict[str, object]:
+def figures(row: Row) -> dict[str, object]:
+    """Return all figures of a row, as they are written."""
     return {
         "implementation": row.label,
         "rounds": len(row.timing.rounds),
@@ -128,9 +121,9 @@ def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | Non
 def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
     """Return everything, with the seconds of each round."""
     found = [
-        _common(table)
+        common(table)
         | {"left_out": table.left_out}
-        | {"rows": [_figures(row) | {"seconds": row.timing.rounds} for row in table.rows.values()]}
+        | {"rows": [figures(row) | {"seconds": row.timing.rounds} for row in table.rows.values()]}
         for table in tables
     ]
     return json.dumps({**where, "tables": found}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"

@@ -1,10 +1,10 @@
-"""Timing in turns."""
+"""Steps and clocks."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 Step = Callable[[], object]
@@ -50,24 +50,3 @@ def wall(step: Step) -> tuple[float, float]:
     step()
     seconds = time.perf_counter() - start
     return seconds, seconds
-
-
-def alternately(
-    steps: Mapping[str, Step],
-    rounds: int,
-    warmup: int = 2,
-    together: Callable[[], object] = lambda: None,
-    clock: Clock = wall,
-) -> dict[str, Timing]:
-    """Time steps in turns, so that whatever else the machine does meets them alike.
-
-    Processes that take their steps together wait for one another in `together`, which is not timed.
-    """
-    found = {name: Timing() for name in steps}
-    for round_ in range(-warmup, rounds):
-        for name, step in steps.items():
-            together()
-            _, seconds = clock(step)
-            if round_ >= 0:
-                found[name].rounds.append(seconds)
-    return found
