@@ -5,8 +5,8 @@ Tests that are about an option leave out optimizers that do not take it. A test 
 
 A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which rule it is. So `make test-all` tries each
 combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from one to the
-next; `make test` tries it with three, or with one of each kind where the test has fewer than three combinations. Where
-it says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
+next; `make test` tries it with two, or with as many more as try all kinds where the test has few combinations. Where it
+says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
 `@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all. What
 says something of each rule is in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
 """
@@ -46,7 +46,7 @@ def _kind(entry: Entry) -> str:
 
 
 KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}
-USUALLY = 3
+FEWEST, USUALLY = 2, 3  # that `make test` and `make test-all` try a combination with
 OF_RULES = ("parity", "reference")  # folders; and files that are in none
 # Without one that is also an argument of all optimizers, in NumPy.
 OPTIONS = set().union(*TAKEN.values()) - {"decay"}
@@ -163,8 +163,8 @@ def _most(group: list[Case], combinations: int) -> tuple[int, int]:
         return most, in_all
     if _is_of_rules(first.test) or next(first.marks("every"), None):
         return len(TAKEN), len(TAKEN)
-    # Three combinations one after the other are tried with all kinds.
-    return max(USUALLY, meant) if combinations >= USUALLY else each, each
+    # Each combination begins one kind further than the one before it.
+    return max(FEWEST, meant, len(there) - combinations + 1), each
 
 
 def _name(given: Any) -> str | None:
