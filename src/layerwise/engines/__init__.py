@@ -37,6 +37,21 @@ class Job(NamedTuple):
     cut: Hashable = None  # and how it is cut: jobs of one shape and cut are alike on all ranks
     storage: Storage | None = None  # where not all arrays are plain numbers, rounded to nearest
 
+    @property
+    def whole(self) -> tuple[int, ...]:
+        """The shape of the whole tensor."""
+        return tuple(self.p.shape) if self.shape is None else self.shape
+
+    @property
+    def grouped(self) -> bool:
+        """True if a part of the state is in groups, which are not cut."""
+        return self.storage is not None and any(one.coded is not None for one in self.storage.given)
+
+    @property
+    def draws(self) -> bool:
+        """True if numbers are rounded at random, which needs the step."""
+        return self.storage is not None and any(one.key is not None for one in self.storage.given)
+
     def mapped(self, change: Callable[[Array], Array]) -> Job:
         """Return the job with all its arrays changed."""
         p, *state = (x if x is None else change(x) for x in (self.p, *self.state))

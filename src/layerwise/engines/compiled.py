@@ -225,10 +225,9 @@ class CompiledEngine(Engine):
 
     def _stored_otherwise(self, job: Job) -> str:
         """Return the reason why the extension has no layout for the storage of a job."""
-        formats = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
-        if any(one.coded not in (None, EIGHT) for one in formats):
+        if job.storage is not None and any(one.coded not in (None, EIGHT) for one in job.storage.given):
             return "there are no kernels for its codes"
-        if job.storage is not None and any(one.key for one in formats):
+        if job.storage is not None and job.draws:
             if self.exact:
                 return "it is rounded at random, by the place of each number in the tensor"
             if job.storage.index.scattered:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, cast
 
-from layerwise.engines import Changed, Job
+from layerwise.engines import Changed, Job, Prepared
+from layerwise.rules.asks import Now
 from layerwise.threads import extension
 
 _native: Any = extension()
@@ -45,14 +46,14 @@ class Looks:
         return bool(self._places.same(arrays) and self._gradients.like(grads))
 
 
-class Watched:
-    """The arrays of jobs, as they were when these were prepared."""
+class Watched(Prepared):
+    """Prepared jobs whose arrays are looked at from here before each step."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._arrays = arrays_of(jobs)
         self._looks = Looks(self._arrays)
 
-    def check(self, grads: Sequence[Any]) -> None:
+    def check(self, grads: Sequence[Any], nows: Sequence[Now] = (), skip: Any = None) -> None:
         """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
         if not self._looks.same(self._arrays, grads):
             raise Changed

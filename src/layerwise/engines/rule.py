@@ -9,13 +9,13 @@ from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
-from layerwise.engines import Engine, Job, PartOf, Prepared, Stats
+from layerwise.engines import Engine, Job, PartOf, Stats
 from layerwise.engines.places import Watched
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.scalars import is_number
 from layerwise.storage.groups import GROUP
-from layerwise.storage.stored import Bits, Stored, formats_of, has_format, in_format, is_grouped, numbers
+from layerwise.storage.stored import Bits, Stored, formats_of, has_format, in_format, numbers
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
 
@@ -92,24 +92,21 @@ class Task(NamedTuple):
         return len(self.jobs) > 1
 
 
-class PreparedRules(Prepared):
+class PreparedRules(Watched):
     """Jobs in driving order, with those side by side that can be stacked."""
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
-        self._engine, self._jobs, self._watched = engine, jobs, Watched(jobs)
+        super().__init__(jobs)
+        self._engine, self._jobs = engine, jobs
         self._groups = _alike(engine, jobs, range(len(jobs)))
         self._together = any(job.h.asks_of_model for job in jobs)
         self._measured: list[tuple[tuple[int, ...], Stats]] = []
-
-    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
-        """Raise `Changed` if an array has changed."""
-        self._watched.check(grads)
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
     ) -> None:
         """Drive the rules of all jobs to their end."""
-        self._watched.check(grads)
+        self.check(grads)
         if others is not None:
             self._in_rounds(grads, nows, skip, others)
             return
@@ -163,7 +160,7 @@ def _entry(x: Array, k: int) -> Array:
 
 def _size(job: Job) -> int:
     """Return the number of elements of a job, or of a shard of it: the same on all ranks, so that all do the same."""
-    return -(-prod(job.p.shape if job.shape is None else job.shape) // job.parts)
+    return -(-prod(job.whole) // job.parts)
 
 
 def _sizes(jobs: Sequence[Job]) -> list[int]:
@@ -181,7 +178,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        alone = is_grouped(job.storage) or isinstance(job.cut, PartOf) or job.h.of_matrices
+        alone = job.grouped or isinstance(job.cut, PartOf) or job.h.of_matrices
         if engine.stack_size and _size(job) <= engine.stack_size and not alone:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (
@@ -224,7 +221,7 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
     if wanted <= 1:
         return 0, [slice(None)]
     dim = next((d for d, n in enumerate(shape) if n >= wanted), shape.index(max(shape)))
-    grouped = is_grouped(job.storage)
+    grouped = job.grouped
     dim = 0 if grouped else dim
     unit = GROUP if grouped and job.storage is not None and job.storage.row_dims == 0 else 1
     length = -(-shape[dim] // unit)
@@ -235,7 +232,7 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
 
 def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
     job = task.jobs[0]
-    shape, block_dims = tuple(job.p.shape) if job.shape is None else job.shape, job.block_dims
+    shape, block_dims = job.whole, job.block_dims
     if task.stacked:
         shape, block_dims = (*shape, len(task.jobs)), (*block_dims, len(shape))
     rules = tuple(_stepping(engine, task, dim, cut) for cut in slices)

@@ -51,9 +51,14 @@ class Storage:
     row_dims: int = 1  # how many leading dimensions count rows, each with groups of its own
 
     @property
+    def given(self) -> list[Format]:
+        """The formats of arrays that are not plain."""
+        return [one for one in self.formats if one is not None]
+
+    @property
     def beside(self) -> list[Any]:
         """The arrays stored beside the others, in their order."""
-        return [one.beside for one in self.formats if one is not None and one.beside is not None]
+        return [one.beside for one in self.given if one.beside is not None]
 
     def mapped(self, change: Callable[[Any], Any]) -> Storage:
         """Return the same with all arrays beside the others changed."""

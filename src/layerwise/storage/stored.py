@@ -120,11 +120,6 @@ def numbers(stored: Any) -> Any:
     return stored.read() if isinstance(stored, Stored) else stored
 
 
-def is_grouped(storage: Storage | None) -> bool:
-    """Return True if a part of the state is in groups, which are not cut."""
-    return storage is not None and any(one is not None and one.coded is not None for one in storage.formats)
-
-
 def formats_of(b: Bits, storage: Storage | None) -> Hashable:
     """Return the key that formats of arrays must share to be stepped as one."""
     each = () if storage is None else storage.formats

@@ -15,7 +15,7 @@ from torch import Tensor
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import Functions, parts, planes
 from layerwise.engines.gpu.layout import OF_TORCH, STORED, Sizes, Tile, aligned, but, in_order, misplaced, states_of
-from layerwise.engines.gpu.stored import arrays_of, formats_of, is_grouped, remainders, unstorable
+from layerwise.engines.gpu.stored import arrays_of, formats_of, remainders, unstorable
 from layerwise.engines.programs import missing, program_for, rounds_of
 from layerwise.engines.structures import Program
 from layerwise.storage.groups import GROUP
@@ -94,7 +94,7 @@ def kind_of(job: Job, g: Tensor, sizes: Sizes) -> Kind:
         functions_for(job),
         formats_of(job),
         tile_of(job, sizes) if factored else None,
-        is_grouped(job),
+        job.grouped,
     )
 
 
@@ -154,7 +154,7 @@ def not_planes(job: Job) -> str:
     for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
-    if is_grouped(job) and plane.columns % GROUP:
+    if job.grouped and plane.columns % GROUP:
         return f"rows of matrices of {shape} end within groups of {GROUP} elements"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane) > MOST else ""
 
@@ -162,7 +162,7 @@ def not_planes(job: Job) -> str:
 def tile_of(job: Job, sizes: Sizes) -> Tile:
     """Return the tile with the least overhang past the ends of a job's matrices."""
     plane = plane_of(job)
-    if is_grouped(job):
+    if job.grouped:
         return sizes.grouped
     if plane.rows == plane.columns == 1:
         return sizes.single

@@ -23,11 +23,6 @@ CODES = {dtype: i for i, dtype in enumerate(OF_TORCH)}  # in tables, in the orde
 STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 
 
-def full_shape(job: Job) -> tuple[int, ...]:
-    """Return the shape of the unsharded tensor."""
-    return tuple(job.p.shape) if job.shape is None else job.shape
-
-
 def states_of(job: Job) -> list[Tensor]:
     """Return the states of the tensor's shape that the program names; p stands in for a factored one."""
     found = (getattr(job.state, name) for name in program_for(job).states)
@@ -71,7 +66,7 @@ def lies_like(x: Tensor, p: Tensor) -> bool:
 
 def in_order(job: Job, *groups: Sequence[int]) -> bool:
     """Return True if the dimensions of these groups follow one another in the tensor; all ranks see the same."""
-    sizes = full_shape(job)
+    sizes = job.whole
     dims = [d for group in groups for d in group if sizes[d] != 1]
     return dims == sorted(dims)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.drive import Others
-from layerwise.engines import KEPT, Job, Prepared, Stats
+from layerwise.engines import KEPT, Job, Stats
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
@@ -33,7 +33,7 @@ FIRST = (
 )
 
 
-class PreparedOnGpu(Prepared):
+class PreparedOnGpu(Watched):
     """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
 
     A step raises `Changed` if kernels that it needs for the first time fail their `proof`.
@@ -44,7 +44,8 @@ class PreparedOnGpu(Prepared):
 
     def __init__(self, jobs: Sequence[Job], sizes: Sizes, proof: Proof | None) -> None:
         self._jobs, self._sizes, self._proof = list(jobs), sizes, proof
-        self._params, self._watched = [job.p for job in self._jobs], Watched(self._jobs)
+        super().__init__(jobs)
+        self._params = [job.p for job in self._jobs]
         self._device = self._params[0].device
         self._step_params = StepParams(self._jobs, self._device)
         layers = sum(counts(job)[0] for job in self._jobs)
@@ -54,14 +55,10 @@ class PreparedOnGpu(Prepared):
         self._laid: Passes | None = None  # for these
         self._recorded: list[Any] = []  # what CUDA graphs replay
 
-    def check(self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None) -> None:
-        """Raise `Changed` if an array has changed."""
-        self._watched.check(grads)
-
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
     ) -> None:
-        self._watched.check(grads)
+        self.check(grads)
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
             skip = None if skip is None else skip.to(self._device)  # another device may have found it
             places = _places(grads)

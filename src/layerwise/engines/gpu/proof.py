@@ -23,7 +23,6 @@ from layerwise.engines.gpu import PROOF_VARIABLE, proof_wanted
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import states_of
 from layerwise.engines.gpu.passes import Call
-from layerwise.engines.gpu.stored import is_grouped
 from layerwise.rules.asks import Now
 from layerwise.storage import Format
 from layerwise.storage.groups import GROUP, count
@@ -173,7 +172,7 @@ def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor
 def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
     """Return a small job like this one, and a gradient, with numbers that are the same on every rank."""
     whole = tuple(job.p.shape) if job.p.numel() or job.shape is None else job.shape
-    shape = smaller(whole, GROUP if is_grouped(job) else ALIGNED)
+    shape = smaller(whole, GROUP if job.grouped else ALIGNED)
 
     def like(x: Tensor) -> Tensor:
         """Return zeros, of size 1 where x is, or a number for each group, that begin at such an address as x."""

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from layerwise.engines import Counter, Job
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.stored import draws
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -42,7 +41,7 @@ class StepParams:
         known: dict[Any, Any] = {}
         self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
         self._h_ids = list(map(id, self._hs))
-        self._drawing = [j for j, job in enumerate(jobs) if draws(job)]  # which need the step
+        self._drawing = [j for j, job in enumerate(jobs) if job.draws]  # which need the step
         own = max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
         self.width = at.NUMBERS.value + own
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)

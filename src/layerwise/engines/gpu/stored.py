@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import formats as at
-from layerwise.engines.gpu.layout import counts, full_shape, lies_like, states_of
+from layerwise.engines.gpu.layout import counts, lies_like, states_of
 from layerwise.engines.programs import program_for
 from layerwise.storage import Format
 from layerwise.storage.groups import EIGHT, GROUP
@@ -60,15 +60,6 @@ def formats_of(job: Job) -> int:
     return sum(one.form << one.number * at.BITS for one in arrays_of(job))
 
 
-def draws(job: Job) -> bool:
-    """Return True if numbers of a job are rounded at random, which needs the step."""
-    return job.storage is not None and any(one is not None and one.key is not None for one in job.storage.formats)
-
-
-def is_grouped(job: Job) -> bool:
-    return any(one.is_coded for one in arrays_of(job))
-
-
 def remainders(job: Job) -> list[Tensor]:
     """Return the companions of a job's arrays, element by element."""
     return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
@@ -79,9 +70,8 @@ def remainders(job: Job) -> list[Tensor]:
 
 def unstorable(job: Job) -> str:
     """Return the reason why kernels cannot take a job with its storage, or an empty string."""
-    given = [] if job.storage is None else [one for one in job.storage.formats if one is not None]
     known = list(arrays_of(job))
-    if len(given) != len(known):
+    if job.storage is not None and len(job.storage.given) != len(known):
         return "a state of another shape than the parameter's is stored in a form for which there are no kernels"
     for one in known:
         if not one.is_coded and not _is_known(one):
@@ -91,9 +81,9 @@ def unstorable(job: Job) -> str:
             return "a state in groups, or its scales, is not contiguous"
         if not one.is_coded and rest is not None and not lies_like(rest, job.p):
             return f"a remainder has strides {rest.stride()}, and the parameter {job.p.stride()}"
-    if job.storage is not None and draws(job) and not _in_order(job.storage.index, job.p):
+    if job.storage is not None and job.draws and not _in_order(job.storage.index, job.p):
         return "its elements do not lie in memory as in the whole tensor, by which their random bits are drawn"
-    return _ungrouped(job) if is_grouped(job) else ""
+    return _ungrouped(job) if job.grouped else ""
 
 
 def _is_known(one: Stored) -> bool:
@@ -109,7 +99,7 @@ def _in_order(index: Index, p: Tensor) -> bool:
 
 def _ungrouped(job: Job) -> str:
     """Return the reason why programs would cut groups of a job, or an empty string."""
-    shape, dims = full_shape(job), 1 if job.storage is None else job.storage.row_dims
+    shape, dims = job.whole, 1 if job.storage is None else job.storage.row_dims
     if prod(shape[:dims]) > 1 and prod(shape[dims:]) % GROUP:
         return f"rows of {shape} end within groups of {GROUP} elements"
     layers, size = counts(job)

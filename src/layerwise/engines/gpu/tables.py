@@ -15,7 +15,7 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.gpu.kinds import WARPS, Kind, chunks_along, is_factored, plane_of
 from layerwise.engines.gpu.launch import Kernels
-from layerwise.engines.gpu.layout import CODES, Sizes, counts, full_shape, states_of
+from layerwise.engines.gpu.layout import CODES, Sizes, counts, states_of
 from layerwise.engines.gpu.step_params import StepParams
 from layerwise.engines.gpu.stored import formats_of, table_of
 from layerwise.engines.programs import program_for
@@ -116,7 +116,7 @@ class Layers:
         self.job_of = of = np.repeat(np.arange(len(jobs)), numbers)
         rows[:, at.JOB], rows[:, at.COUNT] = of, lengths[of]
         rows[:, at.BASE] = (np.arange(self.n) - self.firsts[of]) * lengths[of]
-        rows[:, at.ENTRIES] = np.array([counts(job, full_shape(job))[1] for job in jobs])[of]
+        rows[:, at.ENTRIES] = np.array([counts(job, job.whole)[1] for job in jobs])[of]
         for j, job in enumerate(jobs):
             _note_layer_states(own := rows[self.of(j)], job)
             if is_factored(job):
@@ -195,7 +195,7 @@ class Factored:
 
     def _note_sides(self, rows: np.ndarray, j: int) -> None:
         """Write the rows of a job's statistics by rows and by columns; places are counted from the first."""
-        job, plane, full = self._jobs[j], plane_of(self._jobs[j]), full_shape(self._jobs[j])
+        job, plane, full = self._jobs[j], plane_of(self._jobs[j]), self._jobs[j].whole
         summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
         states, compute = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col), self._layers.kinds[j].compute
         _, down, across = chunks_along(job, self._sizes)
