@@ -59,6 +59,9 @@ class Front(NamedTuple):
     parameters: Callable[[Entry], list[Parameter]]
     guide: str = "others.md"
     given: str = "locals()"
+    own: bool = (
+        False  # whether each describes its rule's options in the source, where editors look, and not help() alone
+    )
     made: Callable[[Entry, Sequence[Parameter], str, str], str] = _class
     names: Callable[[Entry], tuple[str, ...]] = lambda entry: (entry.name,)
     more: Callable[[Entry, Sequence[Parameter]], str] = lambda entry, parameters: ""  # what its docstring says besides
@@ -72,7 +75,7 @@ class Front(NamedTuple):
         return _module(header(self.title, meanings, self.guide) + self.head, made, names)
 
     def _made(self, entry: Entry, parameters: Sequence[Parameter], meanings: Mapping[str, str]) -> str:
-        known = {**declared(entry.hyper), **meanings}
+        known = meanings if self.own else {**declared(entry.hyper), **meanings}
         own = [one for one in parameters if one.means != known.get(one.name)]
         return self.made(entry, parameters, docstring(summary(entry), self.more(entry, parameters), own), self.given)
 
@@ -434,6 +437,7 @@ FRONTS = {
         _torch,
         "pytorch.md",
         "params, locals()",
+        own=True,
     ),
     "jax": Front(
         "The optimizers as functions that return optax transformations, and their states.",
