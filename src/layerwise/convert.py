@@ -370,7 +370,7 @@ def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]
 
     Groups stay groups if dimensions keep their places.
     """
-    from layerwise.torch.step._storage import named_state
+    from layerwise.torch.step._namespace import named_state
 
     stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
     for part, scale in stored.of_codes().items():

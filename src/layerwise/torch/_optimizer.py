@@ -38,7 +38,6 @@ from layerwise.torch.step._settings import (
     said_by_groups,
     without_unsaid,
 )
-from layerwise.torch.step._storage import storing
 from layerwise.variants import Like
 
 
@@ -308,7 +307,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = storing(plan, p, want).report(self.state.get(p, {}))
+                found[apart(name, found)] = plan.storing(p, want).report(self.state.get(p, {}))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -24,7 +24,6 @@ from layerwise.torch.step._engines import engines_of, is_exact
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
-from layerwise.torch.step._storage import storing
 from layerwise.torch.step._tensors import kinds_of
 from layerwise.torch.step._turn import Turn
 
@@ -151,6 +150,6 @@ def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:
     for p, plan, want in zip(work.stepped, plans, wants, strict=True):
         key = id(plan.held), id(want)
         if key not in known:
-            known[key] = storing(plan, p, want)
+            known[key] = plan.storing(p, want)
         found.append(known[key])
     return found

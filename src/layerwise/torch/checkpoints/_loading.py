@@ -18,9 +18,9 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._due import RATES
 from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._settings import Groups
-from layerwise.torch.step._storage import named_state, storing
 
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
@@ -172,7 +172,7 @@ def _put_in_form(optimizer: Any) -> None:
         for p, name in stepper.members.named(number):
             if p in optimizer.state:
                 plan, stepped = stepper.planner.plan_for(p, group, h, name), stepper.in_place_of(p)
-                storing(plan, stepped, want).put_state_in_form(stepped, optimizer.state[p])
+                plan.storing(stepped, want).put_state_in_form(stepped, optimizer.state[p])
 
 
 def _warnings(groups: Groups, ours: Any, begun: Any, sources: Any, regrouped: bool) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.slot import NamedState
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
@@ -213,3 +214,8 @@ class DifferentiableTensors(Tensors):
 
 
 LIBRARY = Tensors()
+
+
+def named_state(state: Any) -> NamedState:
+    """Return a parameter's state with what its names mean."""
+    return NamedState(LIBRARY, state)

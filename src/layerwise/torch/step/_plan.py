@@ -13,15 +13,18 @@ from layerwise.blocks import Blocks
 from layerwise.core import plan
 from layerwise.core.library import Library
 from layerwise.core.plan import fields_of
+from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, StateError
 from layerwise.hyper import Hyper
 from layerwise.layout import Kept, divided, lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
+from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._cuts import Cut, check_alike, is_dtensor, local, placed
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._held import held_in_buffer, held_of_cut, on_host, whole_state
+from layerwise.torch.step._namespace import LIBRARY
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
@@ -92,6 +95,10 @@ class Plan(plan.Plan):
 
     def why_not_grouped(self) -> str:
         return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
+
+    def storing(self, p: Tensor, want: Wanted) -> Storing:
+        """Return what decides the storage of a parameter, and of those that are planned alike."""
+        return Storing(LIBRARY, self, LIBRARY.dtype(p), want)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""

@@ -18,9 +18,8 @@ from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.sharding._cuts import is_dtensor, local
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
-from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._namespace import LIBRARY, named_state
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._storage import named_state
 from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]

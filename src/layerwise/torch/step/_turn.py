@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -12,20 +12,19 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.core import turn
-from layerwise.core.nows import Nows
 from layerwise.core.storing import Storing
-from layerwise.engines import Changed, Engine, compiled
+from layerwise.engines import Changed, Engine
 from layerwise.engines.places import Looks, objects_of
-from layerwise.hyper import Hyper, in_words
+from layerwise.hyper import in_words
 from layerwise.rules.asks import Now
-from layerwise.storage.weights import MASTER
+from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._peers import Peers, Skips
-from layerwise.torch.step import _storage
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._counts import OfGroup, count, counts
+from layerwise.torch.step._counts import Counts
 from layerwise.torch.step._due import Work
+from layerwise.torch.step._namespace import named
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._tensors import alike
 
@@ -65,12 +64,12 @@ class Turn(turn.Turn):
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
         self._masters = list(alike(*zip(*masters, strict=True)))
-        remainders = _storage.Remainders(here, own)
+        remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
         self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), work.options()
         self._objects = objects_of(self.params, states)
-        self._stored = [_storage.dtypes(*one) for one in zip(here, own, strict=True) if agreement is not None]
+        self._stored = [dtypes(*one) for one in zip(here, own, strict=True) if agreement is not None]
         jobs = chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own))
         super().__init__(engines, plans, list(jobs), together=together)
         alone = self.whole and agreement is None
@@ -174,37 +173,38 @@ class Turn(turn.Turn):
         return zip(self.params, self.stats(on_host), strict=False)
 
 
-class Counts:
-    """The step counts of parameters that step together, and the numbers that a step takes from them."""
+class Remainders:
+    """The remainders of split weights, some of which belong to weights that have been written to since."""
 
-    def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
-        self._steps, self._sizes = [state["step"] for state in states], work.sizes
-        each = iter(self._steps)
-        groups = [
-            OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
-            for group, n in zip(work.groups, work.sizes, strict=True)
-        ]
-        self._elsewhere = groups if any(group.on_device for group in groups) else []
-        self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self.follow(work.hs)
+    def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
+        each = zip(heres, states, strict=True)
+        pairs = [(p, local(state[REMAINDER])) for p, state in each if REMAINDER in state]
+        self._pairs, self._versions, self.any = pairs, [-1] * len(pairs), bool(pairs)
 
-    def follow(self, hs: Sequence[Hyper]) -> None:
-        """Make the numbers of these settings of groups from now on."""
-        self._hs, self._made = hs, Nows(hs, self._sizes)
+    @property
+    def current(self) -> bool:
+        """Whether the step wrote last."""
+        return all(p._version == version for (p, _), version in zip(self._pairs, self._versions, strict=True))
 
-    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
-        """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
-        if self._elsewhere:
-            each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
-            return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
-        taken = compiled.counts(self._steps)
-        t = [n + 1 for n in (counts(self._steps) if taken is None else taken)]
-        return self._made.of(t, lr, weight_decay, g_scale)
+    def follow(self) -> None:
+        """Let weights that were set to zero be zero.
 
-    def count(self, skip: Tensor | None) -> None:
-        """Count the step, where engines do not."""
-        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
-            count(self._uncounted, skip)
+        Beside any other number, an outdated remainder is less than the weight's last place. Beside zero it would be the
+        whole weight, and its norm is the measure of a step.
+        """
+        for (p, rest), version in zip(self._pairs, self._versions, strict=True):
+            if p._version != version:
+                rest.masked_fill_(p == 0, 0)
+
+    def written(self) -> None:
+        """Remember that everything written so far was written by the step."""
+        self._versions = [p._version for p, _ in self._pairs]
+
+
+def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dtypes of a parameter and of its state, by name."""
+    stored = {"": p, **{key: x for key, x in state.items() if key != "step"}}
+    return {key or "weights": named(x.dtype) for key, x in sorted(stored.items())}
 
 
 def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:

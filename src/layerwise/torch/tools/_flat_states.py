@@ -18,9 +18,9 @@ from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._held import local_state, on_host
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._bytes import saved
+from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._state import checked as checked_state
-from layerwise.torch.step._storage import named_state
 from layerwise.torch.tools._members import Member, checked, members
 
 State = dict[str, Any]

@@ -14,7 +14,7 @@ from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._storage import named_state, storing
+from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._tensors import FLOATING, LOW
 from layerwise.torch.tools._members import Member, checked, members
 
@@ -98,7 +98,7 @@ def _set(own: Member, value: Tensor) -> None:
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.ready(state, stepped, plan.name, storing(plan, stepped, want), own.group["capturable"])
+        _state.ready(state, stepped, plan.name, plan.storing(stepped, want), own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 

@@ -17,8 +17,8 @@ from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, Stat
 from layerwise.torch.checkpoints.foreign._moments import Momentum
 from layerwise.torch.step._bytes import restored
 from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._state import checked_lr
-from layerwise.torch.step._storage import named_state
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
 ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such
