@@ -163,15 +163,6 @@ def _size(job: Job) -> int:
     return -(-prod(job.whole) // job.parts)
 
 
-def _sizes(jobs: Sequence[Job]) -> list[int]:
-    """Return the same of each; of those that are one tensor, which are not as many on all ranks, of the first."""
-    found = [_size(job) for job in jobs]
-    for i, (before, job) in enumerate(pairwise(jobs), 1):
-        if isinstance(job.cut, PartOf) and job.cut == before.cut:
-            found[i] = 0
-    return found
-
-
 def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> list[list[int]]:
     """Return some of the jobs by their places, those together that can be stacked."""
     groups: dict[Hashable, list[int]] = {}
@@ -195,10 +186,15 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> li
 
 
 def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
-    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them."""
+    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them.
+
+    Jobs of one tensor, which are not as many on all ranks, count as the first of them.
+    """
     bucket: list[int] = []
-    size = 0
-    for i, own in enumerate(_sizes(jobs)):
+    size, before = 0, None
+    for i, job in enumerate(jobs):
+        own = 0 if isinstance(job.cut, PartOf) and job.cut == before else _size(job)
+        before = job.cut
         if bucket and own and size + own > most:
             yield bucket
             bucket, size = [], 0

@@ -80,7 +80,6 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 
 
 def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved values of what schedulers move, if both groups have them."""
     taken = {name: saved[name] for name in MOVED if name in saved and name in group}
     return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
 

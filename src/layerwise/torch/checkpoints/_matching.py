@@ -103,7 +103,6 @@ def _names_in(group: Group) -> list[str]:
 
 
 def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
-    """Return the place of each of our names in the checkpoint."""
     if (order := _same_names(ours, theirs[0])) is not None:
         return order
     if theirs[1:] == [ours]:  # names that the caller made up, beside keys that are the model's

@@ -176,12 +176,10 @@ class Host:
             self._twins[p] = Twin(p, memory[end - room : end - room + size])
 
     def _weights(self, p: Tensor) -> Tensor:
-        """Return what is stepped in a parameter's place."""
         found: Tensor = p if p.device == HOST else self._twins[p].whole
         return found
 
     def _pairs(self, params: Iterable[Tensor]) -> list[tuple[Tensor, Twin]]:
-        """Return the parameters that have twins, with them."""
         return [(p, self._twins[p]) for p in params if p.device != HOST]
 
     def _bring(self, params: Sequence[Tensor]) -> None:

@@ -194,7 +194,6 @@ def _prints(report: Report) -> list[float]:
 
 
 def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
-    """Return in words the first difference between processes of an axis."""
     reports: list[Any] = [None] * len(axis.ranks)
     dist.all_gather_object(reports, words, group=axis.group)
     for rank, other in zip(axis.ranks, reports, strict=True):

@@ -59,7 +59,6 @@ class InBackward:
         stepper_of(optimizer).when_zeroed.append(self._forget)
 
     def _there(self) -> Optimizer:
-        """Return the optimizer, or raise if it is gone."""
         found = self._optimizer()
         if found is None:
             raise ParameterError(
@@ -77,7 +76,6 @@ class InBackward:
         self._stream: Any = None
 
     def _by_itself(self, number: int, p: Tensor) -> None:
-        """Step a parameter of the group with this number, and free its gradient."""
         optimizer = self._there()
         self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
         self._passes[id(p)] += 1

@@ -74,7 +74,6 @@ def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
 
 
 def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
-    """Return the state_dict of buffers that have parts of these tensors."""
     names = [[tensor for one in group for tensor in tensors_of(one.p, one.name)] for group in ours]
     found = _matching.aligned([{"params": each, "param_names": each} for each in names], state_dict)
     states: dict[int, State] = {}
@@ -93,7 +92,6 @@ def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
 
 
 def _local(own: Member, wholes: Mapping[str, Any]) -> State:
-    """Return a parameter's state, given those of the tensors that it has parts of."""
     plan = own.plan()
     if plan.flat is None:
         [found] = wholes.values()

@@ -152,7 +152,6 @@ def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
 
 
 def _rules(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the options of the groups of each rule."""
     if others is None:
         return {**({} if rule is None else {RULE: name_of(rule)}), **options}, None
     if rule is None:

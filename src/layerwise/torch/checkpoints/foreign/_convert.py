@@ -112,7 +112,6 @@ def _refused(message: str) -> Iterator[None]:
 
 
 def _check_groups(source: str, saved: Mapping[str, Any]) -> None:
-    """Raise if a group of a checkpoint lacks keys that an optimizer gives its groups."""
     for number, group in enumerate(saved["param_groups"]):
         if lacking := CODECS[source].has - group.keys():
             keys = ", ".join(sorted(map(repr, lacking)))

@@ -53,7 +53,6 @@ def from_megatron(optimizer: Any) -> Segments:
 
 
 def _distributed(optimizer: Any) -> Any:
-    """Return the optimizer if it is one, or the only one of a chain."""
     chain = getattr(optimizer, "chained_optimizers", [optimizer])
     found = chain[0] if len(chain) == 1 else None
     if not all(hasattr(found, each) for each in ATTRIBUTES):
