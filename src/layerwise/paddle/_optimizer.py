@@ -46,8 +46,7 @@ from layerwise.paddle._arrays import (
     is_finite,
     shape_of,
 )
-from layerwise.paddle._clips import check_clip
-from layerwise.paddle._groups import Group, groups_of, prepared_by_paddle, rate_of, register, settings_of
+from layerwise.paddle._groups import Group, check_clip, groups_of, prepared_by_paddle, rate_of, register, settings_of
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.storage.options import PLAIN, Wanted
