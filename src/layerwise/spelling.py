@@ -65,7 +65,7 @@ def _optax(h: type[Hyper]) -> dict[str, Names]:
 @cache
 def _of(rows: tuple[Names, ...], h: type[Hyper]) -> dict[str, Names]:
     """Return the names in those rows whose option a rule has, with a number for each name."""
-    usual = {spec.name: spec.default for spec in fields(h)}
+    usual: dict[str, Any] = {spec.name: spec.default for spec in fields(h)}
     return {
         option: tuple(names)
         for option, *names in rows
