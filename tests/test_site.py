@@ -81,11 +81,14 @@ def test_published_runs_are_a_table_of_the_site(hooks):
     assert len(rows) == 2 + sum(len(curve.points) for curve in CURVES if curve.optimizer == "Lamb")
 
 
-def test_the_reference_has_each_argument_of_a_class_that_describes_few():
+@pytest.mark.parametrize(("api", "name"), [("keras", "Lamb"), ("jax", "lamb"), ("jax", "LambState")])
+def test_the_reference_has_each_argument_of_what_describes_few(api, name):
     griffe = pytest.importorskip("griffe")
     reading = griffe.load_extensions(DOCS / "reading.py")
-    keras = griffe.load("layerwise.keras.optimizers", search_paths=[DOCS.parent / "src"], extensions=reading)
-    sections = keras["Lamb"].docstring.parse("google")
+    module = griffe.load(f"layerwise.{api}.optimizers", search_paths=[DOCS.parent / "src"], extensions=reading)
+    one = module[name]
+    sections = one.docstring.parse("google")
     described = next(one.value for one in sections if one.kind.value == "parameters")
-    assert [one.name for one in described] == [one.name for one in keras["Lamb"].parameters][1:]
+    known = [*one.attributes] if name.endswith("State") else [p.name for p in one.parameters if p.name != "self"]
+    assert [one.name for one in described] == known
     assert all(one.description for one in described)

@@ -39,16 +39,10 @@ def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
         found |= (ratio <= low) | (ratio >= high)
     if getattr(h, "max_weight_norm", None) is not None and "weight_norm" in measured:
         found |= np.asarray(measured["weight_norm"] > h.max_weight_norm)
-    if hasattr(h, "trust_clip"):
-        found &= _adapted(measured, h, weight_decay)
+    if hasattr(h, "trust_clip"):  # else the ratio is none of norms
+        norms = (np.asarray(measured[key]) for key in ("weight_norm", "update_norm"))
+        found &= adapts(h, weight_decay) and np.logical_and(*norms)
     return np.where(np.isnan(ratio), np.nan, found)[()]
-
-
-def _adapted(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Return True if the ratio is one of norms."""
-    if not adapts(h, weight_decay):
-        return False
-    return (np.asarray(measured["weight_norm"]) != 0) & (np.asarray(measured["update_norm"]) != 0)
 
 
 def adapts(h: Any, weight_decay: float) -> bool:

@@ -52,7 +52,8 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    if _is_plain(arguments):
+    # `info` has to answer where things are missing.
+    if list(arguments[:1]) == ["info"] and {"--json", "--devices", "--report"}.issuperset(arguments[1:]):
         from layerwise.cli.info import show
 
         show(**{option[2:]: True for option in arguments[1:]})
@@ -60,11 +61,6 @@ def _run(arguments: Sequence[str]) -> int:
     from layerwise.cli.app import run
 
     return run(arguments)
-
-
-def _is_plain(arguments: Sequence[str]) -> bool:
-    """Return whether this is `info`, which has to answer where things are missing."""
-    return list(arguments[:1]) == ["info"] and {"--json", "--devices", "--report"}.issuperset(arguments[1:])
 
 
 def _what_to_install(problem: ImportError, arguments: Sequence[str]) -> str:

@@ -32,7 +32,10 @@ def command(
     """List the named variants: what makes an optimizer equal to another implementation."""
     found = [one for one in layerwise.presets() if name in (None, one.name, one.optimizer)]
     if name is not None and name not in OPTIMIZERS:
-        show_preset(found[0])
+        [preset] = found
+        options = "".join(f", {name}={value!r}" for name, value in preset.options.items())
+        lr = "" if "lr" in preset.options else "lr=…, "
+        print(preset, f"{preset.optimizer}({lr}{options[2:]})", sep="\n")
     elif found:
         print(*found, example(found), sep="\n")
     else:
@@ -44,9 +47,3 @@ def example(found: Sequence[Preset]) -> str:
     one = min(found, key=lambda preset: (preset.name not in EXAMPLES, preset.name.startswith("paper.")))
     lr = "" if "lr" in one.options else ", lr=1e-3"
     return f'Use one as {one.optimizer}.like("{one.name}", model.parameters(){lr}).'
-
-
-def show_preset(preset: Preset) -> None:
-    options = "".join(f", {name}={value!r}" for name, value in preset.options.items())
-    lr = "" if "lr" in preset.options else "lr=…, "
-    print(preset, f"{preset.optimizer}({lr}{options[2:]})", sep="\n")

@@ -69,13 +69,10 @@ def scalars(record: Record) -> dict[str, float]:
     for quantity in QUANTITIES:
         for name, measured in record.items():
             if quantity in measured:
-                found |= _scalars(f"{quantity}/{name}", measured[quantity])
+                tag, x = f"{quantity}/{name}", measured[quantity]
+                found |= _named(tag, OVER_BLOCKS, x) if np.ndim(x) else {tag: float(x)}
     clipped = np.concatenate([np.ravel(measured["clipped"]) for measured in record.values()] or [np.empty(0)])
     return found | _named("clipped", {"share": np.mean}, clipped)
-
-
-def _scalars(tag: str, x: Any) -> dict[str, float]:
-    return _named(tag, OVER_BLOCKS, x) if np.ndim(x) else {tag: float(x)}
 
 
 def _named(tag: str, ways: Ways, x: Any) -> dict[str, float]:

@@ -7,7 +7,9 @@ from typing import Any, Literal
 
 from layerwise.checks import one_of
 from layerwise.errors import ContradictionError, sentence
+from layerwise.registry import ENTRIES
 from layerwise.schedules import Polynomial
+from layerwise.spelling import OPTAX
 
 Front = Literal["torch", "numpy", "jax"]
 """The API whose names arguments have."""
@@ -103,11 +105,7 @@ class Recommendation:
         FRONT("front", front, "It says whose names the arguments have.")
         options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
-        if front == "jax":
-            known["learning_rate"] = known.pop("lr")
-            if self.betas is not None:
-                known["b1"], known["b2"] = known.pop("betas")
-        return known
+        return OPTAX.called(ENTRIES[self.optimizer].hyper, known) if front == "jax" else known
 
     def schedule(self, power: float | None = None, end: float | None = None) -> Polynomial:
         """Return a schedule of the whole run: the warm-up to lr, then a polynomial.
