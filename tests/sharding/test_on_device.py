@@ -198,19 +198,8 @@ def test_all_skip_what_one_cannot_step(ranks, front):
 # ---- no host waits
 
 
-class Gone:
-    """A sum on its way over a device that holds no numbers: none can be waited for."""
-
-    def wait(self) -> None:
-        """The stream would wait, and no host."""
-
-
 def _on_nothing(front: Any, options: Mapping[str, Any]) -> int:
     """How many steps the device agreed on whose parameters are on the meta device: what reads a number raises there."""
-
-    def agreed(self: Any, *_: Any) -> Any:
-        yield
-        return Outcome(False, new=True)  # so that the first step makes room
 
     mesh = mesh_of(2)
     with patch.object(mesh, "_device_type", "meta"):
@@ -222,7 +211,9 @@ def _on_nothing(front: Any, options: Mapping[str, Any]) -> int:
         for p in params.values():
             p.grad = torch.ones_like(p)
         lets = patch.object(_tensors, "check_parameter"), patch.object(_plan, "check_parameter")
-        sums = patch.object(Agreement, "_exchange", agreed), patch.object(dist, "all_reduce", lambda *_, **__: Gone())
+        # The first step makes room, and a sum over a device that holds no numbers waits for none.
+        first = patch.object(Agreement, "_exchange", lambda *_: Outcome(False, new=True))
+        sums = first, patch.object(dist, "all_reduce", lambda *_, **__: None)
         with agreeing() as noted, lets[0], lets[1], sums[0], sums[1], patch.object(_on_device, "HOST", ("cpu",)):
             opt = front(list(params.items()), capturable=True, lr=torch.ones((), device="meta"), **options)
             for _ in range(3):
