@@ -68,17 +68,6 @@ def test_messages_on_ranks_are_as_predicted(ranks, model, front, axes, fused):
     assert found == [(wanted, model.NUMBER * sum(wanted))] * prod(axes)
 
 
-class Alike:
-    """A sum over ranks that all have what this one has."""
-
-    def __init__(self, work: Any, sums: torch.Tensor, n: int) -> None:
-        self.work, self.sums, self.n = work, sums, n
-
-    def wait(self) -> None:
-        self.work.wait()
-        self.sums.mul_(self.n)
-
-
 @contextmanager
 def simulated(world: int) -> Iterator[None]:
     """Be the first of so many ranks, none of the others of which exists: all of them hold the same."""
@@ -86,9 +75,9 @@ def simulated(world: int) -> Iterator[None]:
 
     all_reduce = dist.all_reduce
 
-    def alike(sums: torch.Tensor, group: Any = None, async_op: bool = False) -> Alike:
-        assert async_op
-        return Alike(all_reduce(sums, group=group, async_op=True), sums, dist.get_world_size(group))
+    def alike(sums: torch.Tensor, group: Any = None) -> None:
+        all_reduce(sums, group=group)
+        sums.mul_(dist.get_world_size(group))
 
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
     mesh_of.cache_clear()
