@@ -205,8 +205,7 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             "learning_rate",
             "Rate | None",
             "None",
-            "Learning rate, or a function of the step. None is 1, or the paper's relative step if relative_step is "
-            "True or None.",
+            "Learning rate, or a function of the step. None is 1, or the relative step if relative_step is not False.",
         ),
         Argument("decay_rate", "Number", "0.8", "The decay rate of the second moment is 1 - t**-decay_rate at step t."),
         Argument(
@@ -219,8 +218,7 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             "eps",
             "Number | tuple[Number | None, Number]",
             "1e-30",
-            "The number added to the squared gradient, or a pair of that number and a lower bound of the weights' root "
-            "mean square.",
+            "What is added to the squared gradient, or a pair of that and a lower bound of the weights' RMS.",
         ),
         Argument(
             "factored",

@@ -98,7 +98,7 @@ def _printed(one: Kernels) -> str:
     keys: dict[str, list[str]] = {}  # by the program that is for them
     for key, program in _with_factored(one):
         keys.setdefault(one.names[program], []).append(_source(key))
-    lines = [wrapped(_entries(each, _row(of_name[name], name)), 108) for name, each in keys.items()]
+    lines = [wrapped(_entries(each, _row(of_name[name], name)), 112) for name, each in keys.items()]
     programs = textwrap.indent("\n".join(lines), "        ")
     return f"Printed(options={one.structures.options!r}, numbers={extra!r},\n    programs={{\n{programs}\n    }})"
 

@@ -13,7 +13,7 @@ OFF = number(0) | NONE
 LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
 DECAY_SCALES = {
     "lr": ('the learning rate ("lr")', '"lr" for lr·λ'),
-    "step": ('the whole step size ("step")', '"step" for the whole step size·λ'),
+    "step": ('the step size ("step")', '"step" for the whole step size·λ'),
     "none": ('1 ("none")', '"none" for λ'),
 }
 

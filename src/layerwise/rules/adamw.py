@@ -43,7 +43,7 @@ class AdamW(StoredMomentum, ClippedByNorm):
     decay: Literal["decoupled", "l2"] = option(
         "decoupled",
         one_of("decoupled", "l2"),
-        'Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient, as in Adam ("l2").',
+        'Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient ("l2", Adam).',
         'Pass "decoupled" for AdamW or "l2" for Adam.',
     )
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")

@@ -79,7 +79,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     trust_clip: tuple[float | None, float] | None = option(
         None,
         pair(OFF, number(0), ordered=True) | NONE,
-        "Bounds (low, high) of the trust ratio divided by lr; None as low means no lower bound.",
+        "Bounds (low, high) of the trust ratio divided by lr; None as low is no lower bound.",
         "Pass (low, high) with low ≤ high, None as low for no lower bound, or None for no clipping.",
     )
     lr_in_momentum: bool = flag(True, "Multiply by lr inside the momentum buffer (the paper), not outside.")
