@@ -113,66 +113,28 @@ bool read_numbers(PyObject* tuple, int64_t* to, int& n) {
   return !PyErr_Occurred();
 }
 
-// Where a tensor lies, whatever it holds.
-struct Place {
-  int64_t device;
-  char* address;
-};
-
-bool find_by_methods(PyObject* x, Place& place) {
+bool look_by_methods(PyObject* x, View& v) {
+  const Owned dtype{PyObject_GetAttr(x, s_dtype)};
+  int which = 0, dims = 0;
+  while (which < DTYPES && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
+  if (which >= DTYPES) return false;
   const Owned device{PyObject_GetAttr(x, s_device)}, type{device.o ? PyObject_GetAttr(device.o, s_type) : nullptr};
   if (!type.o || !PyUnicode_Check(type.o)) return false;
   // A device's hash is its type and its number.
   const bool host = PyUnicode_CompareWithASCIIString(type.o, "cpu") == 0;
-  place.device = host ? HOST : elsewhere(PyObject_Hash(device.o));
-  const Owned found{PyObject_CallMethodNoArgs(x, s_data_ptr)};
-  place.address = found.o ? static_cast<char*>(PyLong_AsVoidPtr(found.o)) : nullptr;
-  return found.o;
-}
-
-int dtype_by_methods(PyObject* x) {
-  const Owned dtype{PyObject_GetAttr(x, s_dtype)};
-  int which = 0;
-  while (which < DTYPES && PyTuple_GET_ITEM(torch_dtypes, which) != dtype.o) which++;
-  return which;
-}
-
-bool look_by_methods(PyObject* x, View& v) {
-  const int which = dtype_by_methods(x);
-  int dims = 0;
-  Place place;
-  if (which >= DTYPES || which == COUNT || !find_by_methods(x, place)) return false;
+  v.device = host ? HOST : elsewhere(PyObject_Hash(device.o));
+  const Owned address{PyObject_CallMethodNoArgs(x, s_data_ptr)};
+  if (!address.o) return false;
+  v.address = static_cast<char*>(PyLong_AsVoidPtr(address.o));
   const Owned shape{PyObject_GetAttr(x, s_shape)}, stride{PyObject_CallMethodNoArgs(x, s_stride)};
   if (!read_numbers(shape.o, v.own[0], v.dims) || !read_numbers(stride.o, v.own[1], dims)) return false;
   v.dtype = Dtype(which), v.shape = v.own[0], v.stride = v.own[1], v.unit = size_of(v.dtype);
-  v.address = place.address, v.device = place.device;
   return true;
-}
-
-bool find_by_table(PyObject* x, Tensor& t, const Exchange* table) {
-  return table->tensor_of(x, &t) == 0 && t.lanes == 1;
-}
-
-Place place_of(const Tensor& t) {
-  const bool host = t.device == CPU || t.device == PINNED;
-  return {host ? HOST : int64_t(t.device) << 32 | uint32_t(t.device_id), static_cast<char*>(t.data) + t.offset};
-}
-
-bool count_by_table(PyObject* x, Place& place) {
-  Tensor t;
-  if (!find_by_table(x, t, exchange) || t.code != INT || t.bits != 64 || t.dims != 0) return false;
-  place = place_of(t);
-  return true;
-}
-
-bool count_by_methods(PyObject* x, Place& place) {
-  const Owned shape{PyObject_GetAttr(x, s_shape)};
-  return shape.o && PyObject_Length(shape.o) == 0 && dtype_by_methods(x) == COUNT && find_by_methods(x, place);
 }
 
 bool look_by_table(PyObject* x, View& v, const Exchange* table) {
   Tensor t;
-  if (!find_by_table(x, t, table)) return false;
+  if (table->tensor_of(x, &t) != 0 || t.lanes != 1) return false;
   if (t.code == FLOAT && t.bits == 32) v.dtype = F32;
   else if (t.code == FLOAT && t.bits == 64) v.dtype = F64;
   else if (t.code == FLOAT && t.bits == 16) v.dtype = F16;
@@ -180,9 +142,11 @@ bool look_by_table(PyObject* x, View& v, const Exchange* table) {
   else if (t.code == INT && t.bits == 8) v.dtype = I8;
   else if (t.code == UINT && t.bits == 8) v.dtype = U8;
   else if (t.code == INT && t.bits == 16) v.dtype = I16;
+  else if (t.code == INT && t.bits == 64) v.dtype = COUNT;
   else return false;
-  const Place place = place_of(t);
-  v.address = place.address, v.device = place.device, v.dims = t.dims;
+  const bool host = t.device == CPU || t.device == PINNED;
+  v.device = host ? HOST : int64_t(t.device) << 32 | uint32_t(t.device_id);
+  v.address = static_cast<char*>(t.data) + t.offset, v.dims = t.dims;
   v.shape = t.shape, v.stride = t.stride, v.unit = size_of(v.dtype);
   return true;
 }
@@ -275,7 +239,7 @@ bool is_tensor(PyObject* x) { return Py_TYPE(x) == torch_types[0] || Py_TYPE(x) 
 
 bool in_memory(PyObject* x) {
   View v;
-  const bool found = is_tensor(x) && look_at_torch(x, v) && holds_numbers(x, v);
+  const bool found = is_tensor(x) && look_at_torch(x, v) && v.dtype != COUNT && holds_numbers(x, v);
   if (!found) PyErr_Clear();
   return found;
 }
@@ -296,16 +260,15 @@ bool holds_numbers(PyObject* x, const View& v) {
 }
 
 bool find_count(PyObject* x, int64_t*& count) {
-  Place place{};
-  const bool found = is_tensor(x) && (exchange ? count_by_table(x, place) : count_by_methods(x, place));
-  if (!found) PyErr_Clear();
-  count = reinterpret_cast<int64_t*>(place.address);
-  return found && place.device == HOST && is_there(place.device, place.address) && is_itself(x, sizeof(int64_t));
+  View v;
+  if (!is_tensor(x) || !look_at_torch(x, v)) return PyErr_Clear(), false;
+  count = reinterpret_cast<int64_t*>(v.address);
+  return v.dtype == COUNT && v.dims == 0 && v.device == HOST && is_there(HOST, v.address) && is_itself(x, sizeof(int64_t));
 }
 
 bool look_anywhere(PyObject* x, View& v) {
   if (PyArray_Check(x)) return look_at_numpy(reinterpret_cast<PyArrayObject*>(x), v, false);
-  const bool found = look_at_tensor(x, v);
+  const bool found = look_at_tensor(x, v) && v.dtype != COUNT;
   if (!found) PyErr_Clear();
   return found;
 }

@@ -29,8 +29,6 @@ int64_t cached_bytes() {
   return std::clamp<int64_t>(size > 0 ? size / 4 : 8 << 20, 4 << 20, 16 << 20);
 }
 
-bool has(const std::vector<int>& dims, int d) { return std::find(dims.begin(), dims.end(), d) != dims.end(); }
-
 #include "kernels/convert.hpp"
 #include "printed/storage.hpp"
 
@@ -55,7 +53,6 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
     number_elements(tensors_[size_t(i)]);
     add_layers(i);
     first_number_.push_back(numbers_.size());
-    count_of_numbers_.push_back(program(i).numbers);
     numbers_.resize(numbers_.size() + size_t(program(i).numbers));
   }
   first_layer_.push_back(int(layers_.size()));
@@ -64,12 +61,10 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
   partial_.resize(size_t(room));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
-  int at = 0;
   for (int i = 0; i < this->tensors(); i++)
-    for (; at < first_layer_[size_t(i) + 1]; at++) {
-      Layer& l = layers_[size_t(at)];
+    for (Layer& l : layers_of(i)) {
       l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
-      l.f = factors_[size_t(at)].get(), l.storage = storage_[size_t(at)].get();
+      l.f = factors_[index(l)].get(), l.storage = storage_[index(l)].get();
       l.partial = partial, partial += l.chunks * l.room(), count_ += l.count;
     }
   stats_.resize(layers_.size());
@@ -82,10 +77,8 @@ Batch::~Batch() = default;
 void Batch::add_layers(int tensor) {
   const Tensor& t = tensors_[size_t(tensor)];
   first_layer_.push_back(int(layers_.size()));
-  int64_t blocks = 1;
-  for (int d : t.block_dims) blocks *= t.shape[size_t(d)];
   std::array<int64_t, ROLES> base{};
-  for (int64_t b = 0; b < blocks; b++) {
+  for (int64_t b = 0; b < t.blocks(); b++) {
     base.fill(0);
     int64_t rest = b;
     for (size_t i = t.block_dims.size(); i-- > 0;) {
@@ -108,10 +101,10 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   l.clips_own = t.form.clips_own, l.clips_model = t.form.clips_model;
   l.count = 1, l.entries = 1;
   for (size_t d = 0; d < t.shape.size(); d++) {
-    if (has(t.block_dims, int(d))) continue;
+    if (has(t.block_dims, d)) continue;
     l.count *= t.shape[d], l.entries *= double(t.full_shape[d]);
     if (t.shape[d] == 1) continue;
-    Dim dim{t.shape[d], has(t.form.rows, int(d)) ? ROW : has(t.form.cols, int(d)) ? COL : P, {}};
+    Dim dim{t.shape[d], has(t.form.rows, d) ? ROW : has(t.form.cols, d) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
       if (t.arrays[r].present) dim.stride[r] = t.arrays[r].stride[d];
     if (dim.kind == COL) dim.stride[ROLE_R] = dim.stride[ROLE_SUM_R] = 0;
@@ -289,11 +282,10 @@ void Batch::make_stages() {
 }
 
 void Batch::place(int tensor, Role role, char* address) {
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
-    Layer& l = layers_[size_t(i)];
-    char* at = address + base_[size_t(i)][role];
-    if (role == ROLE_R) l.f->stored_R = at;
-    else if (role == ROLE_C) l.f->stored_C = at;
+  for (Layer& l : layers_of(tensor)) {
+    char* at = address + base_[index(l)][role];
+    if (role == ROLE_R) l.f->R.stored = at;
+    else if (role == ROLE_C) l.f->C.stored = at;
     else if (role >= ROLE_L0) l.own[role - ROLE_L0] = at;
     else {
       const int64_t size = size_of(l.dtype[role]);
@@ -306,9 +298,9 @@ void Batch::place(int tensor, Role role, char* address) {
 }
 
 void Batch::place_beside(int tensor, Operand array, Dtype dtype, char* address) {
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
-    Stored& stored = storage_[size_t(i)]->of[array];
-    const int64_t first = base_[size_t(i)][array];
+  for (Layer& l : layers_of(tensor)) {
+    Stored& stored = storage_[index(l)]->of[array];
+    const int64_t first = base_[index(l)][array];
     stored.beside_dtype = dtype;
     stored.beside = stored.format == SPLIT ? address + first / 2 * size_of(dtype) : address;
   }
@@ -317,7 +309,7 @@ void Batch::place_beside(int tensor, Operand array, Dtype dtype, char* address) 
 void Batch::now(int tensor, const double* numbers) {
   std::memcpy(&gradients_[size_t(tensor)], numbers, sizeof(GradientNumbers));
   std::memcpy(numbers_.data() + first_number_[size_t(tensor)], numbers + OF_GRADIENT,
-              size_t(count_of_numbers_[size_t(tensor)]) * sizeof(double));
+              size_t(program(tensor).numbers) * sizeof(double));
   now_as(tensor, tensor);
 }
 
@@ -325,15 +317,14 @@ void Batch::now_as(int tensor, int other) {
   const double* k = numbers_.data() + first_number_[size_t(other)];
   const GradientNumbers& gradient = gradients_[size_t(other)];
   const bool prepared = gradient.prepares();
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
-    Layer& l = layers_[size_t(i)];
+  for (Layer& l : layers_of(tensor)) {
     l.k = k, l.gradient = &gradient;
     l.clip_own = l.clip_model = 1;
     l.prepared = prepared;
     l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
     if (!l.storage) continue;
     l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
-    draw(*storage_[size_t(i)], uint64_t(gradient.t));
+    draw(*storage_[index(l)], uint64_t(gradient.t));
   }
 }
 
@@ -429,7 +420,7 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   if (l.exact) std::fill_n(sums, l.room(), 0.0);
   if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
   else k.square(l, chunk, sums);
-  auto& left = left_[size_t(index(l))];
+  auto& left = left_[index(l)];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     left.store(l.chunks, std::memory_order_relaxed);
     add_up(l, work);
@@ -465,7 +456,7 @@ void Batch::answer(Layer& l, Work work) {
   for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
-  double* stats = reported_[size_t(index(l))].data();
+  double* stats = reported_[index(l)].data();
   l.program->answer[l.f ? 0 : round](l.k, l.totals + known, remembered(l).data(), l.answers, stats);
 }
 
@@ -484,11 +475,9 @@ void Batch::remember(Layer& l) {
 }
 
 // Added up tensor by tensor, as it is where others complete the sum.
-void Batch::add_squares(int tensor, double* to) const {
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++) {
-    const Layer& l = layers_[size_t(i)];
+void Batch::add_squares(int tensor, double* to) {
+  for (const Layer& l : layers_of(tensor))
     if (l.clips_model) add(l.sum(l.partial, 0, false), of_model(to), 1);
-  }
 }
 
 void Batch::answer_model() {
@@ -504,10 +493,9 @@ void Batch::answer_model() {
     if (l.clips_model) l.clip_model = shorter(squares, l.gradient->model);
 }
 
-std::vector<double> Batch::measured(int tensor, int which) const {
+std::vector<double> Batch::measured(int tensor, int which) {
   std::vector<double> found;
-  for (int i = first_layer_[size_t(tensor)]; i < first_layer_[size_t(tensor) + 1]; i++)
-    found.push_back(stats_[size_t(i)][size_t(which)]);
+  for (const Layer& l : layers_of(tensor)) found.push_back(stats_[index(l)][size_t(which)]);
   return found;
 }
 

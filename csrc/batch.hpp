@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "layer.hpp"
@@ -58,11 +59,21 @@ struct Form {
   bool operator==(const Form&) const = default;
 };
 
+inline bool has(const std::vector<int>& dims, size_t d) { return std::find(dims.begin(), dims.end(), int(d)) != dims.end(); }
+
 struct Tensor {
   Form form;
   std::vector<int64_t> shape, full_shape;  // of the part that is held, and of the unsharded tensor
   std::vector<int> block_dims;
   std::array<Array, ROLES> arrays;
+
+  bool factored() const { return !form.rows.empty(); }
+  int rounds() const { return form.program->rounds_of(factored()); }
+  int64_t blocks() const {
+    int64_t found = 1;
+    for (int d : block_dims) found *= shape[size_t(d)];
+    return found;
+  }
 };
 
 // A dimension of a layer, or several that lie in a row in all arrays.
@@ -99,7 +110,7 @@ class Batch {
   // The numbers of a step: those of the gradient, then the program's; or those that another tensor was given.
   void now(int tensor, const double* numbers);
   void now_as(int tensor, int other);
-  int numbers(int tensor) const { return OF_GRADIENT + count_of_numbers_[size_t(tensor)]; }
+  int numbers(int tensor) const { return OF_GRADIENT + program(tensor).numbers; }
   const Form& form(int tensor) const { return tensors_[size_t(tensor)].form; }
   void start();  // a step, once all is placed
   // Σg² of the model, where it is known before.
@@ -114,7 +125,7 @@ class Batch {
   std::vector<double>& sums() { return sums_; }
 
   // One of what the program reports, for each of the tensor's layers.
-  std::vector<double> measured(int tensor, int which) const;
+  std::vector<double> measured(int tensor, int which);
 
   std::atomic<bool> busy{false};
 
@@ -168,17 +179,20 @@ class Batch {
   void add_up(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
   Digits of_model(double* at) const { return {at, 1, exact_ ? WIDE : ORDINARY}; }
-  void add_squares(int tensor, double* to) const;  // of the model's sum
+  void add_squares(int tensor, double* to);  // of the model's sum
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
   static void remember(Layer& layer);
-  int index(const Layer& layer) const { return int(&layer - layers_.data()); }
+  size_t index(const Layer& layer) const { return size_t(&layer - layers_.data()); }
+  std::span<Layer> layers_of(int tensor) {
+    const size_t first = size_t(first_layer_[size_t(tensor)]), last = size_t(first_layer_[size_t(tensor) + 1]);
+    return std::span(layers_).subspan(first, last - first);
+  }
 
   std::vector<Tensor> tensors_;
   std::vector<GradientNumbers> gradients_;  // of each tensor
   std::vector<double> numbers_;             // of the programs, one tensor after the other
   std::vector<size_t> first_number_;
-  std::vector<int> count_of_numbers_;
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;
   std::vector<std::array<int64_t, ROLES>> base_;  // where the layer begins in the tensor's arrays

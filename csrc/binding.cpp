@@ -208,7 +208,7 @@ class Jobs {
     return {sums.data(), {sums.size()}, self};
   }
 
-  std::vector<double> measured(int job, int which) const {
+  std::vector<double> measured(int job, int which) {
     if (job < 0 || job >= batch_->tensors() || which < 0 || which >= STATS) throw nb::index_error();
     return batch_->measured(job, which);
   }
@@ -276,7 +276,7 @@ class Jobs {
       for (int d : role == ROLE_R ? tensor.form.cols : role == ROLE_C ? tensor.form.rows : std::vector<int>{})
         expected.at(size_t(d)) = 1;
       for (size_t d = 0; role >= ROLE_L0 && d < expected.size(); d++)
-        if (std::find(tensor.block_dims.begin(), tensor.block_dims.end(), int(d)) == tensor.block_dims.end()) expected[d] = 1;
+        if (!has(tensor.block_dims, d)) expected[d] = 1;
       if (shape != expected) return false;
       tensor.arrays[role] = {true, seen.dtype, seen.stride()};
       return true;
@@ -401,7 +401,7 @@ bool count(Objects tensors) {
 
 bool reaches(nb::handle array) {
   View view;
-  return look(array.ptr(), view, false) && view.dtype != COUNT;
+  return look(array.ptr(), view, false);
 }
 
 bool use_torch(nb::typed<nb::tuple, size_t, size_t, size_t> addresses, nb::handle plain, nb::handle negated) {

@@ -53,7 +53,7 @@ struct Sums {
   Digits R, C, G_total, R_total;
 
   explicit Sums(const Layer& l)
-      : R(l.f->row_sums(l.window(true), 0)), C(l.f->col_sums(l.window(true), 0)),
+      : R(l.f->R.of(l.window(true), 0)), C(l.f->C.of(l.window(true), 0)),
         G_total{l.f->G_total, l.f->matrices, R.window}, R_total{l.f->R_total, l.f->matrices, R.window} {}
 };
 
@@ -69,10 +69,10 @@ void total_in(const Layer& l) {
   const Factors& f = *l.f;
   const Sums sums(l);
   std::fill_n(f.G_total, sums.G_total.size(), 0.0), std::fill_n(f.R_total, sums.R_total.size(), 0.0);
-  for_entries(l, Along(l, ROW, ROW).of, f.stride_R, [&](int64_t i, int64_t at, int64_t m) {
+  for_entries(l, Along(l, ROW, ROW).of, f.R.stride, [&](int64_t i, int64_t at, int64_t m) {
     for (int k = 0; k < sums.R.window.digits; k++) sums.G_total[k][m] += sums.R[k][i];
     if (i % MOST_ROWS == MOST_ROWS - 1) carry(sums.G_total, f.matrices);
-    const double row = double(read<T>(f.dtype_R, f.stored_R + at));
+    const double row = double(read<T>(f.R.dtype, f.R.stored + at));
     l.exact ? kernels().exact->add_number(row, sums.R_total.from(m)) : void(f.R_total[m] += row);
   });
   carry(sums.G_total, f.matrices), carry(sums.R_total, f.matrices);
@@ -83,27 +83,25 @@ template <class T>
 void update_in(const Layer& l, bool write, bool make_factors) {
   const Factors& f = *l.f;
   const AdafactorNumbers& k = numbers(l);
-  const auto update = [&](Operand which, double* sums, int64_t n, char* stored, Dtype dtype, const int64_t* stride,
-                          void* factor, bool by_mean) {
-    T* out = (T*)factor;
-    const double divisor = at_least(double(n), 1);
-    for_entries(l, Along(l, which, which).of, stride, [&](int64_t i, int64_t at, int64_t m) {
-      const T x = averaged(k, read<T>(dtype, stored + at), sums[i] / divisor);
-      if (write) store<T>(dtype, stored + at, size_of(dtype), 1, &x);
+  const auto update = [&](Operand which, const Side& side, bool by_mean) {
+    T* out = (T*)side.factor;
+    const double divisor = at_least(double(side.divisor), 1);
+    for_entries(l, Along(l, which, which).of, side.stride, [&](int64_t i, int64_t at, int64_t m) {
+      const T x = averaged(k, read<T>(side.dtype, side.stored + at), side.sums[i] / divisor);
+      if (write) store<T>(side.dtype, side.stored + at, size_of(side.dtype), 1, &x);
       if (!make_factors) return;
       const T root = std::sqrt(by_mean ? x / T(f.R_total[m]) : x);
       out[i] = k.least != 0 ? root : 1 / root;
     });
   };
-  update(ROW, f.R, f.n_cols, f.stored_R, f.dtype_R, f.stride_R, f.row_factor, true);
-  update(COL, f.C, f.n_rows, f.stored_C, f.dtype_C, f.stride_C, f.col_factor, false);
+  update(ROW, f.R, true), update(COL, f.C, false);
 }
 
 // Computes mean(R) by the recurrence that R obeys, which needs nothing but the sums.
 void answer_means(const Layer& l) {
   const Factors& f = *l.f;
   const AdafactorNumbers& k = numbers(l);
-  const double rows = at_least(double(f.n_rows), 1), all = at_least(double(f.n_rows * f.n_cols), 1);
+  const double rows = at_least(double(f.C.divisor), 1), all = at_least(double(f.C.divisor * f.R.divisor), 1);
   for (int64_t m = 0; m < f.matrices; m++) f.R_total[m] = averaged_mean(k, f.R_total[m] / rows, f.G_total[m] / all);
 }
 
@@ -111,32 +109,33 @@ void exchange(const Layer& l, const Along& along, const Digits& sums, const int6
   for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { exchange_number(sums.from(i), to.from(at), back); });
 }
 
-bool has(const std::vector<int>& dims, size_t d) { return std::find(dims.begin(), dims.end(), int(d)) != dims.end(); }
-
 }  // namespace
 
 std::unique_ptr<Factors> make_factors(Layer& l, const Tensor& t, const std::vector<Dim>& dims) {
   auto made = std::make_unique<Factors>();
   Factors& f = *made;
-  f.rows = f.cols = f.matrices = f.n_rows = f.n_cols = 1;
-  for (int d : t.form.rows) f.n_rows *= t.full_shape[size_t(d)];
-  for (int d : t.form.cols) f.n_cols *= t.full_shape[size_t(d)];
-  f.dtype_R = t.arrays[ROLE_R].dtype, f.dtype_C = t.arrays[ROLE_C].dtype;
-  int64_t by_row = 1, by_col = 1, by_matrix = 1;  // at least 1 also along dimensions of size 0
+  f.matrices = 1;
+  const auto lay_out = [&](Side& side, Operand own, Operand other, const std::vector<int>& means, Role stored, Role sums) {
+    side.n = side.divisor = 1, side.dtype = t.arrays[stored].dtype;
+    for (int d : means) side.divisor *= t.full_shape[size_t(d)];
+    int64_t by = 1;  // at least 1 also along dimensions of size 0
+    for (size_t d = dims.size(); d-- > 0;) {
+      side.stride[d] = dims[d].stride[stored], side.out[d] = dims[d].stride[sums];
+      if (dims[d].kind == other) continue;
+      l.stride[d][own] = dims[d].size == 1 ? 0 : by, by *= std::max<int64_t>(dims[d].size, 1), side.n *= dims[d].size;
+    }
+  };
+  lay_out(f.R, ROW, COL, t.form.cols, ROLE_R, ROLE_SUM_R), lay_out(f.C, COL, ROW, t.form.rows, ROLE_C, ROLE_SUM_C);
+  int64_t by = 1;
   for (size_t d = dims.size(); d-- > 0;) {
-    const int64_t size = dims[d].size, step = std::max<int64_t>(size, 1);
-    f.stride_R[d] = dims[d].stride[ROLE_R], f.stride_C[d] = dims[d].stride[ROLE_C];
-    f.sum_R[d] = dims[d].stride[ROLE_SUM_R], f.sum_C[d] = dims[d].stride[ROLE_SUM_C];
-    f.sum_M[d] = dims[d].stride[ROLE_SUM_M];
-    if (dims[d].kind != COL) l.stride[d][ROW] = size == 1 ? 0 : by_row, by_row *= step, f.rows *= size;
-    if (dims[d].kind != ROW) l.stride[d][COL] = size == 1 ? 0 : by_col, by_col *= step, f.cols *= size;
-    if (dims[d].kind == P) f.matrix_stride[d] = by_matrix, by_matrix *= step, f.matrices *= size;
+    f.matrix_out[d] = dims[d].stride[ROLE_SUM_M];
+    if (dims[d].kind == P) f.matrix_stride[d] = by, by *= std::max<int64_t>(dims[d].size, 1), f.matrices *= dims[d].size;
   }
   return made;
 }
 
 int64_t most_pieces(const Layer& l, const Factors& f, int d) {
-  const int64_t own_sums = ((l.stride[d][ROW] ? 0 : f.rows) + (l.stride[d][COL] ? 0 : f.cols)) * l.window(true).digits;
+  const int64_t own_sums = ((l.stride[d][ROW] ? 0 : f.R.n) + (l.stride[d][COL] ? 0 : f.C.n)) * l.window(true).digits;
   const int64_t least = l.exact ? 4 * LEAST_OF_SUM : LEAST_OF_SUM;
   const int64_t most = own_sums ? std::min(l.count / least / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
   return std::max<int64_t>(d + 1 == l.dims ? std::min(most, l.size[d] / 256) : most, 1);
@@ -144,7 +143,6 @@ int64_t most_pieces(const Layer& l, const Factors& f, int d) {
 
 int64_t place_factors(Layer& l, char* at) {
   Factors& f = *l.f;
-  f.cut_rows = !l.stride[l.split][ROW], f.cut_cols = !l.stride[l.split][COL];
   int64_t used = 0;
   const auto take = [&](int64_t bytes) {
     char* piece = at ? at + used : nullptr;
@@ -152,24 +150,26 @@ int64_t place_factors(Layer& l, char* at) {
     return piece;
   };
   const int64_t number = l.wide ? 8 : 4, digits = 8 * l.window(true).digits;
-  f.R = reinterpret_cast<double*>(take(digits * f.rows * (f.cut_rows ? l.chunks : 1)));
-  f.C = reinterpret_cast<double*>(take(digits * f.cols * (f.cut_cols ? l.chunks : 1)));
+  for (const auto& [side, own] : {std::pair{&f.R, ROW}, {&f.C, COL}}) {
+    side->cut = !l.stride[l.split][own];
+    side->sums = reinterpret_cast<double*>(take(digits * side->n * (side->cut ? l.chunks : 1)));
+    side->factor = take(number * side->n);
+  }
   f.G_total = reinterpret_cast<double*>(take(digits * f.matrices));
   f.R_total = reinterpret_cast<double*>(take(digits * f.matrices));
-  f.row_factor = take(number * f.rows), f.col_factor = take(number * f.cols);
   return used;
 }
 
 void clear_factors(const Layer& l) {
   const Sums sums(l);
-  if (!l.f->cut_rows) std::fill_n(sums.R.at, sums.R.size(), 0.0);
-  if (!l.f->cut_cols) std::fill_n(sums.C.at, sums.C.size(), 0.0);
+  if (!l.f->R.cut) std::fill_n(sums.R.at, sums.R.size(), 0.0);
+  if (!l.f->C.cut) std::fill_n(sums.C.at, sums.C.size(), 0.0);
 }
 
 void add_up_factors(const Layer& l) {
   const Sums sums(l);
-  add_up(sums.R, sums.R.n, l.f->cut_rows ? l.chunks : 1, sums.R.size());
-  add_up(sums.C, sums.C.n, l.f->cut_cols ? l.chunks : 1, sums.C.size());
+  add_up(sums.R, sums.R.n, l.f->R.cut ? l.chunks : 1, sums.R.size());
+  add_up(sums.C, sums.C.n, l.f->C.cut ? l.chunks : 1, sums.C.size());
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 
@@ -202,10 +202,10 @@ void exchange_number(const Digits& own, const Digits& to, bool back) {
 void exchange_factors(const Layer& l, Sum sum, const Digits& to, const std::array<int64_t, ROLES>& base, bool back) {
   const Factors& f = *l.f;
   const Sums sums(l);
-  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), sums.R, f.sum_R, to.from(base[ROLE_SUM_R]), back);
-  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), sums.C, f.sum_C, to.from(base[ROLE_SUM_C]), back);
+  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), sums.R, f.R.out, to.from(base[ROLE_SUM_R]), back);
+  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), sums.C, f.C.out, to.from(base[ROLE_SUM_C]), back);
   const Digits& one = sum == SUM_G ? sums.G_total : sums.R_total;
-  exchange(l, Along(l, ROW, COL), one, f.sum_M, to.from(base[ROLE_SUM_M]), back);
+  exchange(l, Along(l, ROW, COL), one, f.matrix_out, to.from(base[ROLE_SUM_M]), back);
 }
 
 }  // namespace layerwise

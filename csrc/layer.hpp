@@ -106,6 +106,15 @@ struct Program {
   void (*answer[ROUNDS])(const double* k, const double* S, const double* old, double* a, double* stats);
   void (*remember)(const double* k, const double* S, const double* old, double* made);
   const Passes *whole[SETS], *factored[SETS];  // its kernels; the latter for a second moment by rows and columns
+
+  // A factored second moment takes two rounds: the last total needs the others.
+  int rounds_of(bool by_factors) const { return by_factors ? 2 : rounds; }
+  int sums_of(bool by_factors, int round) const { return !by_factors ? sums[round] : round ? 1 : sums[0] - 1; }
+  int first_of(bool by_factors, int round) const {
+    int at = 0;
+    for (int j = 0; j < round; j++) at += sums_of(by_factors, j);
+    return at;
+  }
 };
 
 // The programs of a rule.
@@ -123,28 +132,26 @@ struct Usual {
   template <class... A> static void remember(const A&...) {}
 };
 
-// The row and column statistics of one factored layer.
-struct Factors {
-  int64_t rows, cols, matrices;  // lengths of R and of C, both over all matrices; and how many of those there are
-  int64_t n_rows, n_cols;        // what a mean divides by: rows and columns of one unsharded matrix
-  bool cut_rows, cut_cols;       // whether every chunk has all of R (of C) to itself, to be added up
-  double *R, *C;                 // sums of G, in digits; those of the chunks lie behind one another
-  double *G_total, *R_total;     // of each matrix
-  void *row_factor, *col_factor;  // √(R/mean(R)) and √C, or their reciprocals, in the dtype of the arithmetic
-  // How R and C are stored.
-  char *stored_R, *stored_C;
-  Dtype dtype_R, dtype_C;
-  int64_t stride_R[MAX_DIMS], stride_C[MAX_DIMS];    // in bytes, in the layer's dimensions
-  int64_t matrix_stride[MAX_DIMS];
-  // Where their sums go when they leave the batch: in numbers.
-  int64_t sum_R[MAX_DIMS], sum_C[MAX_DIMS], sum_M[MAX_DIMS];
+// The statistics by rows, or by columns, of one factored layer.
+struct Side {
+  int64_t n;        // length of R, or of C, over all matrices
+  int64_t divisor;  // of means: how many columns, or rows, an unsharded matrix has
+  bool cut;         // whether every chunk has all of the sums to itself, to be added up
+  double* sums;     // of G, in digits; those of the chunks lie behind one another
+  void* factor;     // √(R/mean(R)), or √C, or its reciprocal, in the dtype of the arithmetic
+  char* stored;
+  Dtype dtype;
+  int64_t stride[MAX_DIMS];  // of what is stored: in bytes, in the layer's dimensions
+  int64_t out[MAX_DIMS];     // where its sums go when they leave the batch: in numbers
 
-  Digits row_sums(Window window, int64_t chunk) const {
-    return {R + (cut_rows ? chunk * rows * window.digits : 0), rows, window};
-  }
-  Digits col_sums(Window window, int64_t chunk) const {
-    return {C + (cut_cols ? chunk * cols * window.digits : 0), cols, window};
-  }
+  Digits of(Window window, int64_t chunk) const { return {sums + (cut ? chunk * n * window.digits : 0), n, window}; }
+};
+
+struct Factors {
+  Side R, C;
+  int64_t matrices;
+  double *G_total, *R_total;  // of each matrix
+  int64_t matrix_stride[MAX_DIMS], matrix_out[MAX_DIMS];
 };
 
 // One layer: what has norms of its own, a tensor or one of its blocks.
@@ -184,14 +191,9 @@ struct Layer {
   Digits sum(double* of_chunk, int i, bool plain) const {
     return {of_chunk + i * window(false).digits, 1, window(plain)};
   }
-  // A factored second moment takes two rounds: the last total needs the others.
-  int rounds() const { return f ? 2 : program->rounds; }
-  int sums(int round) const { return !f ? program->sums[round] : round ? 1 : program->sums[0] - 1; }
-  int first(int round) const {
-    int at = 0;
-    for (int j = 0; j < round; j++) at += sums(j);
-    return at;
-  }
+  int rounds() const { return program->rounds_of(f); }
+  int sums(int round) const { return program->sums_of(f, round); }
+  int first(int round) const { return program->first_of(f, round); }
 };
 
 // Kernels for float64 and for exact sums are for late layers alone: both are rare.

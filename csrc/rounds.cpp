@@ -7,17 +7,10 @@
 #include "stages.hpp"
 
 namespace layerwise {
-namespace {
-
-int rounds_of(const Tensor& t) { return t.form.rows.empty() ? t.form.program->rounds : 2; }
-
-}  // namespace
 
 int64_t Batch::length_of(const Tensor& t, Sum sum) {
   if (is_statistic(sum)) return spread_of_factors(t, sum).length;
-  int64_t blocks = 1;
-  for (int d : t.block_dims) blocks *= t.shape[size_t(d)];
-  return sum == SUM_MODEL ? 1 : blocks;
+  return sum == SUM_MODEL ? 1 : t.blocks();
 }
 
 void Batch::make_rounds() {
@@ -25,7 +18,7 @@ void Batch::make_rounds() {
   for (Layer& l : layers_)
     if (l.f) scratch_ += scratch_of(l, nullptr);
   int most = 0;  // of tensors, since one without layers here is asked about elsewhere
-  for (const Tensor& t : tensors_) most = std::max(most, rounds_of(t));
+  for (const Tensor& t : tensors_) most = std::max(most, t.rounds());
   own_norms_first_ = true;
   const auto add = [&](Work work) {
     Round round;
@@ -53,15 +46,12 @@ void Batch::request(Round& round, int tensor, Work work) const {
   };
   if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0, false);
   if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0, false);
-  const bool factored = !t.form.rows.empty();
-  const Program& p = program(tensor);
-  if (work.kind != MEASURE || work.round >= rounds_of(t)) return;
-  if (factored && work.round == 0)
+  if (work.kind != MEASURE || work.round >= t.rounds()) return;
+  if (t.factored() && work.round == 0)
     for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0, true);
-  int first = 0, sums = p.sums[work.round];
-  if (factored) first = work.round ? p.sums[0] - 1 : 0, sums = work.round ? 1 : p.sums[0] - 1;
-  else for (int j = 0; j < work.round; j++) first += p.sums[j];
-  for (int i = 0; i < sums; i++) add(SUM_TOTAL, i, is_plain(p.totals[first + i]));
+  const Program& p = program(tensor);
+  const Total* totals = p.totals + p.first_of(t.factored(), work.round);
+  for (int i = 0; i < p.sums_of(t.factored(), work.round); i++) add(SUM_TOTAL, i, is_plain(totals[i]));
 }
 
 const std::vector<Request>& Batch::requests() const {
@@ -102,14 +92,14 @@ void Batch::leave() {
 // Moves the numbers of one request from the layers to `sums_` or back.
 void Batch::exchange(const Request& request, bool back) {
   const Digits to{sums_.data() + request.at, request.length / request.window.digits, request.window};
-  const int first = first_layer_[size_t(request.tensor)], last = first_layer_[size_t(request.tensor) + 1];
   if (request.sum == SUM_MODEL && !back) return add_squares(request.tensor, to.at);
   if (request.sum == SUM_MODEL) make_totals(to, 1);
-  for (int i = first; i < last; i++) {
-    Layer& l = layers_[size_t(i)];
+  int64_t i = 0;
+  for (Layer& l : layers_of(request.tensor)) {
     if (request.sum == SUM_MODEL) l.clip_model = shorter(*to.at, l.gradient->model);
-    else if (is_statistic(request.sum)) exchange_factors(l, request.sum, to, base_[size_t(i)], back);
-    else exchange_number({l.sum(l.partial, request.place, false).at, 1, to.window}, to.from(i - first), back);
+    else if (is_statistic(request.sum)) exchange_factors(l, request.sum, to, base_[index(l)], back);
+    else exchange_number({l.sum(l.partial, request.place, false).at, 1, to.window}, to.from(i), back);
+    i++;
   }
 }
 

@@ -2,10 +2,6 @@
 #pragma once
 
 #include <cmath>
-#include <cstdlib>
-#include <mutex>
-#include <new>
-#include <utility>
 
 #include "batch.hpp"
 
@@ -37,38 +33,25 @@ struct Batch::Stage {
 // Memory for the statistics of a group. One spare piece stays from step to step, for any batch.
 class Scratchpad {
  public:
-  explicit Scratchpad(int64_t bytes) : bytes_(bytes) {
+  explicit Scratchpad(int64_t bytes) {
     if (bytes == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      std::swap(spare(), piece_);
-    }
-    if (piece_.bytes < bytes) {
-      std::free(piece_.at);
-      piece_ = {static_cast<char*>(std::malloc(size_t(bytes))), bytes};
-      if (!piece_.at) throw std::bad_alloc();
-    }
+    piece_.reset(spare().exchange(nullptr));
+    if (!piece_ || piece_->bytes < bytes) piece_ = std::make_unique<Piece>(bytes);
   }
   ~Scratchpad() {
-    if (bytes_ == 0) return;
-    {
-      std::lock_guard<std::mutex> lock(mutex());
-      if (spare().bytes < piece_.bytes) std::swap(spare(), piece_);
-    }
-    std::free(piece_.at);
+    if (piece_) delete spare().exchange(piece_.release());
   }
   Scratchpad(const Scratchpad&) = delete;
-  char* at() const { return piece_.at; }
+  char* at() const { return piece_ ? piece_->at.get() : nullptr; }
 
  private:
   struct Piece {
-    char* at = nullptr;
-    int64_t bytes = 0;
+    int64_t bytes;
+    std::unique_ptr<char[]> at;
+    explicit Piece(int64_t n) : bytes(n), at(new char[size_t(n)]) {}
   };
-  static std::mutex& mutex() { static std::mutex one; return one; }
-  static Piece& spare() { static Piece one; return one; }
-  int64_t bytes_;
-  Piece piece_;
+  static std::atomic<Piece*>& spare() { static std::atomic<Piece*> one{nullptr}; return one; }
+  std::unique_ptr<Piece> piece_;
 };
 
 }  // namespace layerwise

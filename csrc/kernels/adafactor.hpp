@@ -52,9 +52,9 @@ template <class T, class S>
 void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  const Digits R = f.row_sums(layer.window(true), chunk), C = f.col_sums(layer.window(true), chunk);
-  if (f.cut_rows) memset(R.at, 0, size_t(R.size()) * sizeof(double));
-  if (f.cut_cols) memset(C.at, 0, size_t(C.size()) * sizeof(double));
+  const Digits R = f.R.of(layer.window(true), chunk), C = f.C.of(layer.window(true), chunk);
+  if (f.R.cut) memset(R.at, 0, size_t(R.size()) * sizeof(double));
+  if (f.C.cut) memset(C.at, 0, size_t(C.size()) * sizeof(double));
   const Varying kind = varying(layer);
   for_short_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
@@ -122,7 +122,7 @@ void measure_update(const Layer& layer, int64_t chunk, double* sums) {
   with_update<T>(layer, [&](const auto& u) {
     for_short_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
       const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
-      const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
+      const T *row = (const T*)layer.f->R.factor + off[ROW], *col = (const T*)layer.f->C.factor + off[COL];
       if (kind == COLS) add_updates<false>(layer, u, g, row, col, n, sums);
       else if (kind == ROWS) add_updates<false>(layer, u, g, col, row, n, sums);
       else add_updates<true>(layer, u, g, row, col, n, sums);
@@ -161,7 +161,7 @@ void apply_factored_with(const U& u, const Layer& layer, int64_t chunk) {
     S* p = run.template weights<S>();
     const S* g = run.template gradient_as<S>();
     T* e = momentum ? run.read(S1) : nullptr;
-    const T *row = (const T*)layer.f->row_factor + off[ROW], *col = (const T*)layer.f->col_factor + off[COL];
+    const T *row = (const T*)layer.f->R.factor + off[ROW], *col = (const T*)layer.f->C.factor + off[COL];
     const T *fixed = kind == ROWS ? col : row, *changing = kind == ROWS ? row : col;
     with_rounding<S>(run, [&](const auto& rounding) {
       if (kind == BOTH) factored_apply<true>(k, u, p, g, e, fixed, changing, int32_t(n), rounding);

@@ -212,21 +212,16 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
 template <class T>
 inline constexpr bool RECOMPUTES = EXACT || sizeof(T) == 8;
 
+// What is cached is of layers that are not late.
 template <class R, int ROUND, class T, class S>
 void measure_program(const Layer& layer, int64_t chunk, double* sums) {
-  constexpr bool last = ROUND + 1 == R::ROUNDS;
-  if constexpr (RECOMPUTES<T>) {
-    return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
-  } else if constexpr (!keeps_by<R, ROUND>) {
-    if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, BEFORE, false, last && R::CACHES != 0, T, S>(layer, chunk, sums);
-    return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
-  } else {
-    if (layer.late) return measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
-    constexpr State found = ROUND == R::KEEPS ? BEFORE : KEPT;
-    constexpr bool stores = ROUND == R::KEEPS;
-    if (last && R::CACHES && layer.caches) return measure_as<R, ROUND, found, stores, last && R::CACHES != 0, T, S>(layer, chunk, sums);
-    return measure_as<R, ROUND, found, stores, false, T, S>(layer, chunk, sums);
-  }
+  constexpr bool keeps = keeps_by<R, ROUND>, stores = keeps && ROUND == R::KEEPS;
+  constexpr State found = keeps && !stores ? KEPT : BEFORE;
+  if constexpr (!RECOMPUTES<T> && ROUND + 1 == R::ROUNDS && R::CACHES > 0)
+    if (layer.caches) return measure_as<R, ROUND, found, stores, true, T, S>(layer, chunk, sums);
+  if constexpr (!RECOMPUTES<T> && keeps)
+    if (!layer.late) return measure_as<R, ROUND, found, stores, false, T, S>(layer, chunk, sums);
+  measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
 }
 
 template <class R, State FOUND, bool CACHED, class T, class S>

@@ -289,9 +289,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     alpha = k.rho * scale
 
     size, moved, e = _averaged(xp, u, alpha, clip, state.exp_avg, k)
-    stats = {"update_rms": rms, "trust_ratio": scale * clip}
-    if h.caution:
-        moved, stats["agreeing"] = yield from cautious(xp, moved, g)
+    moved, agreeing = yield from cautious(xp, moved, g, h)
+    stats = {"update_rms": rms, "trust_ratio": scale * clip, **agreeing}
     lam = k.lam if is_zero(k.lam_alpha) else k.lam + k.lam_alpha * alpha
     moves = *shrinking(xp, lam, p), (-size, moved)
     if h.scale_parameter:

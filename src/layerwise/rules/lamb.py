@@ -136,9 +136,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     u = _direction(xp, m, v, k)
     m, v, _ = yield Keep(State(m, v, R))
-    agreeing = {}
-    if h.caution:
-        u, agreeing["agreeing"] = yield from cautious(xp, u, g)
+    u, agreeing = yield from cautious(xp, u, g, h)
     r = u if is_zero(k.lam) else move(xp, u, k.lam, unless_off(xp, k.lam, p))
     del g, u  # what waits for the sums is p and r
 

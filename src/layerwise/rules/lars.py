@@ -134,9 +134,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     u = k.lr * ratio * r
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
     moved = add(xp, u, k.mu, b) if h.nesterov else b
-    agreeing = {}
-    if h.caution:
-        moved, agreeing["agreeing"] = yield from cautious(xp, moved, g)
+    moved, agreeing = yield from cautious(xp, moved, g, h)
     how_long = Length(k.whole, k.trust, eps=k.eps) if h.adapt == "step" else Length(k.pace)
     R, moves, found = yield from lengthened(xp, h, how_long, R, p, moved)
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})

@@ -11,7 +11,7 @@ from layerwise.checks import number
 from layerwise.hyper import ClippedByNorm
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Moves, Now, Scalar, Shape
+from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
 from layerwise.rules.scalars import at_least, is_zero, named, root
 
 
@@ -90,11 +90,7 @@ def divided(
     return x / at_least(xp, unit * root(xp, lines), k.eps), root(xp, whole[0]) if measured else None
 
 
-def stats_of(xp: Any, rms: Array, k: Any, unit: Scalar = 1.0) -> dict[str, Array]:
-    """Return the measurements, and the factor between the step and lr times it if no row is below eps."""
-    return {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)}
-
-
-def moves_of(xp: Any, p: Array, x: Array, k: Any) -> Moves:
-    step = (-k.lr * k.scale, x)
-    return (*shrinking(xp, k.lam, p), step)
+def stepped(xp: Any, p: Array, x: Array, m: Array, rms: Array, k: Any, unit: Scalar = 1.0) -> Stepped:
+    """Return the step along x. Its trust ratio is the factor that lr has in it, if no row is below eps."""
+    moves = (*shrinking(xp, k.lam, p), (-k.lr * k.scale, x))
+    return Stepped(moves, State(m), {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)})

@@ -83,9 +83,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     u = _sign(xp, add(xp, k.a1 * g, k.b1, m))
     (m,) = final(xp, mix(xp, k.b2, m, k.a2, g))
     m, _ = yield Keep(State(m, R))
-    agreeing = {}
-    if h.caution:
-        u, agreeing["agreeing"] = yield from cautious(xp, u, g)
+    u, agreeing = yield from cautious(xp, u, g, h)
     r = plus(xp, u, k.lam, p)
 
     R, moves, stats = yield from lengthened(xp, h, Length(k.lr, k.trust), R, p, r, moves)

@@ -43,15 +43,17 @@ def _shortened(xp: Any, g: Array, norm: Scalar, bound: Scalar) -> Array:
 LEAST_SHARE = 1e-3  # of the elements, as which fewer count
 
 
-def cautious(xp: Any, u: Array, g: Array) -> Asking[tuple[Array, Scalar]]:
+def cautious(xp: Any, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[str, Scalar]]]:
     """Return u where its sign is the gradient's, and 0 elsewhere, divided by the share of such elements; and the share.
 
-    This compares signs, because u·g of small numbers may be 0. A nan stays nan.
+    This compares signs, because u·g of small numbers may be 0. A nan stays nan. Without the option u is as it comes.
     """
+    if not h.caution:
+        return u, {}
     agrees = xp.where(((u > 0) & (g > 0)) | ((u < 0) & (g < 0)), xp.ones_like(u), 0 * u)
     (share,) = yield (Mean(agrees),)
     size = at_least(xp, share, LEAST_SHARE)
-    return u * agrees / size, share
+    return u * agrees / size, {"agreeing": share}
 
 
 def clip_of(xp: Any, rms: Scalar, threshold: Scalar) -> Scalar:

@@ -25,7 +25,7 @@ from layerwise.checks import one_of
 from layerwise.hyper import Scheduled, settled
 from layerwise.options import option
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
-from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
+from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
 from layerwise.rules.parts import ready
 
 __all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
@@ -67,4 +67,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     x, m = averaged(xp, g, state.exp_avg, k)
     del g
     x, rms = yield from divided(xp, x, h.dims, k, h.norm)
-    return Stepped(moves_of(xp, p, x, k), State(m), stats_of(xp, rms, k, h.norm))
+    return stepped(xp, p, x, m, rms, k, h.norm)

@@ -23,7 +23,7 @@ from layerwise.checks import integer
 from layerwise.hyper import Scheduled, settled
 from layerwise.options import option
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
-from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, moves_of, shapes, stats_of
+from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
 from layerwise.rules.parts import ready
 
 __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
@@ -58,4 +58,4 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     x, rms = yield from divided(xp, x, first, k)
     for along in others:
         x, _ = yield from divided(xp, x, along, k, measured=False)
-    return Stepped(moves_of(xp, p, x, k), State(m), stats_of(xp, rms, k))
+    return stepped(xp, p, x, m, rms, k)
