@@ -20,7 +20,7 @@ from layerwise.rules.matrices import divided_sides, in_stretches, multiplication
 from layerwise.rules.muon import JORDAN
 
 Shape = tuple[int, ...]
-HEADER = 13  # numbers by which processes agree, ahead of a step's first sums
+HEADER = 12  # numbers by which processes agree, ahead of a step's first sums
 NUMBER, FLOAT32, BFLOAT16 = 8, 4, 2  # bytes
 HOP = 10.0  # microseconds
 BANDWIDTH = 50.0  # gigabytes a second from each GPU: a network card of 400 Gbit/s each

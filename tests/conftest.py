@@ -12,6 +12,8 @@ from xla import quick_flags
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
 LONGEST = [Path(__file__).parent / name for name in ("sharding", "offload", "jax_front", "gpu", "contract", "parity")]
 
+gc.disable()  # until all tests are collected: what is imported stays
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # workers share the cores among themselves
 
@@ -81,11 +83,15 @@ def _turn(path):
     return next((i for i, longest in enumerate(LONGEST) if path.is_relative_to(longest)), len(LONGEST))
 
 
-def pytest_collection_finish(session):
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
     """Spare the garbage collector what was imported: it would look through millions of objects again and again."""
+    found = yield
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)  # tracing makes many objects that stay
+    gc.enable()
+    return found
 
 
 @pytest.hookimpl(optionalhook=True)

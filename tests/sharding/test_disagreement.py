@@ -166,7 +166,8 @@ def _through(front: Any, layout: str, partial_sums: bool, wanted: Any) -> tuple[
     [
         *((front, "fsdp on 2", False) for front in FRONTS),
         # How a report travels does not depend on what else is in it.
-        *((Lamb, layout, False) for layout in (*OVER_REPLICAS, "two-dimensional")),
+        *((Lamb, layout, False) for layout in OVER_REPLICAS),
+        pytest.param(Lamb, "two-dimensional", False, marks=pytest.mark.slow),
         (Lamb, "tensor parallel on 2", True),
     ],
 )

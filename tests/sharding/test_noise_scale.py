@@ -23,7 +23,7 @@ TENSOR_PARALLEL = {"TP": 2, "TP and FSDP2": 2}  # how many ranks work on one bat
 MEASURED = ["FSDP2", "DDP", "FSDP2, resharded after forward", "FSDP2, offloaded", "HSDP", "TP", "TP and FSDP2"]
 # FSDP2 and DDP each have a way of their own to send at the end; the others are FSDP2's or have none.
 BOTH_WAYS = MEASURED[:2]
-LIKE_FSDP2 = {"FSDP2, resharded after forward", "FSDP2, offloaded"}
+LIKE_OTHERS = {"FSDP2, resharded after forward", "FSDP2, offloaded", "TP and FSDP2"}
 
 
 def replicas(wrapping: str) -> int:
@@ -74,7 +74,7 @@ def _measured_and_not(wrapping: str, synchronized: bool) -> tuple[Any, bool]:
             synchronized,
             id=f"{wrapping}, sent {'each time' if synchronized else 'at the end'}",
             marks=()
-            if wrapping in BOTH_WAYS or (wrapping not in LIKE_FSDP2 and synchronized == bool(i % 2))
+            if wrapping in BOTH_WAYS or (wrapping not in LIKE_OTHERS and synchronized == bool(i % 2))
             else pytest.mark.slow,
         )
         for i, wrapping in enumerate(MEASURED)

@@ -149,11 +149,14 @@ def goes_on(ranks: Any, saved: Any, front: Any, row: Row, how: str) -> None:
 @pytest.mark.parametrize(
     ("here", "there", "how"),
     [
-        *(("fsdp on 4", there, "dcp") for there in ("tensor parallel on 2", "hybrid")),
+        ("fsdp on 4", "tensor parallel on 2", "dcp"),
         ("tensor parallel on 4", "fsdp on 3", "full"),
-        ("plain", "fsdp on 4", "dcp"),
         # PyTorch, and not the library, makes of these what it makes of the others.
-        *(pytest.param("fsdp on 4", there, "dcp", marks=pytest.mark.slow) for there in ("plain", "fsdp on 1")),
+        *(
+            pytest.param("fsdp on 4", there, "dcp", marks=pytest.mark.slow)
+            for there in ("plain", "fsdp on 1", "hybrid")
+        ),
+        pytest.param("plain", "fsdp on 4", "dcp", marks=pytest.mark.slow),
         *(
             pytest.param("tensor parallel on 4", "fsdp on 3", how, marks=pytest.mark.slow)
             for how in ("flat", "from rank 0")
@@ -200,7 +203,9 @@ def _resumed_flat(front: Any, layout: Layout, state: Any, weights: Any, wanted: 
 
 @fronts
 @pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("layout", [None, "fsdp on 2", "interleaved", "a flat buffer each"])
+@pytest.mark.parametrize(
+    "layout", [None, "fsdp on 2", "interleaved", pytest.param("a flat buffer each", marks=pytest.mark.slow)]
+)
 def test_flat_buffers_go_on_whole_sharded_and_flat(ranks, front, layout):
     state, weights = ranks.run(4, _saved_flat, front)[0]
     wanted = alone(front, Row(None, steps=3))
