@@ -13,8 +13,8 @@ from engines.worlds import Stepping, bits, make_job, mapped
 from gpu.world import DEVICE, ENGINE, GPU, RULE, SMALL, cases, copies, given, had, jobs_of, near, prepared, step
 
 from layerwise import engines
-from layerwise.engines import gpu
-from layerwise.engines.gpu import GpuEngine, candidate, kinds, why_not
+from layerwise.engines.gpu import GpuEngine, candidate, installed, kinds
+from layerwise.engines.gpu.installed import why_not
 from layerwise.engines.gpu.kinds import declined
 from layerwise.errors import EngineError
 
@@ -122,8 +122,8 @@ def test_it_is_stepped_beside_what_kernels_take_and_under_the_same_bound(case, b
     ],
 )
 def test_a_machine_without_its_packages_has_no_engine_and_knows_why(absent, version, reason, monkeypatch):
-    monkeypatch.setattr(gpu, "find_spec", lambda name: None if name == absent else 1)
-    monkeypatch.setattr(gpu, "version", lambda name: version)
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name == absent else 1)
+    monkeypatch.setattr(installed, "version", lambda name: version)
     row = candidate(RULE)
     assert (row.declined or "").startswith(reason)
     assert why_not().startswith(reason)

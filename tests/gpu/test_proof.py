@@ -23,7 +23,8 @@ from torch_front.front import BUSY, FRONT_OF, bits
 from layerwise import engines
 from layerwise.cli import info
 from layerwise.engines import Candidate, distributor
-from layerwise.engines.gpu import PROOF_VARIABLE, proof
+from layerwise.engines.gpu import proof
+from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.passes import Call

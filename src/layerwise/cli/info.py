@@ -18,8 +18,8 @@ from typing import Any
 
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
-from layerwise.engines.gpu import PROOF_VARIABLE
-from layerwise.engines.gpu import why_not as why_no_gpu
+from layerwise.engines.gpu.installed import PROOF_VARIABLE
+from layerwise.engines.gpu.installed import why_not as why_no_gpu
 from layerwise.engines.printed import RULES
 from layerwise.files import printable
 from layerwise.registry import ENTRIES

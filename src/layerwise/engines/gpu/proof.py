@@ -19,7 +19,7 @@ from torch import Tensor
 
 from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Changed, Counter, Engine, Job, Prepared
-from layerwise.engines.gpu import PROOF_VARIABLE, proof_wanted
+from layerwise.engines.gpu.installed import PROOF_VARIABLE, proof_wanted
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import states_of
 from layerwise.engines.gpu.passes import Call
