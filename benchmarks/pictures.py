@@ -28,10 +28,12 @@ DRAWINGS: Mapping[str, Drawing] = {
 }
 
 
-def draw(names: Sequence[str] = tuple(DRAWINGS), folder: Path = PICTURES) -> None:
+def draw(
+    names: Sequence[str] = tuple(DRAWINGS), folder: Path = PICTURES, themes: Sequence[str] = tuple(THEMES)
+) -> None:
     """Write these pictures."""
     for name in names:
-        for theme in THEMES:
+        for theme in themes:
             save(DRAWINGS[name], theme, folder / f"{name}-{theme}.svg")
 
 

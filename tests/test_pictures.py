@@ -39,11 +39,10 @@ def of(name, theme="light"):
 
 @pytest.mark.parametrize("name", pictures.DRAWINGS)
 def test_a_picture_shows_the_latest_rows(name, tmp_path):
-    pictures.draw([name], tmp_path)
-    for theme in pictures.THEMES:
-        drawn, committed = words(tmp_path / f"{name}-{theme}.svg"), words(of(name, theme))
-        assert len(drawn) > 10
-        assert drawn == committed, "run `python benchmarks/pictures.py`"
+    pictures.draw([name], tmp_path, ["light"])  # the next test compares the words of both themes
+    drawn, committed = words(tmp_path / f"{name}-light.svg"), words(of(name))
+    assert len(drawn) > 10
+    assert drawn == committed, "run `python benchmarks/pictures.py`"
 
 
 @pytest.mark.parametrize("name", pictures.DRAWINGS)

@@ -20,7 +20,7 @@ jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 factorized = pytest.importorskip("optax._src.factorized")
 
-DRAWS = seeds(3, 5)
+DRAWS = seeds(2, 4)
 NAMES = sorted(SHAPES)
 OURS = {name.lower(): entry for name, entry in ENTRIES.items() if hasattr(optax, name.lower())}
 FEW = {name: SHAPES[name] for name in ("matrix", "wide", "zeros")}  # JAX compiles for every shape
