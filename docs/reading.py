@@ -33,4 +33,4 @@ class Reading(griffe.Extension):
 def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
     if any(decorator.callable_path == "layerwise.of_rule.of_rule" for decorator in one.decorators):
         means = meanings(one.name, one.module.docstring.value)
-        one.docstring.value = completed(one.docstring.value, means, names)
+        one.docstring.value = completed(one.name, one.docstring.value, means, names)

@@ -45,7 +45,7 @@ def of_rule(module: str | None) -> Callable[[M], M]:
             made = explained(made)
             names = signature(made).parameters
         if made.__doc__ and module:  # Python -OO has neither
-            made.__doc__ = completed(made.__doc__, meanings(made.__name__, module), names)
+            made.__doc__ = completed(made.__name__, made.__doc__, meanings(made.__name__, module), names)
         return made
 
     return done
@@ -63,12 +63,13 @@ def meanings(name: str, module: str) -> dict[str, str]:
     return {**{spec.name: spec.metadata["means"] for spec in fields(h)}, **dict(ENTRY.findall(module))}
 
 
-def completed(written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
+def completed(name: str, written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
     """Return a docstring with each argument, in their order. What it says itself goes before the meanings given."""
+    heading = "Attributes" if name.endswith("State") else "Args"
     text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
     found = {**means, **dict(ENTRY.findall(listed))}
     rows = (entry(name, " ".join(found[name].split())) for name in names)
-    return "\n".join([f"{text}\n\nArgs:", *rows, ""])
+    return "\n".join([f"{text}\n\n{heading}:", *rows, ""])
 
 
 @cache  # most are the same in many optimizers

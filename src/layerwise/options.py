@@ -92,7 +92,7 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
 
 def eps(default: float, means: str, above: bool = False) -> Any:
     """Declare a small number without which a denominator might be 0; it has to be `above` 0 if it is a bound."""
-    such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-")
+    such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
     return option(default, number(0, above=above), means, f"Pass a small number such as eps={such_as}.")
 
 

@@ -80,12 +80,13 @@ class Alone:
 
     def _work_of(self, members: Iterable[Member]) -> Work:
         """Return what is due of these parameters."""
-        asked: list[list[Tensor]] = [[] for _ in self._stepper.members.groups]
+        asked: dict[int, list[Tensor]] = {}
         for number, p in members:
-            asked[number].append(p)
-        work = self._stepper.work_of(asked)
-        for due in work.dues:
-            self.refuse(work.settings.each[due.number].h)
+            asked.setdefault(number, []).append(p)
+        numbers = tuple(sorted(asked))
+        work = self._stepper.work_of([asked[i] for i in numbers], numbers)
+        for now in work.settings.each:
+            self.refuse(now.h)
         return work
 
     def _number_of(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> int:

@@ -326,7 +326,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         State stored in integers is saved as bytes, along one more dimension.
         """
         check_saved_whole(self.parameters())
-        return saved(self)
+        return saved(self, super().state_dict)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a checkpoint, or raise StateError and change nothing.

@@ -56,7 +56,7 @@ class Stepper:
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
-        self._settings: Settings | None = None  # of all groups, as they were last checked
+        self._settings: dict[tuple[int, ...] | None, Settings] = {}  # of all groups, and of some by their numbers
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
         self.host = Host() if setup.offload else None
@@ -79,7 +79,7 @@ class Stepper:
     def forget(self) -> None:
         """Plan, check and look at everything again."""
         self.groups.forget()
-        self._settings = None
+        self._settings.clear()
         self.turns.clear()
         self.planner.forget()
         if self.host is not None:
@@ -97,11 +97,20 @@ class Stepper:
 
     # ---- what is due
 
-    def work_of(self, asked: Sequence[Sequence[Tensor]]) -> Work:
-        """Return what is due of these parameters of each group, or raise if an option is wrong, here and now."""
-        groups, found = self.optimizer.param_groups, self._settings
+    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
+        """Return a group's hyperparameters, or raise if one of its options is wrong, here and now."""
+        h = self.groups.check(group)
+        self._check_here(group, h)
+        return h
+
+    def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
+        """Return what is due of these parameters of each group, or of the groups of these numbers, or raise as well."""
+        groups, found = self.optimizer.param_groups, self._settings.get(numbers)
+        if numbers is not None:
+            groups = [groups[i] for i in numbers]
         if found is None or not found.same(groups):
-            found = self._settings = self.groups.current(groups, found)
+            found = self.groups.current(groups, found, numbers)
+            keep(self._settings, numbers, found, (self.members.groups,))
         if self.setup.offload or self.ranks.model_group is not None or capturing():
             for group, now in zip(groups, found.each, strict=True):
                 self._check_here(group, now.h)

@@ -101,8 +101,9 @@ def measure(
         table.rows[one.label] = Row(one.label, package, state=one.state_bytes() / table.parameters)
     try:
         for row, host, seconds in _turns(table, running, work.clock, rounds, enough, say):
-            row.host.rounds.append(host)
             row.timing.rounds.append(seconds)
+            if work.on_cuda:
+                row.host.rounds.append(host)
     finally:  # Ctrl-C leaves what was measured so far
         base = table.rows.get(table.base)
         for row in table.rows.values():
@@ -112,8 +113,6 @@ def measure(
             with table.without(one.label):
                 table.rows[one.label].peak = one.peak()
     if not work.on_cuda:  # the same step on tensors of one element each: what is left is the work of the calls
-        for row in table.rows.values():
-            row.host.rounds.clear()
         for row, host, _ in _turns(table, _started(table, peers, work.single()), wall, rounds, enough, say):
             row.host.rounds.append(host)
 

@@ -148,7 +148,7 @@ def _settings(stepper: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) 
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
-        found: Hyper = stepper.groups.check({**group, **_moved(group, saved)})
+        found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
     return found
@@ -167,7 +167,7 @@ def _put_in_form(optimizer: Any) -> None:
     stepper = stepper_of(optimizer)
     for number, group in enumerate(optimizer.param_groups):
         stepper.groups.see(group)
-        want, h = stepper.groups.wanted(group), stepper.groups.check(group)
+        want, h = stepper.groups.wanted(group), stepper.settings_of(group)
         for p, name in stepper.members.named(number):
             if p in optimizer.state:
                 plan, stepped = stepper.planner.plan_for(p, group, h, name), stepper.in_place_of(p)

@@ -9,13 +9,14 @@ from typing import Any
 from layerwise.errors import StateError
 from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
-from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._kinds import RULE, SWITCHES
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
+OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)} | {*SWITCHES, "fused"}
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
@@ -30,7 +31,8 @@ def check(saved: Mapping[str, Any]) -> None:
     """Raise if another package wrote a checkpoint, so that its names mean something else."""
     for group in saved["param_groups"]:
         if not OURS & group.keys() and (unknown := group.keys() - PLAIN):
-            keys = ", ".join(sorted(map(repr, unknown)))
+            odd = unknown - OPTIONS
+            keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise: its groups have {keys} and lack our options. Load "
                 "layerwise.torch.convert(state_dict, source) if another optimizer saved it; if your program added "
@@ -44,7 +46,7 @@ def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> N
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
                 f"the parameters of group {number} were stepped by {name} in the checkpoint, and here they are by "
-                f"{rule}. Load them in {name}, or give them that rule."
+                f"{rule}. Load them in {name}, or in a group of Mixed with that rule."
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,14 +13,14 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes
 
 
-def saved(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state and the groups of an optimizer."""
+def saved(optimizer: torch.optim.Optimizer, packed: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """Return the state and the groups of an optimizer, which PyTorch has `packed`."""
     members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # which puts names in step
     others = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
     for p in others:  # of parameters that are in no group any more, and may come back
         del optimizer.state[p]
     try:
-        found = torch.optim.Optimizer.state_dict(optimizer)
+        found = torch.optim.Optimizer.state_dict(optimizer) if packed is None else packed()
     finally:
         optimizer.state.update(others)
     found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}

@@ -57,6 +57,7 @@ class Flat:
     axes: tuple[tuple[Any, None], ...] = ()  # the one over which tensors lie, cut anywhere
     replicas: tuple[Any, ...] = ()
     beside: tuple[ReferenceType[Tensor], ...] = ()  # parameters that have gradients when this has one
+    saved_whole: bool = False  # because nobody keeps the parts of ranks apart that `state_dict()` would have
 
     @property
     def stretches(self) -> list[Stretch]:
@@ -72,7 +73,6 @@ class Flat:
         return tuple(each)
 
 
-OF_FSDP1 = "_is_flat_param", "_fsdp_flattened"  # marks of its shards
 FORGOTTEN = Flat(0, (), 0)  # of the copy of a buffer, which may be on another rank
 CHANGES = [0]
 """How often descriptions were added or replaced in this process."""
@@ -124,17 +124,17 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
 
 
 def check_saved_whole(parameters: Iterable[Tensor]) -> None:
-    """Raise for shards of FSDP1, which nobody else makes whole tensors of.
+    """Raise for shards of which nobody else makes whole tensors, or keeps the ranks' parts apart.
 
-    FSDP1 itself fails at row and column statistics, which do not lie as the parameter does. On a CPU it gathers all
-    states of a parameter into the same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg
-    comes back as exp_avg_sq. torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. Both ask
-    like everybody, by `state_dict()`.
+    torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. FSDP1 itself fails at row and
+    column statistics, which do not lie as the parameter does. On a CPU it gathers all states of a parameter into the
+    same memory (use_orig_params=True), also those of torch.optim.Adam, so that exp_avg comes back as exp_avg_sq. Both
+    ask like everybody, by `state_dict()`.
     """
-    if any(flat_of(p) is not None and any(hasattr(p, mark) for mark in OF_FSDP1) for p in parameters):
+    if any(flat.saved_whole for flat in map(flat_of, parameters) if flat is not None):
         raise StateError(
-            "PyTorch cannot make whole tensors of the state of FSDP1's shards. Call "
-            "layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
+            "optimizer.state_dict() would have this rank's part of flat shards, which PyTorch takes for whole tensors. "
+            "Call layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
         )
 
 

@@ -72,7 +72,7 @@ class Segments:
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
-def segments_of(shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
+def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
     """Describe another package's shards, in its groups. All ranks with parts of their tensors call this together."""
     for p in (one.p for one in shards if one.stretches is None):
         know(p, None)
@@ -80,7 +80,7 @@ def segments_of(shards: Sequence[Shard], groups: Sequence[dict[str, Any]] = ({},
     for group in dict.fromkeys(one.group for one in cut):
         ours = [one for one in cut if one.group is group]
         buffers = {one.p: one.stretches or () for one in ours}
-        exchanged(buffers, group, ours[0].replicas, [one.beside for one in ours])
+        exchanged(buffers, group, ours[0].replicas, [one.beside for one in ours], saved_whole)
     made = Segments.__new__(Segments)
     made._groups = [
         {**kept, "params": [(one.name, one.p) for one in shards if one.of_group == number]}
@@ -94,10 +94,12 @@ def exchanged(
     group: Any = None,
     replicas: Any = None,
     beside: Iterable[Iterable[Tensor] | None] = (),
+    saved_whole: bool | None = None,
 ) -> dict[Tensor, Flat]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
     `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
+    What several ranks hold is `saved_whole`, unless a package is known to keep their parts apart.
     """
     if group is ALONE:
         group = None
@@ -107,6 +109,7 @@ def exchanged(
     said = _said(buffers, ranks, group)
     _check_alike(said, ranks)
     others = () if replicas is None else (axis_of(replicas),)
+    saved_whole = len(ranks) > 1 if saved_whole is None else saved_whole
     flats: dict[Tensor, Flat] = {}
     for i, (p, own) in enumerate(zip_longest(buffers, beside)):
         stretches = [one[i] for one in said]
@@ -121,7 +124,8 @@ def exchanged(
                 "torch.distributed.init_process_group first."
             )
         axes = ((axis_of(group), None),) if cut else ()
-        flats[p] = Flat(p.numel(), spreads, rank, len(ranks), axes, others, tuple(map(ref, own or buffers)))
+        where = p.numel(), spreads, rank, len(ranks), axes, others
+        flats[p] = Flat(*where, tuple(map(ref, own or buffers)), saved_whole)
     for p, flat in flats.items():
         know(p, flat)
     return flats

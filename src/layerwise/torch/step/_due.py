@@ -52,7 +52,10 @@ class Settings:
         before: Settings | None,
         check: Callable[[Group], Current],
         counted: Callable[[Hyper], Hyper],
+        numbers: Sequence[int] | None = None,
     ) -> None:
+        self.of = range(len(groups)) if numbers is None else numbers
+        """Which of the optimizer's groups these are."""
         self._keys = [tuple(group) for group in groups]
         readers = {keys: itemgetter(*(key for key in keys if key not in NOT_PLANNED)) for keys in {*self._keys}}
         self._readers = [readers[keys] for keys in self._keys]
@@ -130,7 +133,7 @@ class Work(NamedTuple):
     """What is due, what is stepped in place of the parameters, and the local parts of that and of gradients."""
 
     settings: Settings
-    which: Sequence[int]  # of the groups
+    which: Sequence[int]  # of the groups that the settings are of
     groups: Sequence[Group]
     sizes: list[int]  # how many parameters of each group are due
     rates: Rates
@@ -149,7 +152,7 @@ class Work(NamedTuple):
         asked: Sequence[Sequence[Tensor]],
         elsewhere: Elsewhere | None = None,
     ) -> Work:
-        """Return what is due of these parameters of all groups where all is here; gradients may be `elsewhere`."""
+        """Return what is due of these parameters of groups where all is here; gradients may be `elsewhere`."""
         params, sizes = list(chain.from_iterable(asked)), list(map(len, asked))
         grads: list[Any] = [p.grad for p in params]
         which: Sequence[int] = range(len(groups))
@@ -167,7 +170,7 @@ class Work(NamedTuple):
         each, found = iter(self.params), []
         for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
             now, params = self.settings.each[i], [next(each) for _ in range(n)]
-            found.append(Due(i, group, now.rule, self.settings.hs[i], now.want, params))
+            found.append(Due(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, params))
         return found
 
     @property

@@ -115,10 +115,10 @@ class Groups:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def current(self, groups: Sequence[Group], before: Settings | None) -> Settings:
+    def current(self, groups: Sequence[Group], before: Settings | None, numbers: Sequence[int] | None) -> Settings:
         """Return the settings of groups, given those of before, or raise if an option that has changed is wrong."""
         if before is None or not before.holds(groups):
-            before = Settings(groups, before, self._checked, self.counted)
+            before = Settings(groups, before, self._checked, self.counted, numbers)
         before.follow(groups, self._check_now)
         return before
 

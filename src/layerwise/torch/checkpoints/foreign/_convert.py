@@ -113,6 +113,8 @@ def _refused(message: str) -> Iterator[None]:
 
 def _check_groups(source: str, saved: Mapping[str, Any]) -> None:
     for number, group in enumerate(saved["param_groups"]):
+        if _origin.OURS & group.keys():
+            raise StateError(f"group {number} of the checkpoint is of layerwise, which loads it without conversion.")
         if lacking := CODECS[source].has - group.keys():
             keys = ", ".join(sorted(map(repr, lacking)))
             raise StateError(

@@ -83,9 +83,15 @@ class OfBits(Codec):
 
 
 class BitsAdam(OfBits, Adam):
-    """Two moments; AdEMAMix has a pair in the place of the first, which is of no parameter's shape."""
+    """Two moments; AdEMAMix has a pair in the place of the first."""
 
     fields: ClassVar = {"exp_avg": "state1", "exp_avg_sq": "state2"}
+
+    def read(self, theirs: State, group: Group) -> State:
+        found = super().read(theirs, group)
+        if found["exp_avg"].shape != found["exp_avg_sq"].shape:
+            raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
+        return found
 
 
 class BitsSGD(OfBits, Momentum):

@@ -61,6 +61,11 @@ class Signs(Codec):
 
     fields: ClassVar = {"exp_avg": "exp_avg"}
 
+    def read(self, theirs: State, group: Group) -> State:
+        if others := theirs.keys() - {"exp_avg", "step"}:
+            raise StateError(f"Lion keeps exp_avg alone, and the checkpoint has {sorted(others)}. Give its source.")
+        return super().read(theirs, group)
+
 
 class Orthogonal(Codec):
     """Muon's mean of gradients."""

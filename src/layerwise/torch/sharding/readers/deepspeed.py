@@ -43,7 +43,7 @@ def from_deepspeed(engine: Any) -> Segments:
     names = {**(getattr(zero, "param_names", None) or {}), **known}
     found = list((_by_parts if kind is STAGE_3 else _by_fragments)(zero, flats, lists, names))
     _check_stepped_together(inner, len(found))
-    segments = segments_of(found, [{} for _ in inner.param_groups])
+    segments = segments_of(found, False, [{} for _ in inner.param_groups])
     for group in inner.param_groups:
         group.pop("param_names", None)  # of the parameters that were there before
     stepper_of(inner).members.buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]

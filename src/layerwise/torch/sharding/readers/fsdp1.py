@@ -40,7 +40,7 @@ def from_fsdp1(model: nn.Module) -> Segments:
     shards = [one for prefix, (_, module, handle) in each for one in _shards(prefix, module, handle)]
     own = {id(one.p) for one in shards}
     others = [Shard(without_wrappers(name), p, None) for name, p in model.named_parameters() if id(p) not in own]
-    return segments_of([*shards, *others])
+    return segments_of([*shards, *others], True)
 
 
 def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:

@@ -42,7 +42,7 @@ def from_megatron(optimizer: Any) -> Segments:
     # Megatron's own multipliers and marks stay beside an optimizer's options.
     options = {*inner.defaults, "params"}
     kept = [{key: x for key, x in group.items() if key not in options} for group in inner.param_groups]
-    segments = segments_of(shards, kept)
+    segments = segments_of(shards, False, kept)
     groups: list[list[Tensor]] = [[] for _ in inner.param_groups]
     for p, one in zip(params, shards, strict=True):
         distributed.model_param_group_index_map[p] = one.of_group, len(groups[one.of_group])
