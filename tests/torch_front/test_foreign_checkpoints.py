@@ -74,8 +74,12 @@ def test_a_checkpoint_that_no_converter_reads_says_so():
         convert(theirs.state_dict(), "torch.Adam")
     with pytest.raises(StateError, match="amsgrad, whose maximum no optimizer here keeps"):
         convert(of_adam(amsgrad=True), "torch.AdamW")
-    with pytest.raises(StateError, match=r"is not as torch\.Adam saves it"):
+    with pytest.raises(StateError, match="which loads it without conversion"):
         convert(of_ours(), "torch.Adam")
+    with pytest.raises(
+        StateError, match="Lion keeps exp_avg alone"
+    ):  # and would go on from a mean of another optimizer
+        convert(of_adam(), "timm.Lion")
 
 
 def test_adam_of_old_had_fewer_keys_and_counted_in_integers():
