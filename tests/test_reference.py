@@ -90,7 +90,7 @@ def test_an_argument_means_what_its_class_says_first():
     module = "All.\n\nArguments of all:\n    seed: A\n        seed.\n    maximize: Of all.\n"
     written = "One.\n\n    Args:\n        seed: Its\n            own.\n    "
     names = ["maximize", "max_grad_value", "seed"]
-    doc = completed(written, meanings("Lamb", module), names).splitlines()
+    doc = completed("Lamb", written, meanings("Lamb", module), names).splitlines()
     assert doc[:4] == ["One.", "", "Args:", "    maximize: Of all."]
     assert doc[4].startswith("    max_grad_value: Clip each element of the gradient")
     assert doc[-1] == "    seed: Its own."

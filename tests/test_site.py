@@ -88,7 +88,8 @@ def test_the_reference_has_each_argument_of_what_describes_few(api, name):
     module = griffe.load(f"layerwise.{api}.optimizers", search_paths=[DOCS.parent / "src"], extensions=reading)
     one = module[name]
     sections = one.docstring.parse("google")
-    described = next(one.value for one in sections if one.kind.value == "parameters")
+    kind = "attributes" if name.endswith("State") else "parameters"
+    described = next(one.value for one in sections if one.kind.value == kind)
     known = [*one.attributes] if name.endswith("State") else [p.name for p in one.parameters if p.name != "self"]
     assert [one.name for one in described] == known
     assert all(one.description for one in described)
