@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from operator import is_not
 from typing import Any
 
@@ -15,7 +14,6 @@ from layerwise.engines import Changed, Counter, compiled
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.rules.asks import Now
-from layerwise.torch.step._due import Work
 from layerwise.torch.step._memory import unreadable
 from layerwise.torch.step._tensors import alike
 
@@ -64,39 +62,6 @@ class OfGroup:
             self._of = h, *rates
             self._nows = [Now(counter, *rates, beta2=h.beta2_of(1)) for counter in self._counters]
         return self._nows
-
-
-class Counts:
-    """The step counts of parameters that step together, and the numbers that a step takes from them."""
-
-    def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
-        self._steps, self._sizes = [state["step"] for state in states], work.sizes
-        each = iter(self._steps)
-        groups = [
-            OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
-            for group, n in zip(work.groups, work.sizes, strict=True)
-        ]
-        self._elsewhere = groups if any(group.on_device for group in groups) else []
-        self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self.follow(work.hs)
-
-    def follow(self, hs: Sequence[Hyper]) -> None:
-        """Make the numbers of these settings of groups from now on."""
-        self._hs, self._made = hs, Nows(hs, self._sizes)
-
-    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
-        """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
-        if self._elsewhere:
-            each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
-            return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
-        taken = compiled.counts(self._steps)
-        t = [n + 1 for n in (counts(self._steps) if taken is None else taken)]
-        return self._made.of(t, lr, weight_decay, g_scale)
-
-    def count(self, skip: Tensor | None) -> None:
-        """Count the step, where engines do not."""
-        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
-            count(self._uncounted, skip)
 
 
 def _beta2(h: Hyper, t: Tensor) -> Any:

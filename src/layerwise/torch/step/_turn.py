@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -12,17 +12,18 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.core import turn
+from layerwise.core.nows import Nows
 from layerwise.core.storing import Storing
-from layerwise.engines import Changed, Engine
+from layerwise.engines import Changed, Engine, compiled
 from layerwise.engines.places import Looks, objects_of
-from layerwise.hyper import in_words
+from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._counts import Counts
+from layerwise.torch.step._counts import OfGroup, count, counts
 from layerwise.torch.step._due import Work
 from layerwise.torch.step._namespace import named
 from layerwise.torch.step._plan import Plan
@@ -171,6 +172,39 @@ class Turn(turn.Turn):
     def by_parameter(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
         return zip(self.params, self.stats(on_host), strict=False)
+
+
+class Counts:
+    """The step counts of parameters that step together, and the numbers that a step takes from them."""
+
+    def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
+        self._steps, self._sizes = [state["step"] for state in states], work.sizes
+        each = iter(self._steps)
+        groups = [
+            OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
+            for group, n in zip(work.groups, work.sizes, strict=True)
+        ]
+        self._elsewhere = groups if any(group.on_device for group in groups) else []
+        self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
+        self.follow(work.hs)
+
+    def follow(self, hs: Sequence[Hyper]) -> None:
+        """Make the numbers of these settings of groups from now on."""
+        self._hs, self._made = hs, Nows(hs, self._sizes)
+
+    def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
+        """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
+        if self._elsewhere:
+            each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
+            return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
+        taken = compiled.counts(self._steps)
+        t = [n + 1 for n in (counts(self._steps) if taken is None else taken)]
+        return self._made.of(t, lr, weight_decay, g_scale)
+
+    def count(self, skip: Tensor | None) -> None:
+        """Count the step, where engines do not."""
+        if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
+            count(self._uncounted, skip)
 
 
 class Remainders:
