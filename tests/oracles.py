@@ -1,4 +1,4 @@
-"""What the rules are held against, as functions of the rules, so that mutants can be held against it too."""
+"""What the rules are compared with, as functions of the rules, so that mutants are compared with it too."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def matches_reference(world: Any, case: Case, options: Any, seed: int, space: Na
         close(ours[t], theirs, 1e-12, f"step {t + 1} {options}")
 
 
-KNOWN: dict[Any, list[list[Any]]] = {}  # loops take longer than all rules and errors that are held against them
+KNOWN: dict[Any, list[list[Any]]] = {}  # loops take longer than all rules and errors compared with them
 
 
 def _by_reference(case: Case, options: Any, seed: int, lrs: list[float]) -> list[list[Any]]:

@@ -15,7 +15,7 @@ from layerwise.rules.asks import Now
 
 
 def keep(kept: dict[Any, Any], key: Any, prepared: Any, tensors: Iterable[Sized]) -> None:
-    """Keep a prepared step of some of these tensors as the last taken, and beside one for each tensor only a few."""
+    """Keep what is prepared for some of these tensors as the last taken: one for each tensor, and a few more."""
     kept.pop(key, None)
     kept[key] = prepared
     if len(kept) > KEPT and len(kept) > KEPT + sum(map(len, tensors)):

@@ -11,7 +11,7 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 from layerwise.storage import Storage
 
-KEPT = 4  # of all that is prepared for some tensors, settings or gradients, and again for others
+KEPT = 4  # prepared steps, layouts of gradients, or settings that are kept, besides some for each tensor or group
 
 
 class PartOf(NamedTuple):

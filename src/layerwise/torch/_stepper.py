@@ -104,7 +104,10 @@ class Stepper:
         return h
 
     def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
-        """Return what is due of these parameters of each group, or of the groups of these numbers, or raise as well."""
+        """Return what is due of these parameters of all groups, or of those of these numbers.
+
+        Raise if one of their options is wrong, here and now.
+        """
         groups, found = self.optimizer.param_groups, self._settings.get(numbers)
         if numbers is not None:
             groups = [groups[i] for i in numbers]

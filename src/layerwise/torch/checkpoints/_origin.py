@@ -10,13 +10,14 @@ from layerwise.errors import StateError
 from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._kinds import RULE, SWITCHES
+from layerwise.torch.step._settings import ALL_OPTIONS
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
-OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)} | {*SWITCHES, "fused"}
+NAMES = {*ALL_OPTIONS, *SWITCHES, "fused"}  # that ours may share with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
@@ -31,7 +32,7 @@ def check(saved: Mapping[str, Any]) -> None:
     """Raise if another package wrote a checkpoint, so that its names mean something else."""
     for group in saved["param_groups"]:
         if not OURS & group.keys() and (unknown := group.keys() - PLAIN):
-            odd = unknown - OPTIONS
+            odd = unknown - NAMES
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
                 f"the checkpoint was not written by layerwise: its groups have {keys} and lack our options. Load "

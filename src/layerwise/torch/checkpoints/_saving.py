@@ -13,14 +13,14 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes
 
 
-def saved(optimizer: torch.optim.Optimizer, packed: Callable[[], dict[str, Any]] | None = None) -> dict[str, Any]:
-    """Return the state and the groups of an optimizer, which PyTorch has `packed`."""
+def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the state and the groups of an optimizer; `pack` is the `state_dict` that it has from PyTorch."""
     members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # which puts names in step
     others = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
     for p in others:  # of parameters that are in no group any more, and may come back
         del optimizer.state[p]
     try:
-        found = torch.optim.Optimizer.state_dict(optimizer) if packed is None else packed()
+        found = pack()
     finally:
         optimizer.state.update(others)
     found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}

@@ -126,7 +126,7 @@ class Turn(turn.Turn):
     def step(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
         """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
-        `skip` is known on the device alone; `skips` informs other processes, which skip by what all know.
+        `skip` is known on the device alone; `skips` is what other processes are told.
         """
         nows = self._counts.nows(*work.rates, scale)
         if self._peers is not None and skips is not None:

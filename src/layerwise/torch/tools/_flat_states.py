@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -37,7 +38,8 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     states: dict[int, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
-        for group, packed in zip(ours, as_saved(optimizer)["param_groups"], strict=True):
+        parts = as_saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
+        for group, packed in zip(ours, parts["param_groups"], strict=True):
             own = [pair for one in group for pair in one.plan().whole(one.state).items()]
             keys = [next(numbers) for _ in own]
             groups.append({**packed, "params": keys, "param_names": [name for name, _ in own]})

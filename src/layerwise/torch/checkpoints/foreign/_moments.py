@@ -63,7 +63,7 @@ class Signs(Codec):
 
     def read(self, theirs: State, group: Group) -> State:
         if others := theirs.keys() - {"exp_avg", "step"}:
-            raise StateError(f"Lion keeps exp_avg alone, and the checkpoint has {sorted(others)}. Give its source.")
+            raise StateError(f"Lion keeps exp_avg alone, and the checkpoint has {sorted(others)}. Name what saved it.")
         return super().read(theirs, group)
 
 
