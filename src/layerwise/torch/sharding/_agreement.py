@@ -19,7 +19,7 @@ from torch import Tensor
 from layerwise import __version__
 from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
-from layerwise.torch.sharding._cuts import Axis, axis_of
+from layerwise.torch.sharding._cuts import Axis, axis_of, ranks_named
 
 BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
 FLAGS = 4
@@ -145,7 +145,7 @@ class Agreement:
             found = reduced(axis, torch.cat([flags, prints, sums[where], padding]))
             # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
             flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
-            differ = (len(axis.ranks) * xx != x.square()).any()
+            differ = (axis.senders * xx != x.square()).any()
             differences.append(differ)
             flags[1].add_(differ)
             if len(where):
@@ -204,6 +204,6 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
         for what in sorted({**reports[0], **other}, key=lambda word: not word.startswith(GRADIENT)):
             ours, theirs = reports[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
-                ranks = f"ranks {axis.ranks[0]} and {rank}"
-                return f"{ranks} disagree about the step: {what} is {ours} on one and {theirs} on the other"
-    return f"ranks {axis.ranks} hold parts that do not belong together, or in another order"
+                both = ranks_named((axis.ranks[0], rank))
+                return f"{both} disagree about the step: {what} is {ours} on one and {theirs} on the other"
+    return f"{ranks_named(axis.ranks)} hold parts that do not belong together, or in another order"

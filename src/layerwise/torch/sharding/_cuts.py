@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any, cast
 
@@ -70,6 +71,22 @@ class Axis:
     ranks: tuple[int, ...]
     group: Any = field(compare=False)
     device_type: str = field(compare=False)
+
+    @cached_property
+    def senders(self) -> int:
+        """The number of processes whose numbers an all-reduce adds up: in a dry run on a fake group this one alone."""
+        fake = self.group is not None and torch.distributed.get_backend(self.group) == "fake"
+        return 1 if fake else len(self.ranks)
+
+
+def ranks_named(ranks: Sequence[int]) -> str:
+    """Return the words for these processes in an error: of many the first few."""
+    if len(ranks) > 8:
+        everyone = in_group() and len(ranks) == torch.distributed.get_world_size()
+        few = "" if everyone else f" ({', '.join(map(str, ranks[:4]))}, …)"
+        return f"{'all ' if everyone else ''}{len(ranks):,} ranks{few}"
+    *others, last = map(str, ranks)
+    return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 
 
 @dataclass(frozen=True)

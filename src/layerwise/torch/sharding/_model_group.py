@@ -7,6 +7,7 @@ from typing import Any
 import torch.distributed as dist
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.torch.sharding._cuts import ranks_named
 
 
 class ModelGroup:
@@ -32,7 +33,7 @@ class ModelGroup:
         if self._group is None and self._ranks is None and dist.is_available() and dist.is_initialized():
             self._group = dist.group.WORLD
         if self._group is None:
-            missing = "of all processes" if self._ranks is None else f"of the ranks {self._ranks}"
+            missing = "of all processes" if self._ranks is None else f"of {ranks_named(self._ranks)}"
             raise ContradictionError(
                 f"`model_group` was a process group {missing} when this optimizer was pickled, and is not known in "
                 "this process. Set optimizer.model_group to a process group, or to None for a model that is whole here."

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
-from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor
+from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
 from layerwise.torch.sharding._flat import Flat, Spread, Stretch, gaps, know
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
@@ -184,8 +184,10 @@ def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
     for number, one in zip(ranks, said, strict=True):
         if isinstance(one, str):
             raise SynchronizationError(f"rank {number} cannot describe its flat buffers ({one}). None were taken.")
-    if len({len(one) for one in said}) > 1:
-        each = ", ".join(f"{len(one)} on rank {number}" for number, one in zip(ranks, said, strict=True))
+    lengths = [len(one) for one in said]
+    if len(set(lengths)) > 1:
+        alike = ([rank for rank, n in zip(ranks, lengths, strict=True) if n == each] for each in dict.fromkeys(lengths))
+        each = ", ".join(f"{n} on {ranks_named(some)}" for n, some in zip(dict.fromkeys(lengths), alike, strict=True))
         raise SynchronizationError(f"ranks describe different numbers of flat buffers: {each}. {SAME}.")
     known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
     all_of_them = [
