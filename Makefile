@@ -27,6 +27,10 @@ ALONE = -q --noconftest -c /dev/null --rootdir . -p no:cacheprovider
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs
 # Into an environment without a pip of its own; nothing is compiled that no test imports.
 install-into = $(PIP) --python $(1)/bin/python install -qq --no-compile
+# An environment that has these packages, and finds those of $(VENV): what trains with ours need not be there for all tests.
+SITE = import sysconfig; print(sysconfig.get_path("purelib"))
+with-packages = $(PY) -m venv --without-pip $(1) && $(PY) -c '$(SITE)' >"$$($(1)/bin/python -c '$(SITE)')/others.pth" && \
+  $(install-into) -c $(CONSTRAINTS) $(2)
 INSTALL = $(PIP) install -qq --no-compile -c $(CONSTRAINTS) --no-build-isolation
 # pip would compile one file after the other, for half of the time that it takes in all. Nobody imports packages' own
 # tests, and of the models of transformers few.
@@ -36,7 +40,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun ! -path '*/tests/*' ! -p
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test quick test-all test-timm test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test quick test-all test-timm test-deepspeed test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -47,6 +51,7 @@ help:
 	@echo "make quick RULE=lamb  what says most of one optimizer, in a minute, without the extension"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-timm    timm's own tests, on ours"
+	@echo "make test-deepspeed  what trains under DeepSpeed, which is installed for it"
 	@echo "make test-gpu     what is tested on a GPU, where there is one; elsewhere in Triton's interpreter"
 	@echo "make test-oldest  a step and a checkpoint with the oldest versions that are supported"
 	@echo "make test-newest  the tests of all APIs with the newest versions, in an environment of their own"
@@ -93,6 +98,10 @@ test-timm: $(VENV)/.dev $(VENV)/.package
 	@$(PIP) download -qq --no-deps --no-binary timm -d build/timm "$$($(PY) -m pip freeze | grep '^timm==')"
 	@tar -xzf build/timm/timm-*.tar.gz -C build/timm --strip-components 1
 	@LAYERWISE_TIMM_TESTS=build/timm/tests $(PY) -m pytest tests/others/test_timm.py tests/trainers/test_timm.py $(PYTEST_ARGS)
+
+test-deepspeed: $(VENV)/.parity $(VENV)/.package
+	@$(call with-packages,build/deepspeed,deepspeed)
+	@build/deepspeed/bin/python -m pytest tests/sharding/test_deepspeed_runs.py tests/offload/test_others.py $(PYTEST_ARGS)
 
 # With the packages of whatever environment has a PyTorch for the GPU: make test-gpu PY=python3. Where ttsem is missing,
 # launches are not executed as compiled.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from weakref import proxy, ref
 
@@ -38,7 +39,7 @@ class Members:
         group = self.groups[number]
         params, names = group["params"], group.get("param_names")
         if not names:
-            return [(p, f"parameter {i} of group {number}") for i, p in enumerate(params)]
+            return list(self._places_in(number))
         known = [self._names.get(p) for p in params]
         if not _in_step(known, names):
             group["param_names"] = names = _put_in_step(known, names, number)
@@ -49,6 +50,13 @@ class Members:
     def all(self) -> list[tuple[Tensor, str]]:
         """Return the same of all groups, which then have the names of the parameters that they have now."""
         return [each for number in range(len(self.groups)) for each in self.named(number)]
+
+    def places(self) -> Iterator[tuple[Tensor, str]]:
+        """Yield the parameters of all groups, each with its place, whatever its name."""
+        return chain.from_iterable(map(self._places_in, range(len(self.groups))))
+
+    def _places_in(self, number: int) -> Iterator[tuple[Tensor, str]]:
+        return ((p, f"parameter {i} of group {number}") for i, p in enumerate(self.groups[number]["params"]))
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
         """Return the names of all parameters that are due of some groups."""

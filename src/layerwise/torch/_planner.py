@@ -15,7 +15,6 @@ from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.names import ByName
 from layerwise.torch._members import Members
-from layerwise.torch._ranks import Ranks
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
@@ -41,8 +40,8 @@ class Setup(NamedTuple):
 class Planner:
     """Plans and prepares the steps of an optimizer's parameters, and looks at the first that each takes."""
 
-    def __init__(self, setup: Setup, members: Members, ranks: Ranks) -> None:
-        self._setup, self._members, self._ranks = setup, members, ranks
+    def __init__(self, setup: Setup, members: Members) -> None:
+        self._setup, self._members = setup, members
         self.resolves = False
         """Whether the memory of a gradient of the last step did not hold its numbers."""
         self.forget()
@@ -77,7 +76,6 @@ class Planner:
         work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
         dues, params, kept = work.dues, work.params, self._members.optimizer.state
         names, blocks = self._members.names_of(dues), self._setup.blocks
-        self._ranks.check_own(params, names)
         cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
         each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
         for due in dues:

@@ -59,10 +59,6 @@ class Ranks:
         self._added.update(dict.fromkeys(params))
         self.described = None
 
-    def check_own(self, params: Sequence[Tensor], names: Sequence[str]) -> None:
-        """Raise if a wrapper has put a flat partition in the place of parameters."""
-        check_own(params, names, self._added)
-
     def check_model(self) -> None:
         """Raise if parameters without gradients are no longer the model's."""
         search = cuts.in_group() and not self._searched
@@ -93,6 +89,7 @@ class Ranks:
             self._changed()
         if self.described is not None:
             return
+        check_own(self._members.places(), self._added)  # before names: a partition has none
         members = self._members.all()
         found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
         self._known = {id(p): ref(p) for p, _ in members}

@@ -52,7 +52,7 @@ class Stepper:
         """The prepared steps by their parameters, the last taken at the end."""
         given = model_group, setup.groups.differentiable, self.one_at_a_time, self.turns.clear
         self.ranks = Ranks(self.members, *given)
-        self.planner = Planner(setup, self.members, self.ranks)
+        self.planner = Planner(setup, self.members)
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []

@@ -171,7 +171,8 @@ def whole_shape(p: Tensor) -> Shape:
     """Return the shape of a parameter, or of the tensor of which it is a stretch."""
     flat = flat_of(p)
     spreads = () if flat is None else flat.spreads
-    return spreads[0].shape if len(spreads) == 1 else tuple(p.shape)
+    # DeepSpeed's ZeRO-3 leaves nothing in a parameter but this note of its shape.
+    return spreads[0].shape if len(spreads) == 1 else tuple(getattr(p, "ds_shape", p.shape))
 
 
 # ---- boxes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -89,12 +89,12 @@ def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> b
     return search
 
 
-def check_own(params: Sequence[Tensor], names: Sequence[str], added: Collection[Tensor]) -> None:
+def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -> None:
     """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
     if wrapper is None:
         return
-    for p, name in zip(params, names, strict=True):
+    for p, name in params:
         if p.ndim != 1 or is_known(p):
             continue
         if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
