@@ -111,7 +111,7 @@ def as_float(value: Any) -> float:
         raise Refused from None
     if not math.isfinite(x):
         raise Refused
-    return x
+    return x + 0.0  # -0.0 is 0
 
 
 def as_int(value: Any) -> int:

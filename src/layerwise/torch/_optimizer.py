@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, of_group, sentence
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
@@ -66,7 +66,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
-        super().__init__(params, dict(setup.groups.kinds.defaults))
+        super().__init__(params, setup.groups.defaults())
         if self.model_group is None:  # else what a pattern means may be elsewhere
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
             check_matched("blocks", setup.blocks.patterns, names)
@@ -133,11 +133,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
         group = {key: x for key, x in without_unsaid(param_group).items() if not self._repeats(key, x, param_group)}
-        groups.check_keys(group)
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
-        group = groups.filled({**self.defaults, **group})
-        groups.check(group)
-        groups.complete(group)
+        with of_group(len(self.param_groups)):
+            group = groups.new({**self.defaults, **group}, group)
         super().add_param_group({**group, **dict.fromkeys(given)})
         stepper_of(self).ranks.added(self.param_groups[-1]["params"])
         try:

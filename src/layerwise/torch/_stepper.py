@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from struct import pack
 from typing import Any
@@ -57,6 +58,7 @@ class Stepper:
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
         self._settings: dict[tuple[int, ...] | None, Settings] = {}  # of all groups, and of some by their numbers
+        self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
         self.host = Host() if setup.offload else None
@@ -109,6 +111,7 @@ class Stepper:
         Raise if one of their options is wrong, here and now.
         """
         groups, found = self.optimizer.param_groups, self._settings.get(numbers)
+        self._follow_names([group.get("param_names") for group in groups])
         if numbers is not None:
             groups = [groups[i] for i in numbers]
         if found is None or not found.same(groups):
@@ -122,6 +125,12 @@ class Stepper:
         work = Work.of(found, groups, asked, elsewhere=self.host.gradient_of)
         lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
         return work._replace(rates=(lr, weight_decay))
+
+    def _follow_names(self, names: list[Sequence[str] | None]) -> None:
+        """Plan again if a parameter has another name, by which its blocks, random bits and measurements go."""
+        if names != self._names:
+            self._names = list(map(copy, names))
+            self.turns.clear()
 
     def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
         if self.setup.offload:
