@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
 
@@ -61,17 +59,6 @@ class MissingPackageError(LayerwiseError, ImportError):
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """Return a message in the common form, so that every API says the same about the same mistake."""
     return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
-
-
-@contextmanager
-def of_group(number: int | None) -> Iterator[None]:
-    """Say in errors of options which parameter group they are of, unless there is one group."""
-    try:
-        yield
-    except HyperparameterError as problem:
-        if number is None:
-            raise
-        raise type(problem)(f"group {number}: {problem}") from None
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

@@ -43,10 +43,18 @@ class First(NamedTuple):
     @property
     def share(self) -> float:
         """The length of a step at the peak, as the largest share of a block's norm."""
+        if (whole := self.h.whole_step) is not None:
+            return whole * self.peak if self.peak else np.nan
         norm, length = (np.asarray(self.measured[key]) for key in ("weight_norm", "update_norm"))
         with np.errstate(all="ignore"):
             moved = np.asarray(self.measured["trust_ratio"]) * length / norm / (1 - getattr(self.h, "momentum", 0.0))
         return float(np.max(moved) * self.peak) if self.peak else np.nan
+
+    @property
+    def rushes(self) -> bool:
+        """True if the step has no trust ratio, and its rate is one for steps that have."""
+        exempt = not adapts(self.h, self.weight_decay)
+        return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
     def stalls(self) -> bool:
@@ -56,8 +64,23 @@ class First(NamedTuple):
         return 0 < self.share < LEAST * SPACING[self.rounded_to]
 
 
-def warn_of(firsts: Sequence[First], exempt: str, finer: str) -> None:
-    """Say which tensors will hardly move, with the ways out that an API has for each reason."""
+class WaysOut(NamedTuple):
+    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, and that have none and rush."""
+
+    exempt: str
+    finer: str
+    slower: str
+
+
+def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
+    """Say which tensors will hardly move, or move too far."""
+    exempt, finer, slower = ways_out
+    if fast := [one for one in firsts if one.rushes]:
+        lr, names = max(one.peak or 0.0 for one in fast), _few(one.name for one in fast)
+        warn(
+            f"{names} have no trust ratio, and take plain steps at lr={lr:g}: without one, steps tend to diverge from "
+            f"lr={fast[0].h.large_without_ratio:g} on. {slower}"
+        )
     if zero := [one.name for one in firsts if one.starts_at_zero]:
         warn(
             f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "

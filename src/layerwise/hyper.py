@@ -40,6 +40,10 @@ class Hyper(Checked):
 
     optimizer: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
+    # The learning rate from which steps without a trust ratio tend to diverge, if a rule's rates are as large; and then
+    # options for biases and norms, which are not exempt from the ratio.
+    large_without_ratio: ClassVar[float] = inf
+    of_small: ClassVar[Mapping[str, Any]] = {}
     # Names of parts of the state in the JAX API, as optax has them, where those are others.
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 
@@ -104,6 +108,11 @@ class Hyper(Checked):
     def reads_weights(self) -> bool:
         """False if a step without weight decay depends on gradients and state alone."""
         return True
+
+    @property
+    def whole_step(self) -> float | None:
+        """The length of a whole step at lr=1, momentum and all, as a share of the weights' norm, if that is fixed."""
+        return None
 
     @property
     def has_kernels(self) -> bool:

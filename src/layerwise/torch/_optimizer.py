@@ -12,7 +12,7 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, of_group, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
@@ -27,6 +27,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
+from layerwise.torch.step._due import of_group
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.errors import ContradictionError, HyperparameterError, StateError, of_group, warn
+from layerwise.errors import ContradictionError, HyperparameterError, StateError, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._due import RATES
+from layerwise.torch.step._due import RATES, of_group
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import WAY_OUT

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from layerwise.checks import of_python
 from layerwise.errors import HyperparameterError
 from layerwise.hyper import in_words
 from layerwise.torch.sharding._owner import stepper_of
@@ -28,13 +28,8 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) 
         optimizer.state.update(others)
     found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}
     for group in found["param_groups"]:
-        group.update(_plain(group))
+        group.update({key: of_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # which the next step will refuse
             group.update(stepper_of(optimizer).groups.in_plain_form(group))
         group.update({key: in_words(value) for key, value in group.items() if callable(value)})
     return found
-
-
-def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers of NumPy in a group as Python's, which loading with weights_only allows."""
-    return {key: value.item() for key, value in group.items() if isinstance(value, np.generic)}

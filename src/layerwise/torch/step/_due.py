@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain
 from math import inf
 from operator import is_, itemgetter
@@ -12,8 +13,8 @@ import torch
 from torch import Tensor
 
 from layerwise.checks import as_float
-from layerwise.errors import of_group
 from layerwise.engines.places import objects_of
+from layerwise.errors import HyperparameterError
 from layerwise.hyper import Hyper
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._flat import missing_gradient
@@ -284,3 +285,14 @@ def _is_on(rate: Any) -> bool:
 def is_on_device(x: Any) -> bool:
     """Return True for a tensor that is not in the host's memory."""
     return isinstance(x, Tensor) and x.device.type != "cpu"
+
+
+@contextmanager
+def of_group(number: int | None) -> Iterator[None]:
+    """Say in errors of options which parameter group they are of, unless there is one group."""
+    try:
+        yield
+    except HyperparameterError as problem:
+        if number is None:
+            raise
+        raise type(problem)(f"group {number}: {problem}") from None

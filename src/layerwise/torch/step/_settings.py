@@ -20,7 +20,7 @@ from layerwise.registry import ENTRIES
 from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
 from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Settings, rates_on
-from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
+from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds, name_of
 
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
@@ -73,9 +73,13 @@ class Groups:
         return {**self.kinds.defaults, **self.kinds.probe.in_plain_form(self.kinds.defaults)}
 
     def given(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a group was given, without adapt=False where the rule has no trust ratio to turn off."""
-        says_nothing = group.get("adapt") is False and "adapt" not in self.known(group)
-        return {key: value for key, value in group.items() if not (says_nothing and key == "adapt")}
+        """Return what a group was given, without what says nothing here: adapt=False where the rule has no trust ratio
+        to turn off, or the name of the one rule that there is.
+        """
+        nothing = {"adapt"} if group.get("adapt") is False and "adapt" not in self.known(group) else set()
+        if group.get(RULE) is not None and not self.kinds.keys:
+            nothing |= {RULE} if name_of(group[RULE]) == self.kinds.probe.hyper.optimizer else set()
+        return {key: value for key, value in group.items() if key not in nothing}
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group has a key that nothing would read."""
