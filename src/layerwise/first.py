@@ -76,10 +76,10 @@ def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     """Say which tensors will hardly move, or move too far."""
     exempt, finer, slower = ways_out
     if fast := [one for one in firsts if one.rushes]:
-        lr, names = max(one.peak or 0.0 for one in fast), _few(one.name for one in fast)
+        rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(
-            f"{names} have no trust ratio, and take plain steps at lr={lr:g}: without one, steps tend to diverge from "
-            f"lr={fast[0].h.large_without_ratio:g} on. {slower}"
+            f"steps of {_few(one.name for one in fast)} have no trust ratio. Such steps tend to diverge from "
+            f"lr={large:g} on, and lr is {rate:g}. {slower}"
         )
     if zero := [one.name for one in firsts if one.starts_at_zero]:
         warn(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
-from layerwise.first import WaysOut, warn_of
+from layerwise.first import First, WaysOut, warn_of
 from layerwise.hyper import Hyper
 from layerwise.names import ByName
 from layerwise.torch._members import Members
@@ -43,7 +43,8 @@ class Planner:
 
     def __init__(self, setup: Setup, members: Members, ranks: Ranks) -> None:
         self._setup, self._members, self._ranks = setup, members, ranks
-        self._rushed = False  # whether parameters were seen that step too far
+        self._fast: list[First] = []  # first steps that are too long
+        self._rushed = False  # whether that was said
         self.resolves = False
         """Whether the memory of a gradient of the last step did not hold its numbers."""
         self.forget()
@@ -110,7 +111,7 @@ class Planner:
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         storings = _storings(work, plans)
         self._warn_of_layouts(plans, storings)
-        self._warn_of_rates(work.dues, plans)
+        self._look_at_rates(work.dues, plans)
         owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
@@ -136,12 +137,16 @@ class Planner:
                     warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
 
-    def _warn_of_rates(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Warn once of parameters that have no trust ratio, and rates for those that have."""
+    def _look_at_rates(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
+        """Note, once, parameters that have no trust ratio, and a rate for those that have."""
         states = self._members.optimizer.state
         new = set() if self._rushed else {id(p) for due in dues for p in due.params if p not in states}
-        if fast := [one for one in without_ratio(dues, plans, new) if one.rushes]:
-            self._rushed = True
+        self._fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
+
+    def warn_of_rates(self) -> None:
+        """Say which parameters take steps that are too long, once the first is taken."""
+        if self._fast:
+            fast, self._fast, self._rushed = self._fast, [], True
             warn_of(fast, WaysOut("", FINER, SLOWER))
 
     def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
