@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,23 +78,31 @@ def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(
-            f"steps of {_few(one.name for one in fast)} have no trust ratio. Such steps tend to diverge from "
-            f"lr={large:g} on, and lr is {rate:g}. {slower}"
+            f"steps of {_few(fast)} have no trust ratio. Such steps tend to diverge from lr={large:g} on, and lr is "
+            f"{rate:g}. {slower}"
         )
-    if zero := [one.name for one in firsts if one.starts_at_zero]:
+    for zero in _alike([one for one in firsts if one.starts_at_zero]):
+        kept = ", ".join(f"{name}={value}" for name, value in zero[0].h.of_small.items())
+        way_out = f"Pass {kept} for them, so that no smaller norm counts." if kept else exempt
         warn(
             f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
-            f"{exempt}",
+            f"{way_out}",
         )
     if still := [one for one in firsts if one.stalls]:
         first = still[0]
         warn(
-            f"most weights of {_few(one.name for one in still)} will not move as long as lr is at most {first.peak:g}: "
-            f"a step of {first.name} is then {100 * first.share:.2g} % of its norm, which rounding to "
-            f"{first.rounded_to} loses. {finer}",
+            f"most weights of {_few(still)} will not move as long as lr is at most {first.peak:g}: a step of "
+            f"{first.name} is then {100 * first.share:.2g} % of its norm, which rounding to {first.rounded_to} loses. "
+            f"{finer}",
         )
 
 
-def _few(names: Iterable[Any]) -> str:
-    found = list(map(str, names))
+def _alike(firsts: Sequence[First]) -> list[list[First]]:
+    """Return those that may be exempt from the ratio, and those that rather keep it."""
+    each = [[one for one in firsts if bool(one.h.of_small) is kept] for kept in (False, True)]
+    return [some for some in each if some]
+
+
+def _few(firsts: Sequence[First]) -> str:
+    found = [str(one.name) for one in firsts]
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

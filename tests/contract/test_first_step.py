@@ -34,6 +34,7 @@ def said(run, *gradients):
 def test_adapted_tensors_that_begin_at_zero_are_named_once(api, rule, lr):
     (first,), *later = said(api.make(rule, weights("head.weight", "body.bias"), dtype="float32", lr=lr), 1.0, 1.0)
     assert first.startswith(f"body.bias, head.weight {AT_ZERO}")
+    assert ("Pass min_norm=0.1 for them" in first) is (rule == "Lars")  # where exempt ones would rush
     assert later == [[]]
 
 

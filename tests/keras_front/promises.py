@@ -355,7 +355,8 @@ def test_a_weight_decay_that_is_set_is_checked_as_one_that_was_given():
     optimizer.weight_decay = 0
     other = front.AdamW(LR)
     other.weight_decay = np.float32(0.5)
-    assert type(other.weight_decay) is float and other.get_config()["weight_decay"] == 0.5
+    assert type(other.weight_decay) is float
+    assert other.get_config()["weight_decay"] == 0.5
 
 
 @not_on_jax

@@ -108,7 +108,7 @@ def test_a_momentum_that_contradicts_an_option_is_refused_at_the_next_step(optio
     opt = front.Lars([{"params": [matrix("a")]}, {"params": [matrix("b", 1)]}], lr=0.1, **options)
     step(opt)
     opt.param_groups[1].update(changed)
-    with pytest.raises(ContradictionError, match="^group 1: `nesterov`"):
+    with pytest.raises(ContradictionError, match=r"^group 1: `nesterov`"):
         step(opt)
 
 

@@ -127,7 +127,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·u
         mu=h.momentum,
         pace=1.0 if h.lr_in_momentum else lr,  # p ← p − pace·b
-        # b ← whole·(‖p‖ / (‖b‖ + eps))·b as p moves by it, with adapt="step": lr is in b, which is divided out, or outside
+        # b ← whole·(‖p‖ / (‖b‖ + eps))·b as p moves by it, with adapt="step"; lr in b is divided out
         whole=h.trust_coefficient * (lr if h.lr_in_momentum else 1.0),
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from math import inf
@@ -94,8 +94,7 @@ class Settings:
         return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
     def holds(self, groups: Sequence[Group]) -> bool:
-        """Return True if no option has changed, or could have without being replaced, and no rate between 0 and more.
-        """
+        """Return True if no option has changed, or could have without being replaced, and no rate between 0 and more."""
         if not all(self._fixed) or self._sizes != list(map(len, groups)):
             return False
         try:
@@ -266,7 +265,7 @@ def is_fixed(x: Any) -> bool:
     return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(is_fixed, x)))
 
 
-def rates_on(group: Group) -> tuple[bool | None, ...]:
+def rates_on(group: Mapping[str, Any]) -> tuple[bool | None, ...]:
     """Return whether each rate is on: False for 0, and None if there is none.
 
     That is all of a rate on which settings depend. One that only a device knows counts as on.

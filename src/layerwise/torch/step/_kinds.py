@@ -40,7 +40,8 @@ class Kind:
         given = {name: 1.0 if is_on_device(x) else x for name, x in options.items()}
         made: Any = self.hyper
         fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
-        return made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
+        found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
+        return found
 
     def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return those of a group's options that are no plain Python objects, such as numbers of NumPy, in such a form.
