@@ -111,7 +111,6 @@ class Stepper:
         Raise if one of their options is wrong, here and now.
         """
         groups, found = self.optimizer.param_groups, self._settings.get(numbers)
-        self._follow_names([group.get("param_names") for group in groups])
         if numbers is not None:
             groups = [groups[i] for i in numbers]
         if found is None or not found.same(groups):
@@ -126,8 +125,9 @@ class Stepper:
         lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
         return work._replace(rates=(lr, weight_decay))
 
-    def _follow_names(self, names: list[Sequence[str] | None]) -> None:
+    def _follow_names(self) -> None:
         """Plan again if a parameter has another name, by which its blocks, random bits and measurements go."""
+        names = [group.get("param_names") for group in self.members.groups]
         if names != self._names:
             self._names = list(map(copy, names))
             self.turns.clear()
@@ -167,6 +167,7 @@ class Stepper:
             return
         with self.one_at_a_time, signals_wait, torch.set_grad_enabled(self.groups.differentiable):
             might_skip = self.might_skip
+            self._follow_names()
             # Once, because both may take collectives: only this process knows whether its step is prepared again.
             if self.ranks.wrapped:
                 work = self._local(work, agreement)
