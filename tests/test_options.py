@@ -425,3 +425,45 @@ def test_settings_that_only_count_in_the_norm_of_all_are_like_others(entry):
 def test_settings_that_count_in_the_norm_of_all_are_of_the_same_blocks():
     fitted = [ENTRIES["NovoGrad"].hyper().fit((4, 6), dims, 1e-7) for dims in ((0,), (1,))]
     assert [h.counting().block_dims for h in fitted] == [(0,), (1,)]
+
+
+@pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
+def test_settings_are_equal_if_they_compute_the_same(entry):
+    """What is set beside options counts, and the types of numbers do."""
+    h = entry.hyper()
+    others = [
+        h.counting(),
+        h.settled(block_dims=(0,)),
+        h.settled(block_dims=(1,)),
+        h.settled(maximize=0),
+        h.settled(max_grad_value=1.0),
+        h.settled(max_grad_value=1),
+        h.settled(max_grad_value=(True, 2.0)),
+        h.settled(max_grad_value=(1.0, 2.0)),
+        *(one.hyper() for one in ENTRIES.values() if one is not entry),
+    ]
+    assert [one for one in others if one == h] == []
+    assert [(i, j) for i, x in enumerate(others) for j, y in enumerate(others) if (x == y) is not (i == j)] == []
+    assert h.settled(block_dims=(0,)) == others[1]
+    assert hash(h.settled(block_dims=(0,))) == hash(others[1])
+    assert [hyper.settled(h, lr=x).lr for x in (1.0, True, 1)] == [1.0, True, 1]
+    assert [type(hyper.settled(h, lr=x).lr) for x in (1.0, True, 1)] == [float, bool, int]
+
+
+@each
+def test_contradictions_ask_of_rates_only_whether_they_are_0(cls):
+    """PyTorch's groups are looked at again only if a rate begins to be 0, or ends to be."""
+    for spec in fields(cls):
+        for choice in (spec.default, *spec.metadata["check"].choices, 0.5, True):
+            if spec.name not in ("lr", "weight_decay"):
+                h = cls().settled(**{spec.name: choice})
+                found = [
+                    [bool(wrong) for wrong, *_ in h.settled(lr=lr, weight_decay=lam).contradictions()]
+                    for lr, lam in ((1e-9, 1e-9), (0.1, 0.1), (1e9, 1e9), (1e-9, 1e9))
+                ]
+                assert found == found[:1] * 4, (spec.name, choice)
+
+
+@each
+def test_a_zero_has_no_sign(cls):
+    assert repr(cls(weight_decay=-0.0)) == repr(cls(weight_decay=0.0))

@@ -86,6 +86,11 @@ def plain(value: Any, of_one: bool = False) -> Any:
         raise Refused from None
 
 
+def of_python(value: Any) -> Any:
+    """Return a number or text of NumPy as Python's own, which every file and process can hold."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def members(value: Any) -> tuple[Any, ...]:
     """Return the members of a sequence or of a one-dimensional array; text is neither."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
@@ -111,7 +116,7 @@ def as_float(value: Any) -> float:
         raise Refused from None
     if not math.isfinite(x):
         raise Refused
-    return x
+    return x + 0.0  # -0.0 is 0
 
 
 def as_int(value: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,10 +43,18 @@ class First(NamedTuple):
     @property
     def share(self) -> float:
         """The length of a step at the peak, as the largest share of a block's norm."""
+        if (whole := self.h.whole_step) is not None:
+            return whole * self.peak if self.peak else np.nan
         norm, length = (np.asarray(self.measured[key]) for key in ("weight_norm", "update_norm"))
         with np.errstate(all="ignore"):
             moved = np.asarray(self.measured["trust_ratio"]) * length / norm / (1 - getattr(self.h, "momentum", 0.0))
         return float(np.max(moved) * self.peak) if self.peak else np.nan
+
+    @property
+    def rushes(self) -> bool:
+        """True if the step has no trust ratio, and its rate is one for steps that have."""
+        exempt = not adapts(self.h, self.weight_decay)
+        return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
     def stalls(self) -> bool:
@@ -56,22 +64,45 @@ class First(NamedTuple):
         return 0 < self.share < LEAST * SPACING[self.rounded_to]
 
 
-def warn_of(firsts: Sequence[First], exempt: str, finer: str) -> None:
-    """Say which tensors will hardly move, with the ways out that an API has for each reason."""
-    if zero := [one.name for one in firsts if one.starts_at_zero]:
+class WaysOut(NamedTuple):
+    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, and that have none and rush."""
+
+    exempt: str
+    finer: str
+    slower: str
+
+
+def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
+    """Say which tensors will hardly move, or move too far."""
+    exempt, finer, slower = ways_out
+    if fast := [one for one in firsts if one.rushes]:
+        rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
+        warn(
+            f"steps of {_few(fast)} have no trust ratio. Such steps tend to diverge from lr={large:g} on, and lr is "
+            f"{rate:g}. {slower}"
+        )
+    for zero in _alike([one for one in firsts if one.starts_at_zero]):
+        kept = ", ".join(f"{name}={value}" for name, value in zero[0].h.of_small.items())
+        way_out = f"Pass {kept} for them, so that no smaller norm counts." if kept else exempt
         warn(
             f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
-            f"{exempt}",
+            f"{way_out}",
         )
     if still := [one for one in firsts if one.stalls]:
         first = still[0]
         warn(
-            f"most weights of {_few(one.name for one in still)} will not move as long as lr is at most {first.peak:g}: "
-            f"a step of {first.name} is then {100 * first.share:.2g} % of its norm, which rounding to "
-            f"{first.rounded_to} loses. {finer}",
+            f"most weights of {_few(still)} will not move as long as lr is at most {first.peak:g}: a step of "
+            f"{first.name} is then {100 * first.share:.2g} % of its norm, which rounding to {first.rounded_to} loses. "
+            f"{finer}",
         )
 
 
-def _few(names: Iterable[Any]) -> str:
-    found = list(map(str, names))
+def _alike(firsts: Sequence[First]) -> list[list[First]]:
+    """Return those that may be exempt from the ratio, and those that rather keep it."""
+    each = [[one for one in firsts if bool(one.h.of_small) is kept] for kept in (False, True)]
+    return [some for some in each if some]
+
+
+def _few(firsts: Sequence[First]) -> str:
+    found = [str(one.name) for one in firsts]
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

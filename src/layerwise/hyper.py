@@ -7,7 +7,7 @@ builds this object first, so a mistake gives the same message everywhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -40,6 +40,10 @@ class Hyper(Checked):
 
     optimizer: ClassVar[str]
     settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
+    # The learning rate from which steps without a trust ratio tend to diverge, if a rule's rates are as large; and then
+    # options for biases and norms, which are not exempt from the ratio.
+    large_without_ratio: ClassVar[float] = inf
+    of_small: ClassVar[Mapping[str, Any]] = {}
     # Names of parts of the state in the JAX API, as optax has them, where those are others.
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 
@@ -54,6 +58,18 @@ class Hyper(Checked):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.optimizer = cls.__name__
+        for name in ("__eq__", "__hash__"):  # which a dataclass would make anew, of its options alone
+            setattr(cls, name, vars(Hyper)[name])
+
+    def __eq__(self, other: object) -> bool:
+        """Return True if both compute the same: options of the same types, and what is set beside them."""
+        if type(self) is not type(other):
+            return NotImplemented
+        own, others = vars(self), vars(other)
+        return own.keys() == others.keys() and all(_is_same(x, others[name]) for name, x in own.items())
+
+    def __hash__(self) -> int:
+        return hash((type(self), frozenset(vars(self).items())))
 
     @property
     def value_bounds(self) -> Bounds | None:
@@ -92,6 +108,11 @@ class Hyper(Checked):
     def reads_weights(self) -> bool:
         """False if a step without weight decay depends on gradients and state alone."""
         return True
+
+    @property
+    def whole_step(self) -> float | None:
+        """The length of a whole step at lr=1, momentum and all, as a share of the weights' norm, if that is fixed."""
+        return None
 
     @property
     def has_kernels(self) -> bool:
@@ -299,15 +320,14 @@ class StoredMomentum(Hyper):
 def settled(h: H, **values: Any) -> H:
     """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
     try:
-        # Equal settings may differ in what is no option: the norm of all that they count in, and a tensor's blocks.
-        found: H = _settled(h, (h.model_bound, getattr(h, "block_dims", ())), **values)
+        found: H = _settled(h, **values)
     except TypeError:  # numbers that are traced have no hash
         found = h.settled(**values)
     return found
 
 
-@lru_cache(maxsize=256)
-def _settled(h: Any, beside: Hashable, **values: Any) -> Any:
+@lru_cache(maxsize=256, typed=True)
+def _settled(h: Any, **values: Any) -> Any:
     return h.settled(**values)
 
 
@@ -336,3 +356,14 @@ def _form(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_form, value))
     return (value == 0,) if isinstance(value, float) else value
+
+
+def _is_same(x: Any, other: Any) -> bool:
+    """Return True for equal values of the same type: True is not 1, and 1 is not 1.0."""
+    if x is other:
+        return True
+    if type(x) is not type(other):
+        return False
+    if isinstance(x, tuple):
+        return len(x) == len(other) and all(map(_is_same, x, other))
+    return bool(x == other)

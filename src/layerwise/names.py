@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from layerwise.checks import of_python
 from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, ParameterError, sentence
 
@@ -98,7 +99,8 @@ class ByName:
 
     def __post_init__(self) -> None:
         if isinstance(self.given, Mapping):
-            object.__setattr__(self, "given", dict(self.given))  # what the caller does to theirs is not meant for us
+            # A copy: what the caller does to theirs is not meant for us.
+            object.__setattr__(self, "given", {name: of_python(x) for name, x in self.given.items()})
             for name, value in self.given.items():
                 if not (isinstance(name, str) or _is_id(name)):
                     raise HyperparameterError(

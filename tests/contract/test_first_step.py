@@ -9,6 +9,7 @@ import pytest
 
 MODEL = {"body.weight": (64, 32), "body.bias": (32,), "head.weight": (32, 4)}
 AT_ZERO, STALLS = "began at zero, and will hardly move", "will not move"
+RUSH = "have no trust ratio. Such steps tend to diverge from lr=1 on"
 SMALL = {"bfloat16": 2.0**-7 / 7.01, "float16": 2.0**-10 / 7.01}  # the largest rates that are too small
 pytestmark = [pytest.mark.offers("skip"), pytest.mark.filterwarnings("default")]
 
@@ -33,6 +34,7 @@ def said(run, *gradients):
 def test_adapted_tensors_that_begin_at_zero_are_named_once(api, rule, lr):
     (first,), *later = said(api.make(rule, weights("head.weight", "body.bias"), dtype="float32", lr=lr), 1.0, 1.0)
     assert first.startswith(f"body.bias, head.weight {AT_ZERO}")
+    assert ("Pass min_norm=0.1 for them" in first) is (rule == "Lars")  # where exempt ones would rush
     assert later == [[]]
 
 
@@ -69,12 +71,14 @@ def test_a_block_at_zero_counts_and_an_empty_tensor_does_not(api):
     assert first.startswith(f"stack {AT_ZERO}")
 
 
-def test_the_warning_as_an_error_comes_after_the_step(api):
-    run, other = (api.make("Lamb", weights("head.weight"), lr=0.01) for _ in range(2))
+@pytest.mark.parametrize("rule", ["Lamb", "Lars"])
+def test_the_warning_as_an_error_comes_after_the_step(api, rule):
+    options, words = {"Lamb": ({"lr": 0.01}, AT_ZERO), "Lars": ({"lr": 4.0, "adapt": False}, RUSH)}[rule]
+    run, other = (api.make(rule, weights("head.weight"), **options) for _ in range(2))
     ones = {name: np.ones(shape) for name, shape in MODEL.items()}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(UserWarning, match=AT_ZERO):
+        with pytest.raises(UserWarning, match=words):
             run.step(ones)
     run.step(ones)
     said(other, 1.0, 1.0)
@@ -105,6 +109,14 @@ def test_momentum_adds_up_to_longer_steps(api):
     """LARS at lr = 1 moves a tensor by 0.1 % of its norm, and by 1 % with momentum."""
     assert said(api.make("Lars", weights(), dtype="bfloat16", lr=1.0)) == [[]]
     assert len(said(api.make("Lars", weights(), dtype="bfloat16", lr=1.0, momentum=0.0))[0]) == 1
+
+
+@pytest.mark.parametrize("lr_in_momentum", [True, False])
+def test_momentum_adds_nothing_to_a_whole_step(api, lr_in_momentum):
+    """It is 0.1 % of the norm long at lr = 1, and bfloat16 loses less than 0.112 %."""
+    options = {"adapt": "step", "lr_in_momentum": lr_in_momentum}
+    assert len(said(api.make("Lars", weights(), dtype="bfloat16", lr=1.1, **options))[0]) == 1
+    assert said(api.make("Lars", weights(), dtype="bfloat16", lr=1.2, **options)) == [[]]
 
 
 @pytest.mark.offers("schedules", "skip")
@@ -145,3 +157,37 @@ def test_a_scheduler_of_torch_is_judged_by_its_peak():
     run = Torch().make("Lamb", weights(), dtype="bfloat16", lr=1e-4)
     rates.OneCycleLR(run.opt, 0.01, total_steps=9)
     assert said(run) == [[]]
+
+
+EXEMPT = [{"adapt": False}, {"adapt": "decayed"}]  # and the decay is 0
+
+
+@pytest.mark.parametrize("options", EXEMPT, ids=str)
+def test_plain_steps_at_a_rate_of_lars_are_named_once(api, options):
+    (first,), *later = said(api.make("Lars", weights(), dtype="float32", lr=4.0, **options), 1e-3, 1e-3)
+    assert first.startswith(f"steps of body.weight, body.bias, head.weight {RUSH}, and lr is 4. ")
+    assert later == [[]]
+
+
+CALM = [
+    ("Lars", 1.0, {}),
+    ("Lars", 0.5, {"adapt": False}),
+    ("Lars", 4.0, {"adapt": "decayed", "weight_decay": 1e-3}),
+    ("Lars", 4.0, {"min_norm": 0.1}),
+    ("Lamb", 4.0, {"adapt": False}),
+    ("SGD", 4.0, {}),
+]
+
+
+@pytest.mark.parametrize(("rule", "lr", "options"), CALM, ids=str)
+def test_steps_that_are_meant_to_be_plain_or_are_not_are_not_named(api, rule, lr, options):
+    assert said(api.make(rule, weights(), dtype="float32", lr=lr, **options), 1e-3) == [[]]
+
+
+@pytest.mark.offers("schedules")
+def test_the_rate_of_plain_steps_is_the_peak_of_a_warm_up(api):
+    from layerwise.schedules import Polynomial
+
+    for peak, words in ((4.0, 1), (0.5, 0)):
+        run = api.make("Lars", weights(), lr=Polynomial(peak=peak, total=100, warmup=10), adapt=False)
+        assert len(said(run, 1e-3)[0]) == words

@@ -301,3 +301,13 @@ def test_names_are_known_as_soon_as_they_are_given(front):
     assert (opt.num_parameters, opt.skipped) == (1, 1)
     opt.step_all({"w": np.ones(2), "v": np.ones(3)}, {"w": np.ones(2)})
     assert opt.parameters == {"w": (2,), "v": (3,)}
+
+
+def test_options_become_plain_python_objects():
+    odd = {"lr": np.float64(0.5), "betas": np.array([0.5, 0.75]), "seed": np.int64(3), "state_dtype": np.str_("int8")}
+    odd |= {"lr_scale": {"a": np.float32(0.5)}, "skip_nonfinite": np.True_, "master_weights": np.False_}
+    for opt in (Lamb(**odd), Lamb()):
+        opt.set_options(**odd)
+        found = [opt.lr, *opt.betas, opt.seed, opt.state_dtype, opt.lr_scale["a"], opt.skip_nonfinite]
+        assert [type(x) for x in found] == [float, float, float, int, str, float, bool]
+        assert opt.master_weights is False

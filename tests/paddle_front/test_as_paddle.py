@@ -262,7 +262,8 @@ def test_a_clip_of_one_s_own_is_called():
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(grouped):
+@pytest.mark.parametrize("how", ["another", "other numbers"])
+def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(how, grouped):
     params, others = parameters(34), parameters(34)
     opts = []
     for some in (params, others):
@@ -276,7 +277,11 @@ def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(grouped):
             for name, p in params.items():
                 p.set_value(before[name])
             holder = opts[0]._param_groups[0] if grouped else vars(opts[0])
-            holder["grad_clip" if grouped else "_grad_clip"] = nn.ClipGradByValue(0.25)
+            key = "grad_clip" if grouped else "_grad_clip"
+            if how == "another":
+                holder[key] = nn.ClipGradByValue(0.25)
+            else:
+                holder[key].min, holder[key].max = -0.25, 0.25
         walk(opts[0], params, [t])
         walk(opts[1], others, [t])
     close(numbers(params), numbers(others))
@@ -634,3 +639,12 @@ def test_bad_gradients_change_nothing(clip):
     layer(paddle.to_tensor([1, 2])).sum().backward()
     with pytest.raises(GradientError, match=r"is sparse.*sparse=False"):
         Lamb(parameters=layer.parameters()).step()
+
+
+def test_numbers_of_numpy_in_a_group_become_python_s():
+    params = parameters(3)
+    group = {"params": list(params.values()), "learning_rate": np.float64(0.5), "momentum": np.float32(0.5)}
+    opt = SGD(np.float64(0.1), parameters=[group])
+    found = [opt._learning_rate, *(opt._param_groups[0][name] for name in ("learning_rate", "momentum"))]
+    assert found == [0.1, 0.5, 0.5]
+    assert {*map(type, found)} == {float}

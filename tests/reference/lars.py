@@ -80,19 +80,17 @@ class Lars(Stepper):
             direction, found["agreeing"] = agreeing(direction, with_l2)
         if self.adapt == "step":
             update_norm = norm(direction)
-            ratio = self.ratio_of_step(weight_norm, update_norm)
-            size = lr * self.eta * ratio
-        else:
-            size = 1.0 if self.lr_in_momentum else lr
+            ratio = self.ratio_of_step(weight_norm, update_norm, lr)
+        size = (1.0 if self.lr_in_momentum else lr) * (ratio if self.adapt == "step" else 1.0)
         new_p = stepped(state, p, direction, size, self.keep_norm, self.radial)
         return new_p, {**found, "weight_norm": weight_norm, "update_norm": update_norm, "trust_ratio": ratio}
 
-    def ratio_of_step(self, weight_norm, update_norm):
-        """‖p‖ / (‖b‖ + eps), no norm below min_norm"""
+    def ratio_of_step(self, weight_norm, update_norm, lr):
+        """lr·eta·‖p‖ / (‖b‖ + eps) of a b that has lr in it, and else eta·‖p‖ / (‖b‖ + eps); no norm below min_norm"""
         weight_norm, update_norm = at_least(weight_norm, self.min_norm), at_least(update_norm, self.min_norm)
         if weight_norm == 0 or update_norm == 0:
             return self.zero_norm_ratio
-        return weight_norm / (update_norm + self.eps)
+        return (lr if self.lr_in_momentum else 1.0) * self.eta * weight_norm / (update_norm + self.eps)
 
     def trust_ratio(self, weight_norm, update_norm, lr, lam):
         """clip(eta·‖p‖ / d / lr, low, high), and eta·‖p‖ / d without a clip; no norm below min_norm"""
@@ -166,6 +164,11 @@ def _vectors(world: Any) -> None:
     for inside, expected in ((True, [0.999880999, 2.000238001]), (False, [0.999799999, 2.000400001])):
         steps = path(world, rule.Lars(lr_in_momentum=inside), [w], [[g], [g]], lrs=[0.01, 0.1])
         close(steps[-1], [expected], 1e-9, inside)
+    # The whole step is 0.1·1e-3·√5 long; from zero it is one of SGD at lr.
+    for inside in (True, False):
+        settings = rule.Lars(lr=0.1, adapt="step", lr_in_momentum=inside)
+        close(path(world, settings, [w], [[g]])[0], [[0.9999, 2.0002]], 1e-12, inside)
+        close(path(world, settings, [0 * w], [[g]])[0], [[-0.05, 0.1]], 1e-12, inside)
 
 
 def _properties(world: Any) -> None:

@@ -322,3 +322,50 @@ def test_names_keep_nothing_alive():
     del model
     gc.collect()
     assert gone() is None
+
+
+@pytest.mark.parametrize("how", ["in the list", "another list"])
+def test_a_parameter_that_is_renamed_has_its_new_name_from_the_next_step_on(how):
+    """Its measurements go by it, and so do blocks and random bits."""
+    start = {name: torch.randn(8, 4, generator=torch.Generator().manual_seed(0)) for name in ("a.blk", "b.x")}
+    options = {"lr": 0.1, "blocks": {optional("*blk"): 2}, "state_dtype": "bfloat16"}
+
+    def stepped(name, later):
+        p = nn.Parameter(start["a.blk"].clone())
+        opt = Lamb([(name, p)], **options)
+        for step in range(4):
+            p.grad = torch.arange(32.0).reshape(8, 4) - 7 * step
+            opt.step()
+            if step == 1 and later != name:
+                names = opt.param_groups[0]["param_names"]
+                if how == "in the list":
+                    names[0] = later
+                else:
+                    opt.param_groups[0]["param_names"] = [later]
+                opt.state_dict()  # which reads names
+                assert list(opt.stats()) == [name]
+        return opt, p
+
+    renamed, p = stepped("a.blk", "b.x")
+    assert list(renamed.stats()) == ["b.x"]
+    assert isinstance(renamed.stats()["b.x"]["weight_norm"], float)
+    back, q = stepped("b.x", "a.blk")
+    assert back.stats()["a.blk"]["weight_norm"].shape == (2,)
+    assert not torch.equal(p, q)
+
+
+def test_names_that_stay_prepare_no_step_again(monkeypatch):
+    params = {name: nn.Parameter(torch.randn(3, 3)) for name in "ab"}
+    opt = Lamb(params.items(), lr=0.1)
+    planned = []
+    of = type(opt._stepper.planner).planned
+    monkeypatch.setattr(type(opt._stepper.planner), "planned", lambda self, work: planned.append(1) or of(self, work))
+    for step in range(6):
+        for p in params.values():
+            p.grad = torch.ones_like(p)
+        opt.step()
+        if step == 2:
+            opt.param_groups[0]["param_names"] = ["a", "b"]
+        if step == 3:
+            opt.param_groups[0]["param_names"] = ["a", "c"]
+    assert planned == [1, 1]

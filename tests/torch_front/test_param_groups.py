@@ -9,7 +9,7 @@ from torch import nn
 from layerwise import optional
 from layerwise.errors import HyperparameterError, LayerwiseError
 from layerwise.recipes import recommend
-from layerwise.torch import Adafactor, AdamW, Lamb, Mixed, param_groups
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
 
 
 class Odd(nn.Module):
@@ -230,3 +230,41 @@ def test_recommended_settings_are_a_group():
     found = recommend(Lamb, 4096, reference_batch=256, reference_lr=1e-3)
     opt = Mixed(param_groups(Model(), rule="lamb", others="adamw", **found.kwargs()))
     assert opt.param_groups[0]["lr"] == pytest.approx(4e-3)
+
+
+def test_biases_and_norms_keep_their_ratio_in_groups_for_lars():
+    small = exempt(param_groups(Odd()), "adapt", False)
+    for rule in ("lars", "Lars", Lars):
+        groups = param_groups(Odd(), rule=rule)
+        assert exempt(groups, "adapt", False) == set()
+        assert exempt(groups) == exempt(groups, "min_norm", 0.1) == small
+    assert exempt(param_groups(Odd(), rule="lars", min_norm=0.5), "min_norm", 0.5) == {*NAMES}
+    assert exempt(param_groups(Odd(), rule="lars", no_adapt=["norm"]), "adapt", False) == {"norm.weight", "norm.bias"}
+    assert exempt(param_groups(Odd(), rule="lamb"), "adapt", False) == small
+    assert [group.get("min_norm") for group in Lars(param_groups(Odd(), rule="lars")).param_groups] == [0.0, 0.1]
+
+
+@pytest.mark.parametrize("norm", [True, False], ids=["normalized", "not normalized"])
+@pytest.mark.parametrize("lr", [4.0, 10.0])
+def test_lars_fits_a_regression_at_its_rates_with_groups_made_for_it(norm, lr):
+    """Plain steps at these rates end in nan; a warning says so at the first."""
+
+    def loss_of(**options):
+        torch.manual_seed(0)
+        norms = [nn.BatchNorm1d(32) if norm else nn.Identity() for _ in range(2)]
+        hidden = [nn.Linear(8, 32), norms[0], nn.ReLU(), nn.Linear(32, 32), norms[1], nn.ReLU()]
+        model, x = nn.Sequential(*hidden, nn.Linear(32, 1)), torch.randn(256, 8)
+        opt = Lars(param_groups(model, **options), lr=lr, weight_decay=1e-4)
+        schedule = torch.optim.lr_scheduler.LinearLR(opt, start_factor=0.05, total_iters=20)
+        for _ in range(60):
+            opt.zero_grad()
+            loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+            loss.backward()
+            opt.step()
+            schedule.step()
+        return loss.item()
+
+    assert loss_of(rule="lars") < 0.5
+    with pytest.warns(UserWarning, match=r"\.bias.* have no trust ratio\. .*lr is"):
+        loss = loss_of()
+    assert not loss < 1

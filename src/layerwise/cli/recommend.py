@@ -67,7 +67,8 @@ def code(found: Recommendation) -> Iterator[str]:
         yield f'groups = param_groups(model, rule="{found.optimizer.lower()}", {options}, others={others})'
         yield "optimizer = Mixed(groups)"
     else:
-        yield f"optimizer = {name}(param_groups(model), {options})"
+        rule = f', rule="{name.lower()}"' if ENTRIES[name].hyper.of_small else ""
+        yield f"optimizer = {name}(param_groups(model{rule}), {options})"
     if known:
         yield (
             f"schedule = scheduler(optimizer, Polynomial({values['lr']!r}, {found.steps}, {found.warmup_steps or 0}))"

@@ -23,6 +23,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, Together] = {}  # by the names of the tensors, the last taken at the end
+        self._rushed = False  # whether tensors were seen that step too far, which is said once
 
     def __reduce__(self) -> Any:
         return Steps, ()
@@ -49,7 +50,10 @@ class Steps:
             found = Together(asked, engines, bound)
         firsts = found.step(asked)
         keep(self._kept, key, found, (one.tensors.slots for one in asked))
-        return firsts
+        if not any(one.rushes for one in firsts):
+            return firsts
+        rushed, self._rushed = self._rushed, True
+        return [one for one in firsts if not (rushed and one.rushes)]
 
 
 class Together:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -12,7 +13,7 @@ from keras import ops
 
 from layerwise import spelling
 from layerwise.arguments import KERAS
-from layerwise.checks import NONE, number
+from layerwise.checks import NONE, number, of_python
 from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
@@ -46,8 +47,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         namespace()  # which raises where the backend has none
-        for name, (check, way_out) in CHECKED.items():
-            check(name, given[name], way_out)
+        given = {name: of_python(x) for name, x in given.items()}
+        given |= {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
         lr, options = self._rate(given["learning_rate"]), self._given(given)
         if options["weight_decay"] is None:
             options["weight_decay"] = 0.0
@@ -64,6 +65,19 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         )
         self._h = h.settled(lr=0.0)  # one for all rates
         self._excluded_names: tuple[str, ...] = ()
+
+    @property
+    def weight_decay(self) -> float | None:
+        """Weight decay λ. You can set it, with effect from the next step that is traced."""
+        return self._weight_decay
+
+    @weight_decay.setter
+    def weight_decay(self, value: float | None) -> None:
+        check, way_out = CHECKED["weight_decay"]
+        value = check("weight_decay", value, way_out)
+        if hasattr(self, "_h"):
+            replace(self._h, weight_decay=value or 0.0)  # which raises where other options contradict it
+        self._weight_decay: float | None = value
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Optimizer(theirs.Optimizer, Like):
             way_out = "Make the optimizer with a number to set others later."
             raise ContradictionError(sentence(LR, "left to its schedule", value, way_out))
         if not isinstance(value, mx.array):  # which may be traced
-            number(0)(LR, value, "Pass a number such as 1e-3.")
+            value = number(0)(LR, value, "Pass a number such as 1e-3.")
         self.state[LR] = mx.array(value)
 
     def init(self, parameters: Any) -> None:

@@ -27,7 +27,7 @@ from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, names_of, refitted
-from layerwise.numpy._together import EXEMPT, FINER, LIBRARY, Stepper
+from layerwise.numpy._together import LIBRARY, WAYS_OUT, Stepper
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -76,7 +76,7 @@ class Optimizer(Stepper, Like):
         with self._one_at_a_time, signals_wait:
             name = as_name(name)
             firsts = self._step_all({name: weights}, {name: grad}, whole=False)
-        warn_of(firsts or (), EXEMPT, FINER)
+        warn_of(firsts or (), WAYS_OUT)
 
     def _step_all(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool = True) -> list[First] | None:
         options = self._options.given

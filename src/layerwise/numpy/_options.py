@@ -21,7 +21,7 @@ from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._together import ENGINES
 from layerwise.registry import ENTRIES
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, wanted
 
 FLAGS = ("skip_nonfinite", "shared_count")
 RATES = ("lr", "weight_decay")
@@ -65,7 +65,8 @@ class Options:
             for name in {*names} - CODED.keys():
                 named_dtype(argument, name)
         seen = {name: one.given for name, one in by_name.items() if one.given is not None}
-        known = {**{name: given.get(name) for name in names_of(hyper)}, **vars(h), **flags, **seen}
+        stored = {name: checked(name, given[name]) for name in OPTIONS}
+        known = {**{name: given.get(name) for name in names_of(hyper)}, **vars(h), **flags, **stored, **seen}
         return cls(known, h, by_name, want)
 
     def __reduce__(self) -> Any:

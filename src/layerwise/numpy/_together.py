@@ -15,7 +15,7 @@ from layerwise.engines import Candidate, choose
 from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import GradientError, ParameterError
-from layerwise.first import First, warn_of
+from layerwise.first import First, WaysOut, warn_of
 from layerwise.names import Name, few
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
@@ -26,8 +26,11 @@ STACK = 1 << 12  # elements up to which a step costs more in calls than in arith
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
 Given = tuple[Any, Mapping[Any, Any], Mapping[Any, Any]]  # an optimizer, and the weights and gradients by name
-EXEMPT = 'Exempt them from it, such as by adapt={"*.bias": False}.'
-FINER = 'Pass master_weights="split", or rounding="stochastic".'
+WAYS_OUT = WaysOut(
+    'Exempt them from it, such as by adapt={"*.bias": False}.',
+    'Pass master_weights="split", or rounding="stochastic".',
+    'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
+)
 
 
 class Stepper:
@@ -57,7 +60,7 @@ class Stepper:
                 raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
         with self._one_at_a_time, signals_wait:
             firsts = self._step_all(weights, grads)
-        warn_of(firsts or (), EXEMPT, FINER)
+        warn_of(firsts or (), WAYS_OUT)
 
     def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> list[First] | None:
         raise NotImplementedError

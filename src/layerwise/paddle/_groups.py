@@ -66,7 +66,7 @@ def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
 
 
 def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], number: int, lr: float) -> Group:
-    own, params = dict(own), own.get(PLAIN, own.get("params"))
+    own, params = {key: checks.of_python(x) for key, x in own.items()}, own.get(PLAIN, own.get("params"))
     if PLAIN in own:
         own = {}
     known = dict.fromkeys([*OF_PADDLE_GROUP, *arguments_of(hyper)])
@@ -178,7 +178,7 @@ def check_clip(clip: Any, h: Hyper) -> None:
 
 def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
     """Return the settings with what a clip and a regularizer do, or None where no options do the same."""
-    found, own = _bounds(clip), h.__dataclass_fields__
+    found, own = bounds_of_clip(clip), h.__dataclass_fields__
     if found is None or not found.keys() <= own.keys():
         return None
     if regularizer is not None:
@@ -191,7 +191,8 @@ def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
         return None
 
 
-def _bounds(clip: Any) -> dict[str, Any] | None:
+def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
+    """Return what a clip does, as options; None if no options do the same."""
     kind = type(clip)
     if clip is None:
         return {}

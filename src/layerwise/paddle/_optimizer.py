@@ -31,7 +31,7 @@ from layerwise.errors import (
     sentence,
     warn,
 )
-from layerwise.first import warn_of
+from layerwise.first import WaysOut, warn_of
 from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
 from layerwise.names import ByName, check_matched, few
@@ -46,7 +46,16 @@ from layerwise.paddle._arrays import (
     is_finite,
     shape_of,
 )
-from layerwise.paddle._groups import Group, check_clip, groups_of, prepared_by_paddle, rate_of, register, settings_of
+from layerwise.paddle._groups import (
+    Group,
+    bounds_of_clip,
+    check_clip,
+    groups_of,
+    prepared_by_paddle,
+    rate_of,
+    register,
+    settings_of,
+)
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
 from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
 from layerwise.storage.options import PLAIN, Wanted
@@ -56,8 +65,11 @@ from layerwise.variants import Like
 
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12)))
-EXEMPT = "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'."
-FINER = "Pass multi_precision=True."
+WAYS_OUT = WaysOut(
+    "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'.",
+    "Pass multi_precision=True.",
+    "Leave them their ratio by adapt=True, or give their group the learning_rate 0.001, a factor.",
+)
 PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
@@ -229,7 +241,7 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
             asked = Asked(self._tensors, names, params, given, self._plan, numbers, self._peak, check)
             firsts = self._steps.take([asked], self._engines)
             self._note_masters()
-            warn_of(firsts, EXEMPT, FINER)
+            warn_of(firsts, WAYS_OUT)
 
     def _overflowed(self) -> bool:
         """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
@@ -241,9 +253,10 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         return overflowed
 
     def _peak(self, due: Due, lr: float) -> float:
-        schedule = self._learning_rate
+        schedule, now = self._learning_rate, self.get_lr()
         numbers = (getattr(schedule, key, None) for key in PEAKS)
-        return max([lr, *(float(x) for x in numbers if isinstance(x, (int, float)))])
+        factor = lr / now if now else 1.0  # of the parameter's own
+        return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
 
     def _plan(self, name: Any, p: Tensor) -> Planned:
         check_parameter(p)
@@ -273,7 +286,8 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         """Make the settings, and again where a wrapper, such as fleet or paddle.amp.decorate, has set others."""
         in_dicts = isinstance(self._param_groups[0], dict)
         clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
-        if self._planned_with == (seen := (self._multi_precision, *clips)):
+        bounds = [bounds_of_clip(clip) for clip in clips]  # which may have been set on the same clip
+        if self._planned_with == (seen := (self._multi_precision, clips, bounds)):
             return
         groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
         for group in groups:

@@ -19,16 +19,17 @@ Departures, each an option:
                                      radial:  b ← b − (1 − radial)·(⟨p, b⟩ / ‖p‖²)·p as p moves by it
     paper: all of the step           caution:  b ← b·[b·g > 0] / max(share of these elements, 1e-3) as p moves by it
     paper: the ratio everywhere      adapt=False:  ratio = 1;   "decayed":  ratio = 1 where lam = 0
-    paper: the ratio of u alone      adapt="step":  u = r,  p ← p − lr·eta·(‖p‖ / (‖b‖ + eps))·b
+    paper: the ratio of u alone      adapt="step":  ratio = 1 in u, and p ← p − lr·eta·(‖p‖ / (‖b‖ + eps))·b; where ‖p‖
+                                     or ‖b‖ is 0,  p ← p − zero_norm_ratio·b,  with lr as above
     paper: no bounds                 trust_clip:  ratio ← clip(ratio/lr, low, high);  (0, 1) is LARC's min(ratio, lr)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from math import inf
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of, pair
@@ -44,6 +45,9 @@ from layerwise.rules.trust import Length, floored, lengthened, trust_of, trusted
 @dataclass(frozen=True)
 class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     """Options of LARS. Its page in the documentation gives each its place in the formula."""
+
+    large_without_ratio: ClassVar[float] = 1.0
+    of_small: ClassVar[Mapping[str, Any]] = {"min_norm": 0.1}
 
     lr: Scheduled = options.lr(
         1.0,
@@ -91,6 +95,10 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: ‖b‖ is what is measured."
 
     @property
+    def whole_step(self) -> float | None:
+        return self.trust_coefficient if self.adapt == "step" else None
+
+    @property
     def has_kernels(self) -> bool:
         return super().has_kernels and not (self.caution or self.keep_norm) and self.adapt != "step"
 
@@ -119,7 +127,8 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·u
         mu=h.momentum,
         pace=1.0 if h.lr_in_momentum else lr,  # p ← p − pace·b
-        whole=lr * h.trust_coefficient,  # p ← p − whole·(‖p‖ / (‖b‖ + eps))·b with adapt="step"
+        # b ← whole·(‖p‖ / (‖b‖ + eps))·b as p moves by it, with adapt="step"; lr in b is divided out
+        whole=h.trust_coefficient * (lr if h.lr_in_momentum else 1.0),
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
 
@@ -135,7 +144,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
     moved = add(xp, u, k.mu, b) if h.nesterov else b
     moved, agreeing = yield from cautious(xp, moved, g, h)
-    how_long = Length(k.whole, k.trust, eps=k.eps) if h.adapt == "step" else Length(k.pace)
+    how_long = Length(k.pace, k.trust, eps=k.eps, scale=k.whole) if h.adapt == "step" else Length(k.pace)
     R, moves, found = yield from lengthened(xp, h, how_long, R, p, moved)
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 

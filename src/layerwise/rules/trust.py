@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from layerwise.rules.arrays import add, is_complex, length
 from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
-from layerwise.rules.scalars import at_least, at_most, between, bounds_of, choose, is_zero, one_like
+from layerwise.rules.scalars import at_least, at_most, between, bounds_of, choose, is_one, is_zero, one_like
 
 
 class Trust(NamedTuple):
@@ -38,9 +38,12 @@ def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
     return choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)
 
 
-def trust_ratio(xp: Any, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0) -> Scalar:
-    """Return min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
+def trust_ratio(
+    xp: Any, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0, scale: Scalar = 1.0
+) -> Scalar:
+    """Return scale·min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, most)
+    phi = phi if is_one(scale) else scale * phi
     # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
     d = choose(xp, x == 0, 1.0, x)
     ratio = between(xp, phi / (d if is_zero(eps) else d + eps), k.low, k.high)
@@ -54,6 +57,7 @@ class Length(NamedTuple):
     trust: Trust | None = None
     most: Scalar = inf  # of ‖p‖ in the ratio
     eps: Scalar = 0.0  # added to ‖r‖ in the ratio
+    scale: Scalar = 1.0  # of ‖p‖ in the ratio, but not of the ratio where a norm is 0
 
 
 def lengthened(
@@ -82,7 +86,7 @@ def lengthened(
 
 def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length, trust: Trust) -> Scalar:
     w, x = (floored(xp, norm, trust.min_norm) for norm in (norm_p, norm_r))
-    return trust_ratio(xp, w, x, trust, k.most, k.eps)
+    return trust_ratio(xp, w, x, trust, k.most, k.eps, k.scale)
 
 
 def _products(p: Array, r: Array) -> Array:

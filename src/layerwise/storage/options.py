@@ -65,17 +65,26 @@ MASTERS = checks.one_of(False, *BESIDE)
 ROUNDINGS = checks.one_of(None, "nearest", "stochastic")
 STATE = checks.Check(f"{DTYPES.allowed}, a mapping to these by field, or None", _state_dtype)
 SEED = checks.integer(0, bits=63)
+CHECKS = {
+    "master_weights": (MASTERS, 'Pass True, "split", "split24", or False.'),
+    "rounding": (ROUNDINGS, 'Pass "stochastic" or "nearest".'),
+    "state_dtype": (STATE, WAY_OUT),
+    "seed": (SEED, "Pass an integer, the same on all processes."),
+}
 # Of steps: exact as the floats that powers are taken of, and far from where an int64 ends.
 COUNT = checks.integer(0, bits=53)
 
 
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
     """Return the wanted storage, or raise if it does not exist."""
-    master, rounding, state, seed = (given[name] for name in OPTIONS)
-    master = MASTERS("master_weights", master, 'Pass True, "split", "split24", or False.')
-    rounding = ROUNDINGS("rounding", rounding, 'Pass "stochastic" or "nearest".')
-    seed = SEED("seed", seed, "Pass an integer, the same on all processes.")
-    return Wanted(master, rounding, _by_field(rule, STATE("state_dtype", state, WAY_OUT)), seed)
+    master, rounding, state, seed = (checked(name, given[name]) for name in OPTIONS)
+    return Wanted(master, rounding, _by_field(rule, state), seed)
+
+
+def checked(name: str, value: Any) -> Any:
+    """Return the value of one of these options, checked alone."""
+    check, way_out = CHECKS[name]
+    return check(name, value, way_out)
 
 
 def _by_field(rule: Any, asked: Any) -> dict[str, str]:

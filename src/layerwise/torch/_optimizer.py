@@ -27,6 +27,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
+from layerwise.torch.step._due import of_group
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
@@ -66,7 +67,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
-        super().__init__(params, dict(setup.groups.kinds.defaults))
+        super().__init__(params, setup.groups.defaults())
         if self.model_group is None:  # else what a pattern means may be elsewhere
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
             check_matched("blocks", setup.blocks.patterns, names)
@@ -133,11 +134,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
         group = {key: x for key, x in without_unsaid(param_group).items() if not self._repeats(key, x, param_group)}
-        groups.check_keys(group)
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
-        group = groups.filled({**self.defaults, **group})
-        groups.check(group)
-        groups.complete(group)
+        with of_group(len(self.param_groups)):
+            group = groups.new({**self.defaults, **group}, group)
         super().add_param_group({**group, **dict.fromkeys(given)})
         stepper_of(self).ranks.added(self.param_groups[-1]["params"])
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from struct import pack
 from typing import Any
@@ -57,6 +58,7 @@ class Stepper:
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
         self._settings: dict[tuple[int, ...] | None, Settings] = {}  # of all groups, and of some by their numbers
+        self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
         self._captured: list[Turn] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
         self.host = Host() if setup.offload else None
@@ -123,6 +125,13 @@ class Stepper:
         lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
         return work._replace(rates=(lr, weight_decay))
 
+    def _follow_names(self) -> None:
+        """Plan again if a parameter has another name, by which its blocks, random bits and measurements go."""
+        names = [group.get("param_names") for group in self.members.groups]
+        if names != self._names:
+            self._names = list(map(copy, names))
+            self.turns.clear()
+
     def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
         if self.setup.offload:
             check_offloaded(group)
@@ -158,6 +167,7 @@ class Stepper:
             return
         with self.one_at_a_time, signals_wait, torch.set_grad_enabled(self.groups.differentiable):
             might_skip = self.might_skip
+            self._follow_names()
             # Once, because both may take collectives: only this process knows whether its step is prepared again.
             if self.ranks.wrapped:
                 work = self._local(work, agreement)
@@ -284,6 +294,7 @@ class Stepper:
             self.skipped += 1
             return
         self._remember(key, turn, skip)
+        self.planner.warn_of_rates()
         if self.planner.first and not (skip is not None and skip):
             self.planner.look_at_first(turn, work.dues)
 

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.errors import HyperparameterError, StateError, warn
+from layerwise.errors import ContradictionError, HyperparameterError, StateError, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._due import RATES
+from layerwise.torch.step._due import RATES, of_group
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import WAY_OUT
@@ -60,7 +60,7 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
     state: dict[Tensor, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
         _origin.check_group(number, kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
-        h = _settings(stepper, group, source)
+        h = _settings(stepper, number, group, source)
         for (p, name), (_, key) in zip(names, members, strict=True):
             one = loaded["state"].get(key, {})
             if not isinstance(one, Mapping) or one:
@@ -137,7 +137,7 @@ def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[st
     return {**saved, "lr": lr, "relative_step": role, **scaled}
 
 
-def _settings(stepper: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
+def _settings(stepper: Any, number: int, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
     """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
     step or back.
     """
@@ -148,7 +148,10 @@ def _settings(stepper: Any, group: Mapping[str, Any], saved: Mapping[str, Any]) 
             f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
         )
     try:
-        found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
+        with of_group(number):
+            found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
+    except ContradictionError as problem:
+        raise StateError(f"the checkpoint's rates do not fit the options given here: {problem}") from None
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be right: {problem}") from None
     return found

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from layerwise.checks import of_python
+from layerwise.errors import HyperparameterError
 from layerwise.hyper import in_words
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes
@@ -25,5 +28,8 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) 
         optimizer.state.update(others)
     found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}
     for group in found["param_groups"]:
+        group.update({key: of_python(x) for key, x in group.items()})
+        with suppress(HyperparameterError):  # which the next step will refuse
+            group.update(stepper_of(optimizer).groups.in_plain_form(group))
         group.update({key: in_words(value) for key, value in group.items() if callable(value)})
     return found

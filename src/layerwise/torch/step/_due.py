@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, chain
 from math import inf
 from operator import is_, itemgetter
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from layerwise.checks import as_float
 from layerwise.engines.places import objects_of
+from layerwise.errors import HyperparameterError
 from layerwise.hyper import Hyper
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._flat import missing_gradient
@@ -41,7 +43,7 @@ class Current(NamedTuple):
 
 
 class Settings:
-    """The settings of some groups, which hold as long as their options are the same objects.
+    """The settings of some groups, which hold as long as their options are the same objects, and rates on or off.
 
     Parameters are not kept, so that they may go.
     """
@@ -60,13 +62,13 @@ class Settings:
         readers = {keys: itemgetter(*(key for key in keys if key not in NOT_PLANNED)) for keys in {*self._keys}}
         self._readers = [readers[keys] for keys in self._keys]
         self._options = [read(group) for read, group in zip(self._readers, groups, strict=True)]
-        self._fixed = [all(map(_is_fixed, options)) for options in self._options]
-        self._without_lr = [group["lr"] is None for group in groups]
+        self._fixed = [all(map(is_fixed, options)) for options in self._options]
+        self._on = list(map(rates_on, groups))
         self._numbers, self._sizes = list(range(len(groups))), list(map(len, groups))
         self._objects: Any = None  # what groups consisted of, if nothing but parameters has changed lately
         self._given: Rates = [], []
         kept = [None if before is None else self._kept(before, i) for i in self._numbers]
-        self.each = [check(group) if now is None else now for now, group in zip(kept, groups, strict=True)]
+        self.each = [self._checked(check, i, groups[i]) if now is None else now for i, now in enumerate(kept)]
         self.asks_of_model = any(now.h.asks_of_model for now in self.each)
         self.hs = [counted(now.h) if self.asks_of_model else now.h for now in self.each]
         """The settings of each group, whose gradients may count in a norm that clips others."""
@@ -76,8 +78,13 @@ class Settings:
     def _kept(self, before: Settings, i: int) -> Current | None:
         """Return the settings that a group had before, if its options are the same."""
         same = i < len(before.each) and before._fixed[i]
-        same = same and (self._keys[i], self._without_lr[i]) == (before._keys[i], before._without_lr[i])
+        same = same and (self._keys[i], self._on[i]) == (before._keys[i], before._on[i])
         return before.each[i] if same and all(map(is_, self._options[i], before._options[i])) else None
+
+    def _checked(self, check: Callable[[Group], Any], i: int, group: Group) -> Any:
+        """Return what a check of a group returns; its errors say which group that is, if there are several."""
+        with of_group(self.of[i] if len(self._sizes) > 1 else None):
+            return check(group)
 
     def same(self, groups: Sequence[Group]) -> bool:
         """Return True if it is known that groups have the same rates too, and that none can change unseen."""
@@ -87,7 +94,7 @@ class Settings:
         return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
     def holds(self, groups: Sequence[Group]) -> bool:
-        """Return True if no option but the rates has changed, or could have without being replaced."""
+        """Return True if no option has changed, or could have without being replaced, and no rate between 0 and more."""
         if not all(self._fixed) or self._sizes != list(map(len, groups)):
             return False
         try:
@@ -95,7 +102,7 @@ class Settings:
         except KeyError:
             return False
         same = map(is_, chain.from_iterable(options), chain.from_iterable(self._options))
-        return all(same) and self._without_lr == [group["lr"] is None for group in groups]
+        return all(same) and self._on == list(map(rates_on, groups))
 
     def follow(self, groups: Sequence[Group], check: Callable[[Group], None]) -> None:
         """Take the groups' rates over, after a check of those that are no plain numbers of the allowed range."""
@@ -103,7 +110,7 @@ class Settings:
         each = list(zip(*given, strict=True))
         odd = [i for i, (x, y) in enumerate(each) if not (type(x) is type(y) is float and 0 <= x < inf > y >= 0)]
         for i in odd:
-            check(groups[i])
+            self._checked(check, i, groups[i])
         same = all(map(is_, given[0], self._given[0])) and all(map(is_, given[1], self._given[1]))
         plain = all(type(x) in PLAIN for i in odd for x in each[i])
         self._objects = None
@@ -253,6 +260,38 @@ def at_hand(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
 
 
-def _is_fixed(x: Any) -> bool:
-    """Return True if a value cannot change by itself."""
-    return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(_is_fixed, x)))
+def is_fixed(x: Any) -> bool:
+    """Return True if a value cannot change by itself: a plain Python object, or a function."""
+    return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(is_fixed, x)))
+
+
+def rates_on(group: Mapping[str, Any]) -> tuple[bool | None, ...]:
+    """Return whether each rate is on: False for 0, and None if there is none.
+
+    That is all of a rate on which settings depend. One that only a device knows counts as on.
+    """
+    return tuple(x if x is None else _is_on(x) for x in (group["lr"], group["weight_decay"]))
+
+
+def _is_on(rate: Any) -> bool:
+    if type(rate) is float:
+        return rate != 0.0
+    if isinstance(rate, Tensor):
+        return is_on_device(rate) or rate.is_nested or rate.numel() != 1 or bool(rate.detach() != 0)
+    return not (isinstance(rate, (int, float)) and rate == 0)
+
+
+def is_on_device(x: Any) -> bool:
+    """Return True for a tensor that is not in the host's memory."""
+    return isinstance(x, Tensor) and x.device.type != "cpu"
+
+
+@contextmanager
+def of_group(number: int | None) -> Iterator[None]:
+    """Say in errors of options which parameter group they are of, unless there is one group."""
+    try:
+        yield
+    except HyperparameterError as problem:
+        if number is None:
+            raise
+        raise type(problem)(f"group {number}: {problem}") from None

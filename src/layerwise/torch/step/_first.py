@@ -11,10 +11,12 @@ from torch import Tensor
 
 from layerwise.first import First
 from layerwise.telemetry import adapts
-from layerwise.torch.step._due import Due
+from layerwise.torch.step._due import Due, is_on_device
+from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._turn import Turn, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
+SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
@@ -32,8 +34,7 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Collection[int]) -> Iterator[
     """Yield the first steps of parameters of these ids, which this turn has taken, but for those that show nothing."""
     each = zip(turn.plans, turn.params, turn.storings, turn.states, turn.measured(), strict=False)
     for due in dues:
-        peak = max(_number(due.group[key]) for key in PEAKS if due.group.get(key) is not None)
-        lam = _number(due.group["weight_decay"])
+        peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)
         for plan, p, storing, state, measured in islice(each, len(due.params)):
             if not adapted or id(p) not in which:
@@ -42,6 +43,22 @@ def firsts(turn: Turn, dues: Sequence[Due], which: Collection[int]) -> Iterator[
             if p.numel() and (dtype is not None or any(map(_began_at_zero, measured))):
                 for name, found in plan.measured(map(on_host, measured)):
                     yield First(name, plan.h, found, lam, peak, dtype)
+
+
+def without_ratio(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+    """Yield the first steps that parameters of these ids are to take without a trust ratio, which are not measured."""
+    each = iter(plans)
+    for due in dues:
+        names = [plan.name for p, plan in zip(due.params, islice(each, len(due.params)), strict=True) if id(p) in new]
+        if not names or any(is_on_device(due.group.get(key)) for key in (*PEAKS, "weight_decay")):
+            continue  # nobody waits for a device
+        lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
+        yield from (First(name, due.h, {}, lam, peak) for name in names if not adapts(due.h, lam))
+
+
+def _peak(group: Mapping[str, Any]) -> float:
+    """Return the largest learning rate of a group that is known."""
+    return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 
 
 def _began_at_zero(measured: Mapping[str, Any]) -> bool:

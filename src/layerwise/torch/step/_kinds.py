@@ -7,11 +7,16 @@ from dataclasses import fields
 from importlib import import_module
 from typing import Any
 
+from torch import Tensor
+
 from layerwise import arguments
+from layerwise.checks import FLAG, number
 from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.registry import BY_LOWER, ENTRIES
+from layerwise.storage.options import OPTIONS, checked
+from layerwise.torch.step._due import RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
@@ -28,6 +33,30 @@ class Kind:
         self.known = (*self.options, *SWITCHES)
         self.defaults = {name: given[name] for name in self.known}
         self.without_lr = hyper.__dataclass_fields__["lr"].default is None
+
+    def settings(self, options: Mapping[str, Any]) -> Hyper:
+        """Return checked settings, which are the same for all rates that are on."""
+        # Nobody waits for a device: a rate there counts as on.
+        given = {name: 1.0 if is_on_device(x) else x for name, x in options.items()}
+        made: Any = self.hyper
+        fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
+        found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
+        return found
+
+    def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of a group's options that are no plain Python objects, such as numbers of NumPy, in such a form.
+
+        Rates that are tensors stay: a captured step reads them.
+        """
+        odd = {name: group[name] for name in self.known if name in group and not is_fixed(group[name])}
+        return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
+
+    def _plain(self, name: str, value: Any) -> Any:
+        if name in RATES:
+            return number(0)(name, value, RATES[name])
+        if name in self.options:
+            return self.hyper.check(name, value)
+        return checked(name, value) if name in OPTIONS else FLAG(name, value, "Pass True or False.")
 
     def __reduce__(self) -> Any:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled

@@ -62,7 +62,7 @@ class Plan(plan.Plan):
 
     def described(self) -> Any:
         """Return the part that must be the same on all ranks."""
-        own = [(one.name, one.h, tuple(one.shape), one.layout.pieces) for one in self.members]
+        own = [(one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.members]
         return own, None if self.flat is None else self.flat.described()
 
     def in_words(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -10,17 +11,16 @@ import torch
 from torch import Tensor
 
 from layerwise import arguments, checks
-from layerwise.checks import as_float
 from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import meant
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
-from layerwise.storage.options import STATE, WAY_OUT, Wanted, check_fits, wanted
+from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
-from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Settings
-from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds
+from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Settings, rates_on
+from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds, name_of
 
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
@@ -68,10 +68,18 @@ class Groups:
         """Raise if options given for all groups are wrong, even if no group takes them."""
         self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
 
+    def defaults(self) -> dict[str, Any]:
+        """Return the values of keys that groups leave out."""
+        return {**self.kinds.defaults, **self.kinds.probe.in_plain_form(self.kinds.defaults)}
+
     def given(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what a group was given, without adapt=False where the rule has no trust ratio to turn off."""
-        says_nothing = group.get("adapt") is False and "adapt" not in self.known(group)
-        return {key: value for key, value in group.items() if not (says_nothing and key == "adapt")}
+        """Return what a group was given, without what says nothing here: adapt=False where the rule has no trust ratio
+        to turn off, or the name of the one rule that there is.
+        """
+        nothing = {"adapt"} if group.get("adapt") is False and "adapt" not in self.known(group) else set()
+        if group.get(RULE) is not None and not self.kinds.keys:
+            nothing |= {RULE} if name_of(group[RULE]) == self.kinds.probe.hyper.optimizer else set()
+        return {key: value for key, value in group.items() if key not in nothing}
 
     def check_keys(self, group: Mapping[str, Any]) -> None:
         """Raise if a group has a key that nothing would read."""
@@ -116,8 +124,14 @@ class Groups:
                 warn(str(problem))
 
     def current(self, groups: Sequence[Group], before: Settings | None, numbers: Sequence[int] | None) -> Settings:
-        """Return the settings of groups, given those of before, or raise if an option that has changed is wrong."""
+        """Return the settings of groups, given those of before, or raise if an option that has changed is wrong.
+
+        Options that were set in another form get that of plain Python objects.
+        """
         if before is None or not before.holds(groups):
+            for group in groups:
+                with suppress(HyperparameterError):  # of which the check says more
+                    group.update(self.in_plain_form(group))
             before = Settings(groups, before, self._checked, self.counted, numbers)
         before.follow(groups, self._check_now)
         return before
@@ -129,8 +143,10 @@ class Groups:
         return Current(self.rule_of(group), self.check(group), self.wanted(group))
 
     def _check_now(self, group: Group) -> None:
-        self._check_rates(self.kinds.of(group), group)
+        kind = self.kinds.of(group)
+        self._check_rates(kind, group)
         check_rates_captured(group)
+        group.update(kind.in_plain_form({name: group[name] for name in RATES}))
 
     def check(self, group: Mapping[str, Any]) -> Hyper:
         """Return the group's hyperparameters, or raise if one of its options is wrong."""
@@ -168,15 +184,11 @@ class Groups:
         """Return the group's hyperparameters, checked; made once for as long as they stay the same."""
         kind = self.kinds.of(group)
         self._check_rates(kind, group)
-        lr = group["lr"]
-        static = _static(kind, group)
-        key = (kind.hyper.optimizer, lr is None, *map(_hashable, static.values()))
+        static, on = _static(kind, group), rates_on(group)
+        key = (kind.hyper.optimizer, on, *map(_hashable, static.values()))
         found = self._made.get(key)  # once, since another thread may forget it
         if found is None:
-            made: Any = kind.hyper
-            on_device = isinstance(lr, Tensor) and lr.device.type != "cpu"
-            h = made(lr=0.0 if on_device else lr, **static)
-            found = self._made[key] = h if lr is None else h.settled(lr=0.0)  # one for all rates
+            found = self._made[key] = kind.settings({**static, **{name: group[name] for name in RATES}})
         return found
 
     def _check_rates(self, kind: Kind, group: Mapping[str, Any]) -> None:
@@ -188,22 +200,27 @@ class Groups:
         self._made.clear()
         self._sizes.clear()
 
+    def new(self, group: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a new group with every option, or raise if one of them, or of the keys that it was given, is wrong."""
+        self.check_keys(given)
+        made = self.filled(group)
+        self.check(made)
+        self.complete(made)
+        return made
+
     def complete(self, group: dict[str, Any]) -> None:
         """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
-        group["state_dtype"] = as_plain(group["state_dtype"])
-        given = {name: group[name] for name in RATES}
-        group |= {name: as_float(x) for name, x in given.items() if not isinstance(x, (int, float, Tensor))}
+        group |= self.in_plain_form(group)
+
+    def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of a group that are no plain Python objects, such as numbers of NumPy, in such a form."""
+        return self.kinds.of(group).in_plain_form(group)
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
         return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
-
-
-def as_plain(value: Any) -> Any:
-    """Return `state_dtype` in the form that groups keep: by name, and without the caller's mapping."""
-    return STATE("state_dtype", value, WAY_OUT)
 
 
 def check_followed(want: Wanted, differentiable: bool) -> None:

@@ -70,7 +70,7 @@ def param_groups(
     model: nn.Module,
     *,
     no_decay: Iterable[Matcher] = SMALL,
-    no_adapt: Iterable[Matcher] = SMALL,
+    no_adapt: Iterable[Matcher] | None = None,
     rule: str | type | None = None,
     others: str | type | Mapping[str, Any] | None = None,
     other_params: Iterable[Matcher] | None = None,
@@ -88,8 +88,10 @@ def param_groups(
     Args:
         model: The model. Its parameters that require no gradient are left out.
         no_decay: Matchers of the parameters without weight decay.
-        no_adapt: Matchers of the parameters without a trust ratio, where the rule has one.
-        rule: For `Mixed`: the rule of the parameters, by its name or class.
+        no_adapt: Matchers of the parameters without a trust ratio, where the rule has one. None is biases and norms;
+            with rule="lars" these keep a ratio in which no norm counts as less than 0.1, because plain steps at LARS's
+            rates tend to diverge.
+        rule: The rule of the parameters, by its name or class: that of the optimizer, or for `Mixed` one of several.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
             mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
         other_params: Matchers of the parameters that `others` steps. None is biases, norms and embeddings; beside
@@ -103,7 +105,7 @@ def param_groups(
             "modules the rules speak."
         )
     first, second = _rules(rule, others, options)
-    given = {"no_decay": no_decay, "no_adapt": no_adapt}
+    given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
     given["other_params"] = () if second is None else _usual(first) if other_params is None else other_params
     matchers = {argument: _listed(argument, one) for argument, one in given.items()}
     kinds = {**KINDS, "head": _head_of(model)}
@@ -118,9 +120,10 @@ def param_groups(
         decays, adapts, other = (not test(p, found) for test in tests)
         key = (not other, not decays, not adapts and other)
         groups.setdefault(key, []).append((found[0][0], p))
+    unscaled_off = (_kept(first) if no_adapt is None else {}) or {"adapt": False}
     made = ParamGroups()
     for (of_others, fixed, unscaled), members in sorted(groups.items()):
-        off = {**({"weight_decay": 0.0} if fixed else {}), **({"adapt": False} if unscaled else {})}
+        off = {**({"weight_decay": 0.0} if fixed else {}), **(unscaled_off if unscaled else {})}
         made.append({"params": members, **(second or {} if of_others else first), **off})
     return made
 
@@ -158,6 +161,12 @@ def _rules(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[dict[str
         raise HyperparameterError(sentence("rule", "given beside others", None, 'Pass one such as rule="lamb".'))
     own = dict(others) if isinstance(others, Mapping) else {RULE: others}
     return {RULE: name_of(rule), **options}, {**own, RULE: name_of(own.get(RULE))}
+
+
+def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of biases and norms where the rule of these groups does not exempt them from the ratio."""
+    own = ENTRIES[options[RULE]].hyper.of_small if RULE in options else {}
+    return {name: options.get(name, value) for name, value in own.items()}
 
 
 def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
