@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.elsewhere import nearest
+from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import UnknownOptionError
 from layerwise.spelling import alike
 
@@ -97,17 +97,19 @@ def explained(function: F) -> F:
 def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) -> None:
     """Raise an error for unknown keywords."""
     for name in unknown:
-        raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
+        raise UnknownOptionError(f"{of} has no option {name!r}. {advice(name, known)}")
 
 
-def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
-    """Return a sentence with the likely meaning of a keyword."""
+def advice(name: str, known: Collection[str]) -> str:
+    """Return what to do about an unknown keyword: its likely meaning, or all that are known."""
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
+    return guess(name, known) or f"It takes {', '.join(known)}."
+
+
+def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
+    """Return the question whether a known keyword was meant, or an empty string if none is likely."""
     called, remark = MEANT.get(name, ((), ""))
     said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
     close = next(([one] for one in said if one in known), []) or nearest(name, known, cutoff=cutoff)
-    if not close:
-        return f"It takes {', '.join(known)}."
-    aside = f" ({said[close[0]]})" if said.get(close[0]) else ""
-    return f"Is {' or '.join(f'`{one}`' for one in close)} meant{aside}?"
+    return did_you_mean(close, said.get(close[0], "") if close else "")

@@ -118,14 +118,14 @@ def test_a_key_that_is_like_an_option_is_said_once(front, name):
         opt = front(groups)
     opt.add_param_group({"params": [ones(2)], name: 0.1})
     [one] = said
-    assert f"the key '{name}', which is no option. Is `" in str(one.message)
+    assert f"the key '{name}', which is no option. Did you mean `" in str(one.message)
     assert one.filename == __file__
     with pytest.raises(UnknownOptionError, match=name):
         front([ones(2)], **{name: 0.1})
 
 
 @pytest.mark.parametrize(
-    ("key", "words"), [("weight_dacay", "Is `weight_decay` meant"), ("learning_rate", "Is `lr` meant")]
+    ("key", "words"), [("weight_dacay", "Did you mean `weight_decay`"), ("learning_rate", "Did you mean `lr`")]
 )
 def test_a_misspelt_option_that_is_set_later_is_said_once_and_other_keys_are_kept(key, words):
     params = parameters(1)

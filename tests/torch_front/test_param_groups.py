@@ -216,7 +216,7 @@ def test_which_are_others_may_be_said():
     ("options", "words"),
     [
         ({"others": "adamw"}, "`rule` must be given beside others"),
-        ({"rule": "lamp"}, 'Is "lamb" meant'),
+        ({"rule": "lamp"}, "Did you mean `lamb`"),
         ({"rule": "lamb", "others": {"lr": 0.1}}, "lacks its `rule`"),
         ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches none of the parameters"),
     ],

@@ -21,7 +21,7 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, scheduled
-from layerwise.keywords import check_keywords, meant
+from layerwise.keywords import advice, check_keywords
 from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin
 from layerwise.numpy import _arrays, _saved
@@ -181,7 +181,7 @@ class Optimizer(Stepper, Like):
 
     def _hint(self, name: str) -> str:
         known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
-        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"
+        return f"{type(self).__name__} has no attribute {name!r}. {advice(name, known)}"
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise.elsewhere import nearest
+from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import StateError, sentence, warn
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign import CODECS
@@ -80,9 +80,10 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
 def _codec(name: Any, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
-    close = " or ".join(map(repr, nearest(name, CODECS)))
-    hint = f"Is {close} meant? " if close else ""
-    raise StateError(f"no checkpoint {way} {name!r} can be converted. {hint}Pass one of {', '.join(sorted(CODECS))}.")
+    hint = did_you_mean(nearest(name, CODECS))
+    raise StateError(
+        f"no checkpoint {way} {name!r} can be converted.{hint and f' {hint}'} Pass one of {', '.join(sorted(CODECS))}."
+    )
 
 
 def _is_named(optimizer: Any, name: str) -> bool:
