@@ -73,7 +73,7 @@ def test_the_options_that_are_meant_exist():
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
-    taken |= {*arguments.KERAS, "parameters", "grad_clip"}
+    taken |= {*inspect.signature(torch_front.param_groups).parameters, *arguments.KERAS, "parameters", "grad_clip"}
     assert {name for called, _ in MEANT.values() for name in called} <= taken
 
 
