@@ -59,18 +59,10 @@ _MEANT = (
     ("ns_coeffs", "ns_coefficients", ""),
     ("adjust_lr_fn consistent_rms", "scale", ""),
     # Of functions that make groups.
-    (
-        "skip skip_list skip_weight_decay no_weight_decay no_weight_decay_list no_weight_decay_names decay_exempt "
-        "exclude_from_weight_decay exclude_bias_n_norm exclude_bias_and_norm wd_ban_list",
-        "no_decay",
-        "",
-    ),
-    ("exclude exclude_list exempt", "no_decay", "parameters without weight decay; `no_adapt` are without a trust ratio"),
-    (
-        "no_trust no_trust_ratio exclude_from_layer_adaptation lars_exclude exclude_from_lars lars_adaptation_filter",
-        "no_adapt",
-        "",
-    ),
+    ("skip skip_list no_weight_decay no_weight_decay_list decay_exempt", "no_decay", ""),
+    ("exclude_from_weight_decay exclude_bias_n_norm wd_ban_list", "no_decay", ""),
+    ("exclude exclude_list exempt", "no_decay", "those without weight decay; `no_adapt` are without a trust ratio"),
+    ("no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", "no_adapt", ""),
 )
 MEANT = {name: (tuple(ours.split()), remark) for theirs, ours, remark in _MEANT for name in theirs.split()}
 # What others have and no optimizer here has, with the way out.

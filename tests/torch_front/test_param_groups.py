@@ -227,14 +227,19 @@ def test_rules_that_cannot_be_are_refused(options, words):
 
 
 NO_DECAY = (
-    "no_decays nodecay no_dacay no_decay_names no_weight_decay no_weight_decay_list skip skip_list decay_exempt exclude "
-    "exclude_from_weight_decay"
+    "no_decays nodecay no_dacay no_decay_names no_weight_decay no_weight_decay_list skip skip_list decay_exempt "
+    "exclude exclude_from_weight_decay"
 )
 MISSPELT = {
     **dict.fromkeys(NO_DECAY.split(), "no_decay"),
     **dict.fromkeys(("no_adapts", "noadapt", "no_trust", "exclude_from_layer_adaptation"), "no_adapt"),
-    **{"other": "others", "other_param": "other_params", "others_params": "other_params", "rules": "rule"},
-    **{"weight_dacay": "weight_decay", "learning_rate": "lr", "capturabel": "capturable"},
+    "other": "others",
+    "other_param": "other_params",
+    "others_params": "other_params",
+    "rules": "rule",
+    "weight_dacay": "weight_decay",
+    "learning_rate": "lr",
+    "capturabel": "capturable",
 }
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
+from layerwise.core.slot import own_entries
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
@@ -38,6 +39,8 @@ from layerwise.torch.step._settings import (
     said_by_groups,
     without_unsaid,
 )
+from layerwise.torch.step._state import forget as forget_state
+from layerwise.torch.step._state import is_begun
 from layerwise.variants import Like
 
 
@@ -281,18 +284,19 @@ class Optimizer(torch.optim.Optimizer, Like):
         return [p for p, _ in stepper_of(self).members.all()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, or of all. The next step begins it again.
+        """Forget the state of one parameter, or of all, but for other programs' entries. The next step begins it again.
 
         Args:
             which: The parameter, or its name; None is all.
         """
         found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
-        if which is not None and not any(p in self.state for p in found):
+        if which is not None and not any(is_begun(self.state.get(p)) for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
-            names = ", ".join(repr(name) for p, name in stepper_of(self).members.all()[:5] if p in self.state)
+            known = stepper_of(self).members.all()[:5]
+            names = ", ".join(repr(name) for p, name in known if is_begun(self.state.get(p)))
             raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
         for p in found:
-            self.state.pop(p, None)
+            forget_state(self.state, p)
         stepper_of(self).forget()
 
     def storage(self) -> dict[str, dict[str, Any]]:
@@ -307,7 +311,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = plan.storing(p, want).report(self.state.get(p, {}))
+                found[apart(name, found)] = plan.storing(p, want).report(own_entries(self.state.get(p, {})))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

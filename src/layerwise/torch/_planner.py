@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
 from layerwise.first import warn_of
@@ -75,7 +76,8 @@ class Planner:
         What is the same for several parameters is checked and planned once, for the first of them.
         """
         work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
-        dues, params, kept = work.dues, work.params, self._members.optimizer.state
+        dues, params, states = work.dues, work.params, self._members.optimizer.state
+        kept = {p: own_entries(states.get(p, {})) for p in params}
         names, blocks = self._members.names_of(dues), self._setup.blocks
         self._ranks.check_own(params, names)
         cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
@@ -99,8 +101,8 @@ class Planner:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
-                if state := kept.get(p):
-                    _state.check_kept(plans[-1], stepped, state)
+                if kept[p]:
+                    _state.check_kept(plans[-1], stepped, kept[p])
         _memory.check_apart(names, params, kept)
         return work, plans
 
@@ -112,16 +114,16 @@ class Planner:
         owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
-            owns += own
             # Counts that once had to be on the device stay there, and those beside them go there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
                 self._plans[p] = plan
-                if not state and stepped.device.type == "cpu":  # elsewhere a step would have to wait for it
+                if stepped.device.type == "cpu" and not own_entries(state):  # elsewhere a step would wait for it
                     self.first[id(p)] = p
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
                     _state.apart(state)
+            owns += map(own_entries, own)
         engine = self._setup.engine
         engines, together = engines_of(engine, differentiable), is_exact(engine)
         return Turn(work, plans, storings, states, owns, on_device, engines, agreement, together)

@@ -138,11 +138,11 @@ def _check_options(given: Iterable[str]) -> None:
         if hint or name in ("params", "param_names"):
             way_out = hint or "The model has them."
             raise UnknownOptionError(
-                f"param_groups has no argument {name!r}. {way_out} A key of your own can be set in the groups afterwards."
+                f"param_groups has no argument {name!r}. {way_out} Set a key of your own in the groups afterwards."
             )
         warn(
-            f"param_groups puts {name!r} into each group, where nothing reads it: it is neither one of its arguments, "
-            f"which are {', '.join(ARGUMENTS)}, nor an option. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
+            f"param_groups puts {name!r} into each group, where nothing reads it: it is neither one of the arguments, "
+            f"{', '.join(ARGUMENTS)}, nor an option. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
         )
 
 
