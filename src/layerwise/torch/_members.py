@@ -38,7 +38,7 @@ class Members:
         group = self.groups[number]
         params, names = group["params"], group.get("param_names")
         if not names:
-            return [(p, f"parameter {i} of group {number}") for i, p in enumerate(params)]
+            return [(p, place_of(i, number)) for i, p in enumerate(params)]
         known = [self._names.get(p) for p in params]
         if not _in_step(known, names):
             group["param_names"] = names = _put_in_step(known, names, number)
@@ -60,6 +60,29 @@ class Members:
 
     def __len__(self) -> int:
         return sum(len(group["params"]) for group in self.groups)
+
+
+def place_of(i: int, number: int) -> str:
+    """Return the name of a parameter that was given none."""
+    return f"parameter {i} of group {number}"
+
+
+def is_named(group: Mapping[str, Any]) -> bool:
+    """Return True if a group's parameters have names, apart from their numbers."""
+    return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
+
+
+def give_names(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name parameters by their places in groups without names, if others have some; return the groups that got names.
+
+    PyTorch takes names for all groups or for none. Callers that add a group later seldom have any.
+    """
+    without = [(number, group) for number, group in enumerate(groups) if not is_named(group)]
+    if len(without) == len(groups):
+        return []
+    for number, group in without:
+        group["param_names"] = [place_of(i, number) for i in range(len(group["params"]))]
+    return [group for _, group in without]
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:

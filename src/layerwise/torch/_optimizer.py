@@ -17,7 +17,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
-from layerwise.torch._members import apart
+from layerwise.torch._members import apart, give_names, is_named
 from layerwise.torch._planner import Setup
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _loading
@@ -29,7 +29,7 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
-from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
+from layerwise.torch.step._given import check_group, check_params, listed, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
@@ -125,7 +125,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Add parameters with settings of their own; other options are those of the optimizer.
 
         Args:
-            param_group: A mapping with `params` and any options of a group.
+            param_group: A mapping with `params` and any options of a group. Without names, beside groups that have
+                some, parameters are named by their places.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
@@ -141,14 +142,19 @@ class Optimizer(torch.optim.Optimizer, Like):
         group = groups.filled({**self.defaults, **group})
         groups.check(group)
         groups.complete(group)
-        super().add_param_group({**group, **dict.fromkeys(given)})
-        stepper_of(self).ranks.added(self.param_groups[-1]["params"])
+        group |= {"params": listed(param_group["params"]), **dict.fromkeys(given)}
+        self._check_blocks(group)
+        number, named = len(self.param_groups), give_names([*self.param_groups, group])
         try:
-            self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
-            groups.see(self.param_groups[-1])
-            warn_of_odd(self.param_groups, group["params"])
+            super().add_param_group(group)
+            stepper_of(self).ranks.added(group["params"])
+            self._check_members(group, number)
+            groups.see(group)
+            warn_of_odd(self.param_groups, param_group["params"])
         except Exception:
-            self.param_groups.pop()
+            del self.param_groups[number:]
+            for one in named:
+                one.pop("param_names", None)
             raise
 
     def __repr__(self) -> str:
@@ -165,9 +171,12 @@ class Optimizer(torch.optim.Optimizer, Like):
             cuts.cut_of(name, p)
             groups.check_fits(group, _tensors.computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
-        if isinstance(setup.blocks.given, Mapping) and "param_names" not in group:
+
+    def _check_blocks(self, group: Mapping[str, Any]) -> None:
+        given = stepper_of(self).setup.blocks.given
+        if isinstance(given, Mapping) and group["params"] and not is_named(group):
             raise HyperparameterError(
-                sentence("blocks", "None for parameters without names", setup.blocks.given, "Pass named_parameters().")
+                sentence("blocks", "None for parameters without names", given, "Pass named_parameters().")
             )
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:

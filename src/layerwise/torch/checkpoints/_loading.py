@@ -59,7 +59,7 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
     _origin.check(loaded)
     named = [stepper.members.named(i) for i in range(len(ours))]
     found = _matching.aligned(ours, loaded)
-    begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
+    begun = [_placed(group, _matching.source_of(i, found[i], loaded["param_groups"])) for i, group in enumerate(ours)]
     sources = _with_own_rates(groups, ours, begun)
     state: dict[Tensor, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
@@ -196,7 +196,7 @@ def _warnings(groups: Groups, ours: Any, begun: Any, sources: Any, regrouped: bo
                 f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
                 "change them, set them in `param_groups`."
             )
-    elif regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
+    elif regrouped or len({"lr" in saved for group, saved in zip(ours, sources, strict=True) if group["params"]}) > 1:
         rates = {
             f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)
         }

@@ -169,9 +169,13 @@ def shown(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
-def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
-    """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree."""
+def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence[Group]) -> Group:
+    """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree.
+
+    A group without parameters continues the one in its place, if that has none either.
+    """
     sources = _distinct(group for group, _ in members)
+    sources = sources or [one for one in saved[number : number + 1] if not one["params"]]
     for other in sources[1:]:
         for name in (*MOVED, "initial_lr"):
             if not same(sources[0].get(name), other.get(name)):

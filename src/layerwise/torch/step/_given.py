@@ -8,7 +8,7 @@ from inspect import isgenerator
 from itertools import chain
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from layerwise.checks import is_used_up
 from layerwise.errors import ParameterError, warn
@@ -44,6 +44,11 @@ def check_group(group: Mapping[str, Any]) -> None:
         keys = ", ".join(map(repr, group)) or "nothing"
         raise ParameterError(f"a parameter group must have 'params', but has {keys}. Add them, such as a list.")
     check_params(group["params"])
+
+
+def listed(params: Any) -> Any:
+    """Return a group's parameters as they can be looked at more than once; a set is left to PyTorch's error."""
+    return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 
 
 def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:

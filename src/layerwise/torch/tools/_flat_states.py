@@ -86,7 +86,7 @@ def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
         by_name = {one: state for one, state in zip(names[number], saved_states, strict=True) if state}
         own = [next(numbers) for _ in each]
         called = {"params": own, "param_names": [one.name for one in each]}
-        groups.append({**_matching.source_of(number, matched), **called})
+        groups.append({**_matching.source_of(number, matched, state_dict["param_groups"]), **called})
         for i, one in zip(own, each, strict=True):
             tensors = tensors_of(one.p, one.name)
             if wholes := {name: by_name[name] for name in tensors if name in by_name}:
