@@ -34,11 +34,8 @@ def test_types_are_those_without_packages_that_make_check_does_not_install():
         for name in one["module"]
     }
     needed = {re.match("[a-z_-]+", one)[0] for one in requirements(read["project"], ["dev"])}
+    needed = {"sklearn" if name == "scikit-learn" else name for name in needed}
     own = {"layerwise", "demo", "typing_extensions", *sys.stdlib_module_names}
     files = [path for folder in ("src", "demo") for path in (ROOT / folder).rglob("*.py")]
-    found = (
-        {name for path in files for name in imported_by(path)}
-        - own
-        - {{"scikit-learn": "sklearn"}.get(one, one) for one in needed}
-    )
+    found = {name for path in files for name in imported_by(path)} - own - needed
     assert found == skipped
