@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
 from layerwise.elsewhere import did_you_mean, nearest
-from layerwise.errors import UnknownOptionError
+from layerwise.errors import ArgumentError, UnknownOptionError
 from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -85,18 +85,52 @@ NOT_HERE = {
 
 
 def explained(function: F) -> F:
-    """Return the function with an error for unknown keywords that names what may be meant."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    """Return the function with errors for unknown keywords, and for arguments that are given twice or not at all.
+
+    A class says in `_way_out` how it is made.
+    """
+    parameters = inspect.signature(function).parameters
+    placed, known = [*parameters], [name for name in parameters if name != "self"]
+    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
     of = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.keys() <= accepted:
             check_keywords(of, [name for name in kwargs if name not in accepted], known)
+        given = placed[: len(args)]
+        if twice := [name for name in given if name in kwargs]:
+            kind = type(args[given.index(twice[0])]).__name__
+            _refuse(args, f"{of} was given `{twice[0]}` twice: by name, and {kind} in its place.")
+        if lacking := [name for name in required if name not in given and name not in kwargs]:
+            _refuse(args, f"{of} was not given `{lacking[0]}`.")
         return function(*args, **kwargs)
 
     accepted = {*known, "self"}
     return checked  # type: ignore[return-value]
+
+
+def _refuse(args: Sequence[Any], problem: str) -> None:
+    way_out = getattr(type(args[0]), "_way_out", "") if args else ""
+    raise ArgumentError(f"{problem} {way_out}".rstrip())
+
+
+def needing_all(way_out: str) -> Callable[[F], F]:
+    """Return a decorator of a method that says how it is called if arguments are missing."""
+
+    def done(method: F) -> F:
+        _, *names = inspect.signature(method).parameters
+
+        @wraps(method)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(args) + len(kwargs) < len(names):
+                lacking = [f"`{name}`" for name in names[len(args) :] if name not in kwargs]
+                raise ArgumentError(f"{method.__name__}() was not given {' and '.join(lacking)}. {way_out}")
+            return method(self, *args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return done
 
 
 def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) -> None:

@@ -29,7 +29,7 @@ from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
-from layerwise.torch.step._given import check_group, check_params, listed, warn_of_odd, warn_of_set
+from layerwise.torch.step._given import check_given, check_group, listed, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
@@ -49,10 +49,11 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     _rule: Any = None  # None: groups name theirs
     _hyper: type[Hyper]
+    _way_out = "Parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        check_params(params)
+        check_given(params, self._way_out)
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}

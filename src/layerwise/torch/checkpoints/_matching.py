@@ -24,6 +24,10 @@ def check_form(loaded: Any) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
         raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() gave.")
+    parts = {key for key, one in loaded.items() if isinstance(one, Mapping) and {"state", "param_groups"} <= one.keys()}
+    if parts and "param_groups" not in loaded:
+        key = min(map(repr, parts))
+        raise StateError(f"the optimizer's state_dict is under {key} of what was passed. Pass that: checkpoint[{key}].")
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(loaded.get(key), kind):
             raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
