@@ -51,6 +51,11 @@ class Optimizer(torch.optim.Optimizer, Like):
     _hyper: type[Hyper]
     _way_out = "Parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
 
+    @classmethod
+    def __subclasses__(cls) -> list[type[Any]]:
+        # Packages look PyTorch's optimizers up by the names of all subclasses, of which AdamW and SGD would be two.
+        return [] if cls is Optimizer else type.__subclasses__(cls)
+
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         check_given(params, self._way_out)
