@@ -332,3 +332,31 @@ def test_a_wrapper_may_lend_its_groups(front):
     walk(plain, b, [2])
     assert bits(a) == bits(b)
     assert opt.base.param_groups[0]["rho"] == 0.1
+
+
+# ---- groups of trainers, by weight decay alone
+
+
+def of_a_trainer(cls=Lamb, decay=0.1, **options):
+    """A matrix, a norm's weight and its bias, without names and in two groups, after a step."""
+    params = [Parameter(torch.ones(3, 3)), Parameter(torch.ones(3)), Parameter(torch.zeros(3))]
+    opt = cls([{"params": params[:1], "weight_decay": decay}, {"params": params[1:], "weight_decay": 0.0}], **options)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt.step()
+    return opt
+
+
+def test_a_bias_that_began_at_zero_without_decay_is_exempt_by_an_option():
+    with pytest.warns(UserWarning, match="parameter 1 of group 1 began at zero.* share of their norm.") as said:
+        of_a_trainer()
+    assert 'Pass adapt="decayed", with which what has no weight decay has no trust ratio' in str(said[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of_a_trainer(adapt="decayed")
+    for options in (
+        {"decay": 0.0},
+        {"cls": Lars, "adapt": "step", "decay": 0.1},
+    ):  # which would turn it off, or change it
+        with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from it by param_groups"):
+            of_a_trainer(**options)

@@ -141,8 +141,7 @@ class Planner:
         found = list(firsts(turn, dues, self.first))
         for p in turn.params:
             self.first.pop(id(p), None)
-        names = {name for group in self._members.groups for name in group.get("param_names", ())}
-        warn_of(found, exempt(found, names), FINER)
+        warn_of(found, exempt(found, self._members.groups), FINER)
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:
