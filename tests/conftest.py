@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,14 @@ def jax64():
     jax.config.update("jax_enable_x64", True)
     yield jax
     jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
+def interrupts():
+    """An interrupt is a KeyboardInterrupt, also where a shell runs the tests in its background and ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
 from layerwise.errors import HyperparameterError, UnknownOptionError
-from layerwise.keywords import MEANT, meant
+from layerwise.keywords import MEANT, guess
 from layerwise.registry import ENTRIES
 from layerwise.spelling import KERAS, OF_KERAS, OPTAX, PADDLE
 
@@ -30,33 +30,33 @@ FUNCTIONS = {
 @pytest.mark.parametrize(
     ("front", "option", "meant"),
     [
-        ("torch.Adafactor", "momentum", "Is `beta1` meant?"),
-        ("torch.Adafactor", "foreach", "Is `fused` meant"),
-        ("torch.Adafactor", "betas", "Is `beta1` meant"),
-        ("torch.Adafactor", "learning_rate", "Is `lr` meant?"),
-        ("torch.Adafactor", "decay_rate_fn", "Is `beta2` meant (a function of the step)?"),
-        ("torch.Lamb", "foreach", "Is `fused` meant"),
-        ("torch.Lamb", "weight_decy", "Is `weight_decay` meant?"),
-        ("torch.Lamb", "momentum", "Is `betas` meant (the first of a pair)?"),
-        ("torch.Lamb", "always_adapt", "Is `adapt` meant"),
+        ("torch.Adafactor", "momentum", "Did you mean `beta1`?"),
+        ("torch.Adafactor", "foreach", "Did you mean `fused`"),
+        ("torch.Adafactor", "betas", "Did you mean `beta1`"),
+        ("torch.Adafactor", "learning_rate", "Did you mean `lr`?"),
+        ("torch.Adafactor", "decay_rate_fn", "Did you mean `beta2` (a function of the step)?"),
+        ("torch.Lamb", "foreach", "Did you mean `fused`"),
+        ("torch.Lamb", "weight_decy", "Did you mean `weight_decay`?"),
+        ("torch.Lamb", "momentum", "Did you mean `betas` (the first of a pair)?"),
+        ("torch.Lamb", "always_adapt", "Did you mean `adapt`"),
         ("torch.Lamb", "xyzzy", "It takes params, lr, betas"),
         ("torch.Lamb", "adam", "It takes params"),
-        ("torch.Lamb", "bits", "Is `state_dtype` meant"),
-        ("torch.Lamb", "block_size", "Is `state_dtype` meant"),
-        ("torch.Lamb", "clip_grad", "Is `max_grad_norm` meant"),
+        ("torch.Lamb", "bits", "Did you mean `state_dtype`"),
+        ("torch.Lamb", "block_size", "Did you mean `state_dtype`"),
+        ("torch.Lamb", "clip_grad", "Did you mean `max_grad_norm`"),
         ("torch.Lamb", "amsgrad", "AMSGrad, the maximum of second moments, is not among the options."),
-        ("numpy.Lamb", "fused", "Is `engine` meant"),
-        ("numpy.Lars", "eta", "Is `trust_coefficient` meant?"),
+        ("numpy.Lamb", "fused", "Did you mean `engine`"),
+        ("numpy.Lars", "eta", "Did you mean `trust_coefficient`?"),
         ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
-        ("numpy.Adafactor", "momentum", "Is `beta1` meant?"),
-        ("numpy.Adafactor", "clipping_threshold", "Is `clip_threshold` meant?"),
-        ("numpy.Adafactor", "b2", "Is `beta2` meant"),
-        ("jax.lamb", "betas", "Is `b1` meant"),
-        ("jax.lamb", "lr", "Is `learning_rate` meant?"),
-        ("jax.adafactor", "beta_2", "Is `beta2` meant"),
-        ("jax.adafactor", "beta1", "Is `momentum` meant"),
-        ("jax.adafactor", "clip_threshold", "Is `clipping_threshold` meant?"),
-        ("jax.adafactor", "beta2_decay", "Is `decay_rate` meant (-0.8 there is 0.8 here)?"),
+        ("numpy.Adafactor", "momentum", "Did you mean `beta1`?"),
+        ("numpy.Adafactor", "clipping_threshold", "Did you mean `clip_threshold`?"),
+        ("numpy.Adafactor", "b2", "Did you mean `beta2`"),
+        ("jax.lamb", "betas", "Did you mean `b1`"),
+        ("jax.lamb", "lr", "Did you mean `learning_rate`?"),
+        ("jax.adafactor", "beta_2", "Did you mean `beta2`"),
+        ("jax.adafactor", "beta1", "Did you mean `momentum`"),
+        ("jax.adafactor", "clip_threshold", "Did you mean `clipping_threshold`?"),
+        ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (-0.8 there is 0.8 here)?"),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_one_that_is_meant(front, option, meant):
@@ -73,7 +73,7 @@ def test_the_options_that_are_meant_exist():
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
-    taken |= {*arguments.KERAS, "parameters", "grad_clip"}
+    taken |= {*inspect.signature(torch_front.param_groups).parameters, *arguments.KERAS, "parameters", "grad_clip"}
     assert {name for called, _ in MEANT.values() for name in called} <= taken
 
 
@@ -82,11 +82,11 @@ def test_an_option_is_found_by_each_name_that_it_has_in_some_api():
         for entry in ENTRIES.values():
             for option, names in api.of(entry.hyper).items():
                 for i, name in enumerate(names, 1):
-                    assert meant(name, ["xyzzy", option]).startswith(f"Is `{option}` meant")
-                    assert meant(option, ["xyzzy", name]).startswith(f"Is `{name}` meant")
+                    assert guess(name, ["xyzzy", option]).startswith(f"Did you mean `{option}`")
+                    assert guess(option, ["xyzzy", name]).startswith(f"Did you mean `{name}`")
                     if len(names) > 1:
                         assert name.endswith(str(i))
-                        assert f"(the {('first', 'second')[i - 1]} of a pair)" in meant(name, ["xyzzy", option])
+                        assert f"(the {('first', 'second')[i - 1]} of a pair)" in guess(name, ["xyzzy", option])
     assert KERAS.of(ENTRIES["Adafactor"].hyper)["eps"] == ("epsilon_1", "epsilon_2")
     assert KERAS.of(ENTRIES["Lamb"].hyper)["eps"] == ("epsilon",)
 
@@ -107,9 +107,9 @@ def test_a_subclass_keeps_arguments_of_its_own():
         ("layerwise", "Lamb", "from layerwise.torch import Lamb, or from layerwise.numpy"),
         ("layerwise", "LAMB", "from layerwise.torch import Lamb"),
         ("layerwise", "adafactor", "from layerwise.jax import adafactor"),
-        ("layerwise.torch", "LAMB", "Is Lamb meant"),
-        ("layerwise.torch", "param_group", "Is param_groups meant"),
-        ("layerwise.jax", "Lamb", "Is lamb meant"),
+        ("layerwise.torch", "LAMB", r"'LAMB'\. Did you mean `Lamb`\?$"),
+        ("layerwise.torch", "param_group", r"Did you mean `param_groups`\?$"),
+        ("layerwise.jax", "Lamb", r"Did you mean `lamb`\?$"),
         ("layerwise", "nothing", r"no attribute 'nothing'\.$|cannot import name 'nothing'"),
     ],
 )

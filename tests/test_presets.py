@@ -99,7 +99,7 @@ def test_options_beside_a_preset_take_the_place_of_its_own():
     ("options", "words"),
     [
         ({"momentum": 0.9}, "no option 'momentum'"),
-        ({"weight_deca": 0.9}, "Is `weight_decay` meant?"),
+        ({"weight_deca": 0.9}, "Did you mean `weight_decay`?"),
         ({"weight_decay": -1}, "`weight_decay` must be a finite number ≥ 0"),
         ({"eps": "small"}, "`eps` must be"),
         ({"nonsense": 1}, "no option 'nonsense'"),

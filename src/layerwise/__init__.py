@@ -60,7 +60,7 @@ def _place(name: str) -> str:
         return ""
     first, *others = fronts[found]
     rest = "".join(f", or from {front}" for front in others)
-    return f"Take it from the API of your framework: from {first} import {found}{rest}"
+    return f"Take it from the API of your framework: from {first} import {found}{rest}."
 
 
 def __dir__() -> list[str]:

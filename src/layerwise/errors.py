@@ -32,6 +32,10 @@ class ParameterError(LayerwiseError, ValueError):
     """A parameter cannot be updated: wrong dtype, read-only, or not the shape it had before."""
 
 
+class ArgumentError(ParameterError, TypeError):
+    """Parameters were not passed, or something else was passed in their place."""
+
+
 class GradientError(LayerwiseError, ValueError):
     """A gradient is missing, belongs to no parameter, or does not fit its parameter."""
 

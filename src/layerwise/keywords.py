@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.elsewhere import nearest
-from layerwise.errors import UnknownOptionError
+from layerwise.elsewhere import did_you_mean, nearest
+from layerwise.errors import ArgumentError, UnknownOptionError
 from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +58,11 @@ _MEANT = (
     ("eps_inside_sqrt", "eps_root", "the eps that is inside the root"),
     ("ns_coeffs", "ns_coefficients", ""),
     ("adjust_lr_fn consistent_rms", "scale", ""),
+    # Of functions that make groups.
+    ("skip skip_list no_weight_decay no_weight_decay_list decay_exempt", "no_decay", ""),
+    ("exclude_from_weight_decay exclude_bias_n_norm wd_ban_list", "no_decay", ""),
+    ("exclude exclude_list exempt", "no_decay", "those without weight decay; `no_adapt` are without a trust ratio"),
+    ("no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", "no_adapt", ""),
 )
 MEANT = {name: (tuple(ours.split()), remark) for theirs, ours, remark in _MEANT for name in theirs.split()}
 # What others have and no optimizer here has, with the way out.
@@ -80,34 +85,70 @@ NOT_HERE = {
 
 
 def explained(function: F) -> F:
-    """Return the function with an error for unknown keywords that names what may be meant."""
-    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    """Return the function with errors for unknown keywords, and for arguments that are given twice or not at all.
+
+    A class says in `_way_out` how it is made.
+    """
+    parameters = inspect.signature(function).parameters
+    placed, known = [*parameters], [name for name in parameters if name != "self"]
+    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
     of = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         if not kwargs.keys() <= accepted:
             check_keywords(of, [name for name in kwargs if name not in accepted], known)
+        given = placed[: len(args)]
+        if twice := [name for name in given if name in kwargs]:
+            kind = type(args[given.index(twice[0])]).__name__
+            _refuse(args, f"{of} was given `{twice[0]}` twice: by name, and {kind} in its place.")
+        if lacking := [name for name in required if name not in given and name not in kwargs]:
+            _refuse(args, f"{of} was not given `{lacking[0]}`.")
         return function(*args, **kwargs)
 
     accepted = {*known, "self"}
     return checked  # type: ignore[return-value]
 
 
+def _refuse(args: Sequence[Any], problem: str) -> None:
+    way_out = getattr(type(args[0]), "_way_out", "") if args else ""
+    raise ArgumentError(f"{problem} {way_out}".rstrip())
+
+
+def needing_all(way_out: str) -> Callable[[F], F]:
+    """Return a decorator of a method that says how it is called if arguments are missing."""
+
+    def done(method: F) -> F:
+        _, *names = inspect.signature(method).parameters
+
+        @wraps(method)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if len(args) + len(kwargs) < len(names):
+                lacking = [f"`{name}`" for name in names[len(args) :] if name not in kwargs]
+                raise ArgumentError(f"{method.__name__}() was not given {' and '.join(lacking)}. {way_out}")
+            return method(self, *args, **kwargs)
+
+        return called  # type: ignore[return-value]
+
+    return done
+
+
 def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) -> None:
     """Raise an error for unknown keywords."""
     for name in unknown:
-        raise UnknownOptionError(f"{of} has no option {name!r}. {meant(name, known)}")
+        raise UnknownOptionError(f"{of} has no option {name!r}. {advice(name, known)}")
 
 
-def meant(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
-    """Return a sentence with the likely meaning of a keyword."""
+def advice(name: str, known: Collection[str]) -> str:
+    """Return what to do about an unknown keyword: its likely meaning, or all that are known."""
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
+    return guess(name, known) or f"It takes {', '.join(known)}."
+
+
+def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
+    """Return the question whether a known keyword was meant, or an empty string if none is likely."""
     called, remark = MEANT.get(name, ((), ""))
     said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
     close = next(([one] for one in said if one in known), []) or nearest(name, known, cutoff=cutoff)
-    if not close:
-        return f"It takes {', '.join(known)}."
-    aside = f" ({said[close[0]]})" if said.get(close[0]) else ""
-    return f"Is {' or '.join(f'`{one}`' for one in close)} meant{aside}?"
+    return did_you_mean(close, said.get(close[0], "") if close else "")

@@ -13,7 +13,7 @@ from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
-from layerwise.elsewhere import nearest
+from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.keywords import check_keywords
@@ -383,8 +383,8 @@ def by_name(
 def find(name: str) -> Preset:
     """Return the preset of that name."""
     if not isinstance(name, str) or name not in _PRESETS:
-        close = nearest(name, _PRESETS, cutoff=0.4) or _PRESETS
-        raise PresetError(f"no preset is named {name!r}. Pass one of {', '.join(close)}; presets() lists them all.")
+        hint = did_you_mean(nearest(name, _PRESETS, cutoff=0.4)) or f"Pass one such as {next(iter(_PRESETS))!r}."
+        raise PresetError(f"no preset is named {name!r}. {hint} presets() lists them all.")
     return _PRESETS[name]
 
 

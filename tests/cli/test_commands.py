@@ -52,6 +52,7 @@ value = 7
 
 MISTAKES = {
     "": [
+        ("b\x1b[31mnech", "no such command 'b\\x1b[31mnech'"),
         ("bnech", "no such command 'bnech'. Did you mean 'bench'? See 'layerwise --help'."),
         ("--versoin", "no such option: --versoin. Did you mean --version? See 'layerwise --help'."),
     ],

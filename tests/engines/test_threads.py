@@ -153,7 +153,7 @@ def test_the_extension_has_as_many_threads_as_were_asked_for(asked, had, threads
 def test_the_environment_says_how_many_threads_and_which_instructions(monkeypatch):
     before = _native.instruction_set()
     monkeypatch.setattr("layerwise.threads._given", None)
-    for name, value in {"LAYERWISE_NUM_THREADS": "3", "LAYERWISE_ISA": "baseline"}.items():
+    for name, value in {"LAYERWISE_NUM_THREADS": "3", "LAYERWISE_ISA": "Baseline"}.items():
         monkeypatch.setenv(name, value)
     compiled.heed_environment()
     assert (layerwise.get_num_threads(), _native.num_threads(), _native.instruction_set()) == (3, 3, "baseline")

@@ -517,8 +517,8 @@ REFUSED = [
     ({"always_adapt": True, "adapt": "decayed"}, ContradictionError, "pass one of the two"),
     ({"engine": "fastest"}, EngineError, "`engine` must be None or one of"),
     ({"blocks": {"nothing": 2}}, HyperparameterError, "matches none of the parameters"),
-    ({"weight_decay": 0.1}, UnknownOptionError, "Is `lamb_weight_decay` meant"),
-    ({"lr": 0.1}, UnknownOptionError, "Is `learning_rate` meant"),
+    ({"weight_decay": 0.1}, UnknownOptionError, "Did you mean `lamb_weight_decay`"),
+    ({"lr": 0.1}, UnknownOptionError, "Did you mean `learning_rate`"),
 ]
 
 

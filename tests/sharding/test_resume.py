@@ -7,6 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -22,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.torch import Adafactor, flat
@@ -210,6 +212,85 @@ def test_flat_buffers_go_on_whole_sharded_and_flat(ranks, front, layout):
     state, weights = ranks.run(4, _saved_flat, front)[0]
     wanted = alone(front, Row(None, steps=3))
     agree(ranks.run(world_of(layout), _resumed_flat, front, layout, state, weights, wanted), wanted)
+
+
+# ---- what other programs keep in the state
+
+
+def _beside(lying: Lying, opt: Any) -> dict[str, Any]:
+    """Let the state have a copy of the weights and a number, and return the copies."""
+    for p in lying.params.values():
+        opt.state[p].update(z=p.detach().clone(), k=3)
+    return {name: opt.state[p]["z"] for name, p in lying.params.items()}
+
+
+def _saved_with_others(front: Any, layout: Layout, path: str) -> tuple[Any, Any]:
+    lying = Lying(layout)
+    opt = lying.optimizer(front)
+    _walked(lying, opt, 0, 1)
+    kept = _beside(lying, opt)
+    whole = {name: numbers(full(z)) for name, z in kept.items()}
+    if layout in flats.FLATS:
+        return flat.full_state_dict(opt), lying.parts(opt)
+    save("full", path, lying.model, opt)
+    _walked(lying, opt, 2, 3)
+    assert all(numbers(full(opt.state[p]["z"])).tobytes() == whole[name].tobytes() for name, p in lying.params.items())
+    return whole, {name: numbers(full(p)) for name, p in lying.params.items()}
+
+
+def full(x: Any) -> Any:
+    return x.full_tensor() if isinstance(x, DTensor) else x
+
+
+def _resumed_with_others(front: Any, layout: Layout, path: str) -> tuple[Any, Any]:
+    lying = Lying(layout, seed=99)
+    opt = lying.optimizer(front)
+    _walked(lying, opt, 0)
+    _beside(lying, opt)  # PyTorch loads those entries alone that are there
+    load("full", path, lying.model, opt)
+    assert {opt.state[p]["k"] for p in lying.params.values()} == {3}
+    kept = {name: opt.state[p]["z"] for name, p in lying.params.items()}
+    assert all(isinstance(z, DTensor) == isinstance(lying.params[name], DTensor) for name, z in kept.items())
+    _walked(lying, opt, 2, 3)
+    z, weights = ({name: numbers(full(x)) for name, x in each.items()} for each in (kept, lying.params))
+    return z, weights
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 3", None])
+def test_what_others_keep_is_cut_as_the_parameter_is(ranks, tmp_path, front, there):
+    kept, weights = ranks.run(2, _saved_with_others, front, "fsdp on 2", str(tmp_path))[0]
+    again, end = ranks.run(world_of(there), _resumed_with_others, front, there, str(tmp_path))[0]
+    assert {name: x.tobytes() for name, x in again.items()} == {name: x.tobytes() for name, x in kept.items()}
+    assert all(np.allclose(x, weights[name], rtol=1e-9, atol=1e-12) for name, x in end.items())
+
+
+def _divided(front: Any, layout: Layout, state: Any, wanted: Any) -> None:
+    lying = Lying(layout)
+    opt = lying.optimizer(front)
+    if layout in flats.FLATS:
+        flat.load_full_state_dict(opt, state)
+        parts = lying.parts(opt)
+        found = {name: parts[f"{name} z"] for name in flats.TENSORS}
+    else:
+        opt.load_state_dict(state)
+        found = {name: full(opt.state[p]["z"]) for name, p in lying.params.items()}
+    assert {opt.state[p]["k"] for p in lying.params.values()} == {3}
+    assert all(np.array_equal(numbers(x), wanted[name]) for name, x in found.items())
+    _walked(lying, opt, 2)
+
+
+@fronts
+@pytest.mark.thinned(1, 2)
+@pytest.mark.parametrize("layout", [None, "fsdp on 2", "interleaved"])
+def test_what_others_keep_of_a_flat_buffer_is_divided_as_it_is(ranks, front, layout):
+    state, parts = ranks.run(4, _saved_with_others, front, "one flat buffer on 4", "")[0]
+    [group] = state["param_groups"]
+    weights = {name: numbers(parts[name]) for name in group["param_names"]}
+    kept = (state["state"][key]["z"] for key in group["params"])
+    assert all(np.array_equal(numbers(z), x) for z, x in zip(kept, weights.values(), strict=True))
+    ranks.run(world_of(layout), _divided, front, layout, state, weights)
 
 
 # ---- ranks that step some whole parameters each

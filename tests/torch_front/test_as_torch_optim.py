@@ -16,7 +16,7 @@ from torch_front.front import BUSY, bits, busy, fronts, numbers, parameters, wal
 import layerwise
 from layerwise.engines import Candidate
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, PresetError
-from layerwise.torch import Adafactor, Lamb, Lars, Mixed
+from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed
 from layerwise.torch.step import _engines
 
 
@@ -35,7 +35,6 @@ def test_params_are_refused_as_torch_does(front):
         ([p, p], UserWarning, "duplicate parameters"),
         ([{"params": p}, {"params": p}], ValueError, "more than one parameter group"),
         ([("w", p), some()], ValueError, "with/without names"),
-        ([{"params": [p]}, {"params": [("w", some())]}], ValueError, "with/without names"),
         ([{"params": {p}}], TypeError, "ordered"),
     ):
         with pytest.raises(error, match=words):
@@ -50,7 +49,7 @@ def test_added_groups_are_refused_as_torch_does(front):
         ([q], TypeError, "must be a dict"),
         ({"params": [p]}, ValueError, "more than one parameter group"),
         ({"params": {q}}, TypeError, "ordered"),
-        ({"params": [("w", q)]}, ValueError, "with/without names"),
+        ({"params": [("w", q), some()]}, ValueError, "with/without names"),
         ({"params": [q * 2]}, ValueError, "non-leaf"),
     ):
         with pytest.raises(error, match=words):
@@ -209,3 +208,25 @@ def test_a_wrapper_of_the_same_attributes_steps_as_itself():
     wrapper.step()
     assert not torch.equal(p, before)
     assert wrapper.state[p]["step"] == 3
+
+
+def below(cls):
+    return [one for own in cls.__subclasses__() for one in (own, *below(own))]
+
+
+def test_names_of_pytorchs_optimizers_are_theirs_alone():
+    """Packages look them up by the names of subclasses."""
+    found = [one for one in below(torch.optim.Optimizer) if one.__module__.startswith("layerwise.")]
+    assert [one.__name__ for one in found] == ["Optimizer"]
+
+    class Mine(AdamW):
+        pass
+
+    assert Mine in AdamW.__subclasses__()
+    assert issubclass(Mine, torch.optim.Optimizer)
+
+
+def test_class_resolver_finds_pytorchs_optimizers():
+    contrib = pytest.importorskip("class_resolver.contrib.torch")
+    assert contrib.optimizer_resolver.lookup("adamw") is torch.optim.AdamW
+    assert isinstance(AdamW([some()]), contrib.optimizer_resolver.base)

@@ -191,11 +191,16 @@ def test_each_of_these_changes_makes_a_difference(front, change):
     assert bits(everything(*changed)) != bits(everything(*plain))
 
 
+def of_another(opt):
+    fields = {"momentum_buffer", "exp_avg", "exp_avg_sq_row"} - {*opt._rule.State._fields}
+    return {min(fields): torch.ones(())}
+
+
 ERRORS = {
     "a sparse gradient": (of_grad("matrix", lambda g: g.to_sparse()), GradientError),
     "state of another shape": (of_state(lambda x: x[:1, :1].clone()), StateError),
     "data of state of another shape": (of_state(lambda x: with_data(x, x.data[:1, :1].clone())), StateError),
-    "an array of state more": (lambda opt, params: opt.state[params["scalar"]].update(m=torch.ones(())), StateError),
+    "another rule's state": (lambda opt, params: opt.state[params["scalar"]].update(of_another(opt)), StateError),
 }
 
 

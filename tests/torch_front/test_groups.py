@@ -118,14 +118,14 @@ def test_a_key_that_is_like_an_option_is_said_once(front, name):
         opt = front(groups)
     opt.add_param_group({"params": [ones(2)], name: 0.1})
     [one] = said
-    assert f"the key '{name}', which is no option. Is `" in str(one.message)
+    assert f"the key '{name}', which is no option. Did you mean `" in str(one.message)
     assert one.filename == __file__
     with pytest.raises(UnknownOptionError, match=name):
         front([ones(2)], **{name: 0.1})
 
 
 @pytest.mark.parametrize(
-    ("key", "words"), [("weight_dacay", "Is `weight_decay` meant"), ("learning_rate", "Is `lr` meant")]
+    ("key", "words"), [("weight_dacay", "Did you mean `weight_decay`"), ("learning_rate", "Did you mean `lr`")]
 )
 def test_a_misspelt_option_that_is_set_later_is_said_once_and_other_keys_are_kept(key, words):
     params = parameters(1)
@@ -332,3 +332,31 @@ def test_a_wrapper_may_lend_its_groups(front):
     walk(plain, b, [2])
     assert bits(a) == bits(b)
     assert opt.base.param_groups[0]["rho"] == 0.1
+
+
+# ---- groups of trainers, by weight decay alone
+
+
+def of_a_trainer(cls=Lamb, decay=0.1, **options):
+    """A matrix, a norm's weight and its bias, without names and in two groups, after a step."""
+    params = [Parameter(torch.ones(3, 3)), Parameter(torch.ones(3)), Parameter(torch.zeros(3))]
+    opt = cls([{"params": params[:1], "weight_decay": decay}, {"params": params[1:], "weight_decay": 0.0}], **options)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    opt.step()
+    return opt
+
+
+def test_a_bias_that_began_at_zero_without_decay_is_exempt_by_an_option():
+    with pytest.warns(UserWarning, match="parameter 1 of group 1 began at zero.* share of their norm.") as said:
+        of_a_trainer()
+    assert 'Pass adapt="decayed", with which what has no weight decay has no trust ratio' in str(said[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        of_a_trainer(adapt="decayed")
+    for options in (
+        {"decay": 0.0},
+        {"cls": Lars, "adapt": "step", "decay": 0.1},
+    ):  # which would turn it off, or change it
+        with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from it by param_groups"):
+            of_a_trainer(**options)

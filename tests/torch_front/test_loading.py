@@ -406,3 +406,42 @@ def test_a_rule_changed_by_hand_finds_state_of_another():
     opt.clear_state()
     walk(opt, params, [2])
     assert set(opt.state[params["matrix"]]) == {"step", "momentum_buffer"}
+
+
+# ---- groups without parameters
+
+
+@pytest.mark.parametrize("named", [False, True])
+@fronts
+def test_a_group_without_parameters_goes_on_without_a_warning(front, named):
+    """As the Trainer of transformers makes one where no bias and no norm is trained, which accelerate loads at once."""
+
+    def made(seed):
+        params = parameters(seed)
+        given = list(params.items()) if named else list(params.values())
+        return params, busy(front, [{"params": given}, {"params": [], "weight_decay": 0.0}])
+
+    params, opt = made(0)
+    opt.load_state_dict(opt.state_dict())
+    walk(opt, params, range(2))
+    for group in opt.param_groups:  # as a scheduler does
+        group["lr"] = 0.125
+    again, fresh = made(1)
+    for name, p in again.items():
+        p.data = params[name].data.clone()
+    fresh.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert [group["lr"] for group in fresh.param_groups] == [0.125, 0.125]
+    assert fresh.param_groups[1]["weight_decay"] == 0
+    walk(opt, params, [2])
+    walk(fresh, again, [2])
+    assert bits(list(again.values())) == bits(list(params.values()))
+
+
+def test_a_group_that_had_parameters_is_another_group():
+    params = parameters(0)
+    opt = Lamb([{"params": list(params.items())[:1]}, {"params": list(params.items())[1:], "lr": 0.5}], lr=0.25)
+    whole = Lamb([{"params": list(params.items())}, {"params": []}], lr=0.125)
+    opt.set_lr(0.25)
+    with pytest.warns(UserWarning, match="the checkpoint's groups are not these"):
+        whole.load_state_dict(opt.state_dict())
+    assert [group["lr"] for group in whole.param_groups] == [0.25, 0.125]

@@ -76,11 +76,19 @@ def group(**options):
     [
         (lambda: Mixed(group()), HyperparameterError, 'lacks its `rule`. Name one, such as .*"rule": "lamb"'),
         (lambda: Mixed([torch.zeros(2)]), HyperparameterError, "lacks its `rule`"),
-        (lambda: Mixed(group(rule="lam")), HyperparameterError, "one of 'adafactor', .*'adamw', .* Is \"lamb\" meant"),
+        (
+            lambda: Mixed(group(rule="lam")),
+            HyperparameterError,
+            "one of 'adafactor', .*'adamw', .* mean `lamb`",
+        ),
         (lambda: Mixed(group(rule=3)), HyperparameterError, "`rule` must be the name of an optimizer.* but is 3"),
         (lambda: Mixed(group(rule=torch.optim.SGD)), HyperparameterError, "`rule` must be the name of an optimizer"),
         (lambda: Mixed(group(rule="adamw", trust_clip=(0, 1))), HyperparameterError, "no option of AdamW. Leave it"),
-        (lambda: Mixed(group(rule="sgd", betas=(0.9, 0.9))), HyperparameterError, "option of SGD. Is `momentum` meant"),
+        (
+            lambda: Mixed(group(rule="sgd", betas=(0.9, 0.9))),
+            HyperparameterError,
+            "of SGD. Did you mean `momentum`",
+        ),
         (lambda: Mixed(group(rule="lans", max_grad_norm=1.0)), HyperparameterError, "`max_grad_norm` is no option of"),
         (lambda: Mixed(group(rule="lamb", blocks=2)), HyperparameterError, "`blocks` is of the whole optimizer"),
         (lambda: Mixed(group(rule="lans"), max_grad_norm=-1.0), HyperparameterError, "`max_grad_norm` must be"),

@@ -369,3 +369,65 @@ def test_names_that_stay_prepare_no_step_again(monkeypatch):
         if step == 3:
             opt.param_groups[0]["param_names"] = ["a", "c"]
     assert planned == [1, 1]
+
+
+# ---- groups with names beside groups without
+
+
+def grown(front, params, late, **options):
+    """An optimizer of named parameters, to which a program adds plain ones later, as fine-tuning callbacks do."""
+    opt = busy(front, list(params.items()), **options)
+    opt.add_param_group({"params": list(late.values()), "lr": 1e-3})
+    return opt
+
+
+@fronts
+def test_a_group_of_plain_parameters_is_named_by_places(front):
+    params, late = parameters(1, SQUARES), parameters(2, {"x": (3, 3), "y": (3,)})
+    opt = grown(front, params, late)
+    places = ["parameter 0 of group 1", "parameter 1 of group 1"]
+    assert [group["param_names"] for group in opt.param_groups] == [list(SQUARES), places]
+    walk(opt, {**params, **late}, range(2))
+    assert set(opt.stats()) == {*SQUARES, *places}
+    again, later = parameters(3, SQUARES), parameters(4, {"x": (3, 3), "y": (3,)})
+    fresh = grown(front, again, later)
+    fresh.load_state_dict(copy.deepcopy(opt.state_dict()))
+    assert states(fresh, {**again, **later}) == states(opt, {**params, **late})
+    assert fresh.param_groups[1]["lr"] == 1e-3
+
+
+@fronts
+def test_named_parameters_may_come_after_plain_ones(front):
+    params, late = parameters(1, SQUARES), parameters(2, {"x": (3, 3)})
+    opt = busy(front, list(params.values()))
+    walk(opt, params, [0])
+    saved = copy.deepcopy(opt.state_dict())
+    opt.add_param_group({"params": late.items()})
+    assert [group["param_names"][-1] for group in opt.param_groups] == ["parameter 3 of group 0", "x"]
+    walk(opt, {**params, **late}, [1])
+    groups = [{"params": list(late.items())}, {"params": list(parameters(1, SQUARES).values())}, {"params": []}]
+    mixed = busy(front, groups)
+    assert [len(group["param_names"]) for group in mixed.param_groups] == [1, 4, 0]
+    plain = busy(front, parameters(5, SQUARES).items())
+    plain.load_state_dict(saved)  # by places, because it has no names
+
+
+@pytest.mark.parametrize("bad", ["a tensor that is no leaf", "known", "an option"])
+def test_a_group_that_is_refused_names_nothing(bad):
+    params = parameters(1, SQUARES)
+    opt = Lamb(list(params.values()))
+    group = {"params": [("x", torch.ones(2, requires_grad=True) * 2)]}
+    group = {"known": {"params": [("x", params["a"])]}, "an option": {"params": [("x", torch.ones(2))], "lr": -1}}.get(
+        bad, group
+    )
+    with pytest.raises(ValueError, match=r"leaf|more than one parameter group|lr"):
+        opt.add_param_group(group)
+    assert [list(group) for group in opt.param_groups] == [list(Lamb(list(parameters(1).values())).param_groups[0])]
+
+
+def test_blocks_by_name_need_names():
+    opt = Lamb(list(parameters(1, SQUARES).items()), blocks={"a": 3})
+    with pytest.raises(ValueError, match="`blocks` must be None for parameters without names"):
+        opt.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))]})
+    opt.add_param_group({"params": []})
+    assert [group["param_names"] for group in opt.param_groups] == [list(SQUARES), []]

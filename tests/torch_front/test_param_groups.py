@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from layerwise import optional
-from layerwise.errors import HyperparameterError, LayerwiseError
+from layerwise.errors import HyperparameterError, LayerwiseError, UnknownOptionError
 from layerwise.recipes import recommend
 from layerwise.torch import Adafactor, AdamW, Lamb, Lars, Mixed, param_groups
 
@@ -216,7 +216,7 @@ def test_which_are_others_may_be_said():
     ("options", "words"),
     [
         ({"others": "adamw"}, "`rule` must be given beside others"),
-        ({"rule": "lamp"}, 'Is "lamb" meant'),
+        ({"rule": "lamp"}, "Did you mean `lamb`"),
         ({"rule": "lamb", "others": {"lr": 0.1}}, "lacks its `rule`"),
         ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches none of the parameters"),
     ],
@@ -224,6 +224,47 @@ def test_which_are_others_may_be_said():
 def test_rules_that_cannot_be_are_refused(options, words):
     with pytest.raises(LayerwiseError, match=words):
         param_groups(Model(), **options)
+
+
+NO_DECAY = (
+    "no_decays nodecay no_dacay no_decay_names no_weight_decay no_weight_decay_list skip skip_list decay_exempt "
+    "exclude exclude_from_weight_decay"
+)
+MISSPELT = {
+    **dict.fromkeys(NO_DECAY.split(), "no_decay"),
+    **dict.fromkeys(("no_adapts", "noadapt", "no_trust", "exclude_from_layer_adaptation"), "no_adapt"),
+    "other": "others",
+    "other_param": "other_params",
+    "others_params": "other_params",
+    "rules": "rule",
+    "weight_dacay": "weight_decay",
+    "learning_rate": "lr",
+    "capturabel": "capturable",
+}
+
+
+@pytest.mark.parametrize(("name", "own"), MISSPELT.items())
+def test_a_misspelt_argument_and_what_others_call_it_are_refused(name, own):
+    with pytest.raises(UnknownOptionError, match=rf"no argument '{name}'\. Did you mean `{own}`"):
+        param_groups(Model(), **{name: ["up.weight"]})
+
+
+def test_parameters_are_no_option_of_groups():
+    with pytest.raises(UnknownOptionError, match=r"no argument 'params'\. The model has them"):
+        param_groups(Model(), params=[])
+
+
+@pytest.mark.parametrize(("name", "words"), [("depth", "Leave it out, or set it afterwards"), ("amsgrad", "AMSGrad")])
+def test_a_key_that_nothing_reads_is_kept_with_a_warning(name, words):
+    with pytest.warns(UserWarning, match=rf"'{name}' into each group.* no_decay, no_adapt, rule.*{words}") as said:
+        groups = param_groups(Model(), **{name: 3})
+    assert [one.filename for one in said] == [__file__]
+    assert {group[name] for group in Lamb(groups).param_groups} == {3}
+
+
+def test_options_and_keys_of_pytorchs_groups_need_no_warning():
+    groups = param_groups(Model(), lr=0.1, initial_lr=0.2, lr_scale=0.5, foreach=None, fused=None, capturable=False)
+    assert {group["initial_lr"] for group in Lamb(groups).param_groups} == {0.2}
 
 
 def test_recommended_settings_are_a_group():

@@ -43,7 +43,9 @@ def test_a_package_that_cannot_be_imported_is_warned_of(monkeypatch):
         layerwise.register("timm")
 
 
-@pytest.mark.parametrize(("asked", "wanted"), [(None, []), ("0", []), ("1", [()]), (" timm , x", [("timm", "x")])])
+@pytest.mark.parametrize(
+    ("asked", "wanted"), [(None, []), ("0", []), ("1", [()]), (" timm , x,,", [("timm",), ("x",)])]
+)
 def test_on_request_of_the_environment(monkeypatch, asked, wanted):
     calls = []
     monkeypatch.setattr(trainers, "register", lambda *packages: calls.append(packages))
@@ -76,8 +78,10 @@ def test_an_import_registers():
 
 
 def test_an_import_says_what_cannot_be_registered():
-    done = ran(["-c", "import layerwise"], LAYERWISE_REGISTER="lightning")
-    assert "`packages` must be among timm, transformers" in done.stderr
+    code = "import warnings; warnings.simplefilter('always'); import layerwise; print(layerwise.__version__)"
+    done = ran(["-c", code], LAYERWISE_REGISTER="lightning,")
+    assert (done.returncode, done.stdout.strip()) == (0, layerwise.__version__)
+    assert "LAYERWISE_REGISTER=lightning,: `packages` must be among timm, transformers" in done.stderr
 
 
 @pytest.mark.parametrize("module", [False, True])

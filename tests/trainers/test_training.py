@@ -276,6 +276,36 @@ def test_training_goes_well_and_goes_on(cls, way, tmp_path):
     assert len(on) == 3
 
 
+def test_lightning_s_fine_tuning_adds_the_backbone_to_named_groups(tmp_path):
+    lightning = imported("lightning")
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            made = model()
+            self.backbone, self.head = made[:3], made[3]
+
+        def training_step(self, batch, index):
+            return nn.functional.cross_entropy(self.head(self.backbone(batch[0])), batch[1])
+
+        def configure_optimizers(self):
+            return Lamb(param_groups(self), **OPTIONS[Lamb])
+
+    module = Module()
+    before = [p.detach().clone() for p in module.parameters()]
+    added = lightning.pytorch.callbacks.BackboneFinetuning(2, backbone_initial_lr=0.01)
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    trainer = lightning.Trainer(
+        max_epochs=4, enable_checkpointing=False, default_root_dir=tmp_path, callbacks=[added], **quiet
+    )
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), batch_size=32)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="lightning")
+        trainer.fit(module, batches)
+    assert not any(torch.equal(p, old) for p, old in zip(module.parameters(), before, strict=True))
+    assert "parameter 0 of group 2" in trainer.optimizers[0].stats()
+
+
 @pytest.mark.parametrize("fused", [None, False])
 def test_lightning_clips_under_a_grad_scaler(fused, tmp_path):
     lightning = imported("lightning")

@@ -10,6 +10,7 @@ from io import TextIOWrapper
 
 from layerwise.cli.exits import INTERRUPTED, TRACEBACK, WRONG, forget_output
 from layerwise.errors import LayerwiseError
+from layerwise.files import printable
 
 NEEDED = ("torch", "typer")
 EXTRAS = {"bench": "cli,torch"}  # of all others: cli
@@ -33,7 +34,7 @@ def _guarded(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except LayerwiseError as problem:
-        print(f"layerwise: {problem}", file=sys.stderr)
+        print(printable(f"layerwise: {problem}"), file=sys.stderr)
         return WRONG
     except BrokenPipeError:  # the reader has read enough
         forget_output()

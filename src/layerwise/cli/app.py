@@ -13,6 +13,7 @@ from layerwise.cli import presets, recommend
 from layerwise.cli.bench import command as bench
 from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, in_one_line
+from layerwise.files import printable
 
 app = typer.Typer(
     name="layerwise",
@@ -28,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return app(list(arguments), prog_name="layerwise", standalone_mode=False) or 0
     except UsageError as problem:
-        typer.echo(in_one_line(problem), err=True)
+        typer.echo(printable(in_one_line(problem)), err=True)
         return WRONG
     except typer.Abort:  # what some versions make of Ctrl-C
         return INTERRUPTED

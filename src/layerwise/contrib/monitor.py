@@ -82,7 +82,8 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
 
 def _steps(optimizer: Optimizer) -> int:
     """Return the largest number of steps that a parameter has taken."""
-    steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+    members = optimizer.parameters()  # `state` may have entries of other programs
+    steps = [state["step"] for state in map(optimizer.state.get, members) if state and "step" in state]
     return max(counts(steps)) if steps else 0
 
 

@@ -1,18 +1,21 @@
 """What is kept of one tensor from step to step: arrays by the names that checkpoints have.
 
 A field of the state has the name that its rule has for it. Its companion, if it is stored as codes, adds a suffix to
-that name. Beside weights of 16 bits stands their float32 master, or the remainder that they lack.
+that name. Beside weights of 16 bits stands their float32 master, or the remainder that they lack. Where a framework
+shows the state to everybody, other programs keep entries there too, under names that no rule and no format has.
 """
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import mul, truediv
 from typing import Any, NamedTuple
 
 from layerwise.core.library import FLOATING, Array, Library, computing
 from layerwise.core.plan import Plan
+from layerwise.registry import ENTRIES
 from layerwise.storage import Coded, Format
 from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Shape, scales_of
@@ -70,6 +73,23 @@ def names_of(fields: Sequence[str]) -> set[str]:
     """Return all names that arrays of a rule with these fields may have."""
     beside = {field + coded.suffix for field in fields for coded in CODED.values()}
     return {*fields, *beside, MASTER, REMAINDER}
+
+
+@cache
+def _all_names() -> frozenset[str]:
+    return frozenset({"step"}.union(*(names_of(entry.rule.State._fields) for entry in ENTRIES.values())))
+
+
+def own_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a tensor's state that have the name of a state of some rule, or of some format."""
+    names = _all_names()
+    return {key: x for key, x in entries.items() if key in names}
+
+
+def entries_of_others(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a tensor's state that other programs keep there."""
+    names = _all_names()
+    return {key: x for key, x in entries.items() if key not in names}
 
 
 class NamedState(NamedTuple):

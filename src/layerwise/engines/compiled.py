@@ -62,7 +62,7 @@ def heed_environment() -> None:
     """Set the number of threads and the instruction set from the environment."""
     _native.set_num_threads(wanted_threads())
     asked = os.environ.get(VARIABLE)
-    if asked and not _native.use_instruction_set(asked):
+    if asked and not _native.use_instruction_set(asked.strip().lower()):
         known = ", ".join(_native.instruction_sets())
         raise EngineError(f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose.")
 

@@ -18,12 +18,12 @@ from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ArgumentError, ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, scheduled
-from layerwise.keywords import check_keywords, meant
+from layerwise.keywords import advice, check_keywords, needing_all
 from layerwise.layout import lay_out
-from layerwise.names import Name, as_name, check_matched, check_twin
+from layerwise.names import Name, as_name, check_matched, check_twin, few
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, names_of, refitted
@@ -43,13 +43,19 @@ class Optimizer(Stepper, Like):
     _rule: Any
     _hyper: type[Hyper]
 
+    _way_out = "Weights go to each step: opt.step_all(weights, grads), both by name."
+
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        if isinstance(given["lr"], (Mapping, Sequence)) or np.ndim(given["lr"]):
+            kind = type(given["lr"]).__name__
+            raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)
         self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
         self._matched = False  # whether all patterns are known to match a name
+        self._unmet: frozenset[Name] = frozenset()  # names of a loaded state, until weights of one of them come
 
     @property
     def steps(self) -> int:
@@ -61,6 +67,7 @@ class Optimizer(Stepper, Like):
         """The number of steps skipped because of nan or inf."""
         return self._tensors.skipped
 
+    @needing_all("It steps one array; opt.step_all(weights, grads) steps all, which it takes by name.")
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place.
 
@@ -89,10 +96,21 @@ class Optimizer(Stepper, Like):
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
+        if whole and self._unmet:
+            self._meet(weights)
         due = {self._named(key, weights): (weights[key], g) for key, g in grads.items() if not (whole and g is None)}
         each = [self._entry(name, *one) for name, one in due.items()]
         arrays = [p for p, _ in each], [g for _, g in each]
         return Asked(self._tensors, list(due), *arrays, self._plan, partial(self._numbers, whole), self._peak)
+
+    def _meet(self, weights: Mapping[Any, Any]) -> None:
+        """Warn if no weights have the name of a loaded state, which then is of another model."""
+        known, self._unmet = self._unmet, frozenset()
+        if weights and known.isdisjoint(map(as_name, weights)):
+            warn(
+                f"the loaded state is of {few(sorted(known, key=str))}, and no weights have one of these names, but "
+                f"{few(weights)}: their state begins anew. Pass weights by the names with which they were saved."
+            )
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
         """Remember the names that were given, and that all patterns match one."""
@@ -181,7 +199,7 @@ class Optimizer(Stepper, Like):
 
     def _hint(self, name: str) -> str:
         known = [*self._names(), *(one for one in dir(type(self)) if not one.startswith("_"))]
-        return f"{type(self).__name__} has no attribute {name!r}. {meant(name, known)}"
+        return f"{type(self).__name__} has no attribute {name!r}. {advice(name, known)}"
 
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
@@ -261,6 +279,7 @@ class Optimizer(Stepper, Like):
         own.skipped, own.furthest = saved.skipped, saved.step
         own.begin(saved.slots)
         self._seen.clear()
+        self._unmet = frozenset(saved.slots)
 
     def __copy__(self) -> Optimizer:
         return deepcopy(self)  # two optimizers sharing one state would be neither

@@ -57,6 +57,9 @@ def load(
     header = {key: value for key, value in arrays.items() if "/" not in key}
     unknown = header.keys() - {"optimizer", "format", "skipped", "step", "ids", *SETTINGS}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
+    within = [key for key, value in state.items() if isinstance(value, Mapping) and "format" in value]
+    if missing and within:
+        raise StateError(f"the state is under {within[0]!r} of what was passed. Pass that: state[{within[0]!r}].")
     if unknown or missing:
         raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
     if str(header["optimizer"]) != optimizer:

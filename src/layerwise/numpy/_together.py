@@ -16,6 +16,7 @@ from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import GradientError, ParameterError
 from layerwise.first import First, WaysOut, warn_of
+from layerwise.keywords import needing_all
 from layerwise.names import Name, few
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
@@ -41,6 +42,7 @@ class Stepper:
     _one_at_a_time: OneAtATime
     parameters: Any  # names and shapes
 
+    @needing_all("It takes weights and their gradients, both by name.")
     def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
         """Update named arrays in place: all of them, or none if one of the arguments is wrong.
 

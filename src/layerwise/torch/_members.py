@@ -56,7 +56,7 @@ class Members:
         return chain.from_iterable(map(self._places_in, range(len(self.groups))))
 
     def _places_in(self, number: int) -> Iterator[tuple[Tensor, str]]:
-        return ((p, f"parameter {i} of group {number}") for i, p in enumerate(self.groups[number]["params"]))
+        return ((p, place_of(i, number)) for i, p in enumerate(self.groups[number]["params"]))
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
         """Return the names of all parameters that are due of some groups."""
@@ -68,6 +68,29 @@ class Members:
 
     def __len__(self) -> int:
         return sum(len(group["params"]) for group in self.groups)
+
+
+def place_of(i: int, number: int) -> str:
+    """Return the name of a parameter that was given none."""
+    return f"parameter {i} of group {number}"
+
+
+def is_named(group: Mapping[str, Any]) -> bool:
+    """Return True if a group's parameters have names, apart from their numbers."""
+    return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
+
+
+def give_names(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Name parameters by their places in groups without names, if others have some; return the groups that got names.
+
+    PyTorch takes names for all groups or for none. Callers that add a group later seldom have any.
+    """
+    without = [(number, group) for number, group in enumerate(groups) if not is_named(group)]
+    if len(without) == len(groups):
+        return []
+    for number, group in without:
+        group["param_names"] = [place_of(i, number) for i in range(len(group["params"]))]
+    return [group for _, group in without]
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:

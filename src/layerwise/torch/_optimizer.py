@@ -12,11 +12,12 @@ from torch import Tensor
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
+from layerwise.core.slot import own_entries
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
-from layerwise.torch._members import apart
+from layerwise.torch._members import apart, give_names, is_named
 from layerwise.torch._planner import Setup
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _loading
@@ -29,7 +30,7 @@ from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
 from layerwise.torch.step._due import of_group
 from layerwise.torch.step._engines import check_device, check_rule, engine_name
-from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
+from layerwise.torch.step._given import check_given, check_group, listed, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
@@ -39,6 +40,8 @@ from layerwise.torch.step._settings import (
     said_by_groups,
     without_unsaid,
 )
+from layerwise.torch.step._state import forget as forget_state
+from layerwise.torch.step._state import is_begun
 from layerwise.variants import Like
 
 
@@ -47,10 +50,16 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     _rule: Any = None  # None: groups name theirs
     _hyper: type[Hyper]
+    _way_out = "Parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
+
+    @classmethod
+    def __subclasses__(cls) -> list[type[Any]]:
+        # Packages look PyTorch's optimizers up by the names of all subclasses, of which AdamW and SGD would be two.
+        return [] if cls is Optimizer else type.__subclasses__(cls)
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        check_params(params)
+        check_given(params, self._way_out)
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
@@ -123,7 +132,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Add parameters with settings of their own; other options are those of the optimizer.
 
         Args:
-            param_group: A mapping with `params` and any options of a group.
+            param_group: A mapping with `params` and any options of a group. Without names, beside groups that have
+                some, parameters are named by their places.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
@@ -137,14 +147,19 @@ class Optimizer(torch.optim.Optimizer, Like):
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         with of_group(len(self.param_groups)):
             group = groups.new({**self.defaults, **group}, group)
-        super().add_param_group({**group, **dict.fromkeys(given)})
-        stepper_of(self).ranks.added(self.param_groups[-1]["params"])
+        group |= {"params": listed(param_group["params"]), **dict.fromkeys(given)}
+        self._check_blocks(group)
+        number, named = len(self.param_groups), give_names([*self.param_groups, group])
         try:
-            self._check_members(self.param_groups[-1], len(self.param_groups) - 1)
-            groups.see(self.param_groups[-1])
-            warn_of_odd(self.param_groups, group["params"])
+            super().add_param_group(group)
+            stepper_of(self).ranks.added(group["params"])
+            self._check_members(group, number)
+            groups.see(group)
+            warn_of_odd(self.param_groups, param_group["params"])
         except Exception:
-            self.param_groups.pop()
+            del self.param_groups[number:]
+            for one in named:
+                one.pop("param_names", None)
             raise
 
     def __repr__(self) -> str:
@@ -161,9 +176,12 @@ class Optimizer(torch.optim.Optimizer, Like):
             cuts.cut_of(name, p)
             groups.check_fits(group, _tensors.computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
-        if isinstance(setup.blocks.given, Mapping) and "param_names" not in group:
+
+    def _check_blocks(self, group: Mapping[str, Any]) -> None:
+        given = stepper_of(self).setup.blocks.given
+        if isinstance(given, Mapping) and group["params"] and not is_named(group):
             raise HyperparameterError(
-                sentence("blocks", "None for parameters without names", setup.blocks.given, "Pass named_parameters().")
+                sentence("blocks", "None for parameters without names", given, "Pass named_parameters().")
             )
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
@@ -280,18 +298,19 @@ class Optimizer(torch.optim.Optimizer, Like):
         return [p for p, _ in stepper_of(self).members.all()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, or of all. The next step begins it again.
+        """Forget the state of one parameter, or of all, but for other programs' entries. The next step begins it again.
 
         Args:
             which: The parameter, or its name; None is all.
         """
         found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
-        if which is not None and not any(p in self.state for p in found):
+        if which is not None and not any(is_begun(self.state.get(p)) for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
-            names = ", ".join(repr(name) for p, name in stepper_of(self).members.all()[:5] if p in self.state)
+            known = stepper_of(self).members.all()[:5]
+            names = ", ".join(repr(name) for p, name in known if is_begun(self.state.get(p)))
             raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
         for p in found:
-            self.state.pop(p, None)
+            forget_state(self.state, p)
         stepper_of(self).forget()
 
     def storage(self) -> dict[str, dict[str, Any]]:
@@ -306,7 +325,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = plan.storing(p, want).report(self.state.get(p, {}))
+                found[apart(name, found)] = plan.storing(p, want).report(own_entries(self.state.get(p, {})))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
 from layerwise.first import First, WaysOut, warn_of
@@ -76,7 +77,8 @@ class Planner:
         What is the same for several parameters is checked and planned once, for the first of them.
         """
         work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
-        dues, params, kept = work.dues, work.params, self._members.optimizer.state
+        dues, params, states = work.dues, work.params, self._members.optimizer.state
+        kept = {p: own_entries(states.get(p, {})) for p in params}
         names, blocks = self._members.names_of(dues), self._setup.blocks
         cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
         each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
@@ -99,8 +101,8 @@ class Planner:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
-                if state := kept.get(p):
-                    _state.check_kept(plans[-1], stepped, state)
+                if kept[p]:
+                    _state.check_kept(plans[-1], stepped, kept[p])
         _memory.check_apart(names, params, kept)
         return work, plans
 
@@ -113,16 +115,16 @@ class Planner:
         owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
-            owns += own
             # Counts that once had to be on the device stay there, and those beside them go there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
                 self._plans[p] = plan
-                if not state and stepped.device.type == "cpu":  # elsewhere a step would have to wait for it
+                if stepped.device.type == "cpu" and not own_entries(state):  # elsewhere a step would wait for it
                     self.first[id(p)] = p
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
                     _state.apart(state)
+            owns += map(own_entries, own)
         engine = self._setup.engine
         engines, together = engines_of(engine, differentiable), is_exact(engine)
         return Turn(work, plans, storings, states, owns, on_device, engines, agreement, together)
@@ -152,8 +154,7 @@ class Planner:
         found = list(firsts(turn, dues, self.first))
         for p in turn.params:
             self.first.pop(id(p), None)
-        names = {name for group in self._members.groups for name in group.get("param_names", ())}
-        warn_of(found, WaysOut(exempt(found, names), FINER, SLOWER))
+        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:

@@ -111,7 +111,7 @@ class Ranks:
     def _check_left(self, found: Sequence[Any]) -> None:
         """Raise if one of the parameters, of which these are the cuts, has left its state behind."""
         kept = self._members.optimizer.state
-        left = {p.shape for p in kept if id(p) not in self._known and not cuts.is_dtensor(p)}
+        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
         each = zip(self._members.all(), found, strict=True) if left else ()
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):

@@ -27,7 +27,7 @@ from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _schedule, _tensors
+from layerwise.torch.step import _schedule, _state, _tensors
 from layerwise.torch.step._ahead import add_up, at_once
 from layerwise.torch.step._capture import check_capture, check_offloaded
 from layerwise.torch.step._due import Settings, Work, at_hand, capturing, scalar
@@ -219,7 +219,7 @@ class Stepper:
         or other processes have a share.
         """
         states, parts = self.optimizer.state, list[Work]()
-        new = [p for p in work.params if p not in states]
+        new = [p for p in work.params if not _state.is_begun(states.get(p))]
         try:
             for part in host.parts(work):
                 parts.append(part if agreement is not None else self._measured(part))
@@ -230,7 +230,7 @@ class Stepper:
                 return parts
         finally:
             for p in new:  # as long as nothing is to be stepped
-                states.pop(p, None)
+                _state.forget(states, p)
         for part in parts:
             part.leave()
         return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
@@ -281,14 +281,15 @@ class Stepper:
         elif isinstance(skip, bool):
             self.skipped += 1
             return
-        new = [p for p in work.params if p not in self.optimizer.state] if turn is None else ()
+        states = self.optimizer.state
+        new = [p for p in work.params if not _state.is_begun(states.get(p))] if turn is None else ()
         try:
             if turn is None or turn.on_device != (skip is not None):
                 turn = self.planner.prepare(work, plans, skip is not None, agreement)
             turn = self._stepped(turn, work, skip, skips)
         except Exception as answer:
             for p in new:  # a step that is not taken leaves no trace
-                self.optimizer.state.pop(p, None)
+                _state.forget(states, p)
             if not isinstance(answer, Skipped):
                 raise
             self.skipped += 1

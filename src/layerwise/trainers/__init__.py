@@ -54,7 +54,15 @@ def classes() -> dict[str, type[Any]]:
 
 
 def register_as_asked() -> None:
-    """Register with what the environment names: "1" stands for all that is installed, "timm,transformers" for these."""
-    asked = os.environ.get(VARIABLE, "").strip()
-    if asked not in ("", "0"):
-        register(*(() if asked == "1" else (one.strip() for one in asked.split(","))))
+    """Register with what the environment names: "1" stands for all that is installed, "timm,transformers" for these.
+
+    A wrong name is a warning: every program here reads the environment, also those that register nothing.
+    """
+    asked = [one.strip() for one in os.environ.get(VARIABLE, "").split(",") if one.strip()]
+    if asked == ["1"]:
+        register()
+    for package in asked if asked not in (["0"], ["1"]) else ():
+        try:
+            register(package)
+        except (HyperparameterError, MissingPackageError) as problem:
+            warn(f"{VARIABLE}={os.environ[VARIABLE]}: {problem}")

@@ -138,7 +138,7 @@ def test_a_module_that_is_frozen_between_steps_and_thawed(schedule):
     assert same(a, b)
 
 
-def test_a_signal_while_copies_are_under_way_comes_after_the_step(late):
+def test_a_signal_while_copies_are_under_way_comes_after_the_step(late, interrupts):
     a, b = pair()
 
     def interrupted(ring, grads):
@@ -158,7 +158,7 @@ def test_a_signal_while_copies_are_under_way_comes_after_the_step(late):
 
 
 @pytest.mark.parametrize("options", [{}, {"max_grad_norm": 0.1}], ids=str)
-def test_a_signal_while_gradients_leave(late, options):
+def test_a_signal_while_gradients_leave(late, interrupts, options):
     a, b = pair(**options)
     arrived = Host.arrived
 

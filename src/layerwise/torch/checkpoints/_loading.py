@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
+from layerwise.core.slot import entries_of_others, own_entries
 from layerwise.errors import ContradictionError, HyperparameterError, StateError, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
@@ -41,7 +44,8 @@ def load(optimizer: Any, state_dict: Any) -> None:
     groups, state, warnings = _checked(optimizer, loaded)
     for warning in warnings:  # before anything is changed, since a warning may be an error
         warn(warning)
-    optimizer.__setstate__({"state": defaultdict(dict, state), "param_groups": groups})
+    beside = _matching.of_others(loaded)  # the very objects, as PyTorch loads them
+    optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": groups})
     _put_in_form(optimizer)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
@@ -55,7 +59,7 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
     _origin.check(loaded)
     named = [stepper.members.named(i) for i in range(len(ours))]
     found = _matching.aligned(ours, loaded)
-    begun = [_placed(group, _matching.source_of(i, found[i])) for i, group in enumerate(ours)]
+    begun = [_placed(group, _matching.source_of(i, found[i], loaded["param_groups"])) for i, group in enumerate(ours)]
     sources = _with_own_rates(groups, ours, begun)
     state: dict[Tensor, dict[str, Any]] = {}
     for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
@@ -66,7 +70,10 @@ def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Te
             if not isinstance(one, Mapping) or one:
                 own = _state.checked(stepper.planner.plan_for(p, group, h, name), one)
                 _convert_momentum(name, own, begun[number], h)
-                state[p] = _copies(own, p.device, stepper.setup.offload, group["capturable"])
+                state[p] = {
+                    **_copies(own_entries(own), p.device, stepper.setup.offload, group["capturable"]),
+                    **{key: tree_map(partial(_carried, key, p.device), x) for key, x in entries_of_others(own).items()},
+                }
     due = _warnings(groups, ours, begun, sources, _matching.regrouped(found))
     return [_options(groups, *each) for each in zip(ours, sources, strict=True)], state, list(due)
 
@@ -77,6 +84,11 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
         return {key: x.detach().to("cpu", copy=True) for key, x in state.items()}
     stays = () if capturable else ("step",)
     return {key: x.detach().to(x.device if key in stays else device, copy=True) for key, x in state.items()}
+
+
+def _carried(key: str, device: torch.device, value: Any) -> Any:
+    """Return a copy of what another program keeps of a parameter, with tensors where the parameter is."""
+    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _copied(key, value)
 
 
 def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +110,7 @@ def _copied(name: str, value: Any) -> Any:
         return deepcopy(value)
     except Exception as problem:  # whatever that object raises
         raise StateError(
-            f"{name!r} of a group of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
+            f"{name!r} of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
         ) from problem
 
 
@@ -172,7 +184,7 @@ def _put_in_form(optimizer: Any) -> None:
         stepper.groups.see(group)
         want, h = stepper.groups.wanted(group), stepper.settings_of(group)
         for p, name in stepper.members.named(number):
-            if p in optimizer.state:
+            if _state.is_begun(optimizer.state.get(p)):
                 plan, stepped = stepper.planner.plan_for(p, group, h, name), stepper.in_place_of(p)
                 plan.storing(stepped, want).put_state_in_form(stepped, optimizer.state[p])
 
@@ -187,7 +199,7 @@ def _warnings(groups: Groups, ours: Any, begun: Any, sources: Any, regrouped: bo
                 f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
                 "change them, set them in `param_groups`."
             )
-    elif regrouped or 0 < sum("lr" in saved for saved in sources) < len(sources):
+    elif regrouped or len({"lr" in saved for group, saved in zip(ours, sources, strict=True) if group["params"]}) > 1:
         rates = {
             f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)
         }

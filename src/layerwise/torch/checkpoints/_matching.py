@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.hyper import in_words
 from layerwise.torch.sharding._forms import FORMS
@@ -23,6 +24,10 @@ def check_form(loaded: Any) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
         raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() gave.")
+    parts = {key for key, one in loaded.items() if isinstance(one, Mapping) and {"state", "param_groups"} <= one.keys()}
+    if parts and "param_groups" not in loaded:
+        key = min(map(repr, parts))
+        raise StateError(f"the optimizer's state_dict is under {key} of what was passed. Pass that: checkpoint[{key}].")
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(loaded.get(key), kind):
             raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
@@ -42,7 +47,7 @@ def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple
     saved = loaded["param_groups"]
     places = [(group, key) for group in saved for key in group["params"]]
     _check_keys([key for _, key in places])
-    check_owned(loaded)
+    of_others(loaded)
     theirs = _names_of(saved)
     sizes = [len(group["params"]) for group in ours]
     if theirs is None or not all(group.get("param_names") for group in ours if group["params"]):
@@ -69,10 +74,22 @@ def _check_keys(keys: Sequence[Any]) -> None:
         )
 
 
-def check_owned(saved: Mapping[str, Any]) -> None:
-    """Raise if a checkpoint has state of what is in none of its groups."""
-    if unknown := saved["state"].keys() - {key for group in saved["param_groups"] for key in group["params"]}:
-        raise StateError(f"the checkpoint has state of {sorted(map(str, unknown))}, which belongs to no parameter.")
+def of_others(saved: Mapping[str, Any]) -> dict[Any, Any]:
+    """Return what other programs keep beside the state of parameters, or raise for state of what is in no group.
+
+    State of parameters goes by numbers or by names, as the groups do. What is there tells names from others' keys.
+    """
+    keys = {key for group in saved["param_groups"] for key in group["params"]}
+    found = {key: one for key, one in saved["state"].items() if key not in keys}
+    named = any(isinstance(key, str) for key in keys)
+    odd = [key for key, one in found.items() if isinstance(key, int) or (named and _is_state(one))]
+    if odd:
+        raise StateError(f"the checkpoint has state of {sorted(map(str, odd))}, which belongs to no parameter.")
+    return found
+
+
+def _is_state(one: Any) -> bool:
+    return isinstance(one, Mapping) and bool(own_entries(one))
 
 
 def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
@@ -156,9 +173,13 @@ def shown(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
 
-def source_of(number: int, members: Sequence[tuple[Group, Any]]) -> Group:
-    """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree."""
+def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence[Group]) -> Group:
+    """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree.
+
+    A group without parameters continues the one in its place, if that has none either.
+    """
     sources = _distinct(group for group, _ in members)
+    sources = sources or [one for one in saved[number : number + 1] if not one["params"]]
     for other in sources[1:]:
         for name in (*MOVED, "initial_lr"):
             if not same(sources[0].get(name), other.get(name)):

@@ -19,14 +19,16 @@ from layerwise.torch.step import _bytes
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Return the state and the groups of an optimizer; `pack` is the `state_dict` that it has from PyTorch."""
     members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # which puts names in step
-    others = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
-    for p in others:  # of parameters that are in no group any more, and may come back
+    left = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
+    for p in left:  # of parameters that are in no group any more, and may come back
         del optimizer.state[p]
     try:
         found = pack()
     finally:
-        optimizer.state.update(others)
-    found["state"] = {key: _bytes.saved(one) for key, one in found["state"].items()}
+        optimizer.state.update(left)
+    states = found["state"]
+    own = [key for group in found["param_groups"] for key in group["params"] if key in states]
+    found["state"] = {**states, **{key: _bytes.saved(states[key]) for key in own}}
     for group in found["param_groups"]:
         group.update({key: of_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # which the next step will refuse

@@ -10,6 +10,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.engines.places import Looks, objects_of
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
@@ -167,7 +168,7 @@ class Ring:
 
 
 def _arrays(work: Work, states: States) -> list[Tensor]:
-    return [local(x) for p in work.params for key, x in states[p].items() if key != "step"]
+    return [local(x) for p in work.params for key, x in own_entries(states[p]).items() if key != "step"]
 
 
 def aligned(size: int) -> int:

@@ -8,6 +8,7 @@ So every rank that holds a part of a row has that row's number.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from itertools import chain
 from math import prod
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.core.plan import Held, Place, Places, Plan, Region
+from layerwise.core.slot import own_entries
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
 from layerwise.torch.sharding._cuts import Cut, is_dtensor
@@ -111,20 +113,28 @@ def on_host(x: Any) -> Tensor:
 
 
 def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
-    """Return the states of the tensors in a buffer, whole and by name. All ranks call this together."""
+    """Return the states of the tensors in a buffer, whole and by name. All ranks call this together.
+
+    What another program keeps is divided if it has the buffer's shape, and is otherwise each tensor's.
+    """
+    divided = {key: x for key, x in state.items() if key in own_entries(state) or _has_shape(x, plan.shape)}
+    divided.pop("step", None)
+    of_each = {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items() if key not in divided}
     found: list[State] = [
         {
-            key: x.clone() if key == "step" else torch.zeros(shape, dtype=x.dtype)
-            for key, x in state.items()
-            if (shape := one.state_shapes.get(key, one.shape)) is not None
+            **deepcopy(of_each),
+            **{
+                key: torch.zeros(shape, dtype=x.dtype)
+                for key, x in divided.items()
+                if (shape := one.state_shapes.get(key, one.shape)) is not None
+            },
         }
         for one in plan.members
     ]
     mine = [
         (one.member, one.number, one.box, key, one.view(state[key], key).detach().to(CPU, copy=True))
         for one in plan.held
-        for key in found[one.member]
-        if key != "step"
+        for key in found[one.member].keys() & divided.keys()
     ]
     said: list[Any] = [mine]
     for axis, _ in flat.axes:
@@ -133,6 +143,17 @@ def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, S
     for member, number, box, key, part in chain.from_iterable(said):
         _of_whole(plan.members[member].layout.pieces[number], box, found[member][key], part.shape).copy_(part)
     return {str(one.name): own for one, own in zip(plan.members, found, strict=True)}
+
+
+def _has_shape(x: Any, shape: Shape) -> bool:
+    return isinstance(x, Tensor) and tuple(x.shape) == shape
+
+
+def local_entry(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Any]) -> Any:
+    """Return a buffer's part of another program's entry, or the entry, given those of whole tensors by name."""
+    shapes = {str(one.name): one.shape for one in plan.members}
+    parts = all(_has_shape(x, shapes[name]) for name, x in whole.items())
+    return local_state(plan, p, key, whole) if parts else next(iter(whole.values()))
 
 
 def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.torch.sharding._cuts import like, local
 
 INTEGERS = (torch.int8, torch.uint8, torch.int16)
@@ -19,8 +20,10 @@ BYTES = (torch.int8, torch.uint8)
 
 
 def saved(state: Any) -> Any:
-    """Return a parameter's state in its saved form, in the same memory."""
-    return {key: _saved(x) for key, x in state.items()} if isinstance(state, Mapping) else state
+    """Return a parameter's state in its saved form, in the same memory; entries of other programs stay as they are."""
+    if not isinstance(state, Mapping):
+        return state
+    return {**state, **{key: _saved(x) for key, x in own_entries(state).items()}}
 
 
 def _saved(x: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from layerwise.errors import HyperparameterError
 from layerwise.first import First
 from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due, is_on_device
@@ -20,14 +21,32 @@ SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give th
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
-def exempt(found: Sequence[First], names: Collection[str]) -> str:
-    """Return how to exempt tensors that began at zero: biases by default, others by the names that were given."""
+def exempt(found: Sequence[First], groups: Sequence[Mapping[str, Any]]) -> str:
+    """Return how to exempt tensors that began at zero.
+
+    If they alone have no weight decay, as biases and norms in trainers' groups, an option does. By `param_groups`,
+    biases are exempt by default, others by the names that were given.
+    """
+    stuck = [one for one in found if one.starts_at_zero]
+    if stuck and all(map(_has_none_if_decayed, stuck)) and any(_number(group["weight_decay"]) for group in groups):
+        return (
+            'Pass adapt="decayed", with which what has no weight decay has no trust ratio, or use param_groups(model).'
+        )
+    names = {name for group in groups for name in group.get("param_names", ())}
     way_out = "Exempt biases and norms from it by param_groups(model)"
-    others = [one.name for one in found if one.starts_at_zero and one.name in names and "bias" not in one.name]
+    others = [one.name for one in stuck if one.name in names and "bias" not in one.name]
     if not others:
         return f"{way_out}; its no_adapt names others."
     shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
     return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
+
+
+def _has_none_if_decayed(one: First) -> bool:
+    """Return True if adapt="decayed" is an option of the tensor's rule, and turns off its trust ratio."""
+    try:
+        return not one.weight_decay and one.h.adapt is True and bool(type(one.h).check("adapt", "decayed"))
+    except HyperparameterError:
+        return False
 
 
 def firsts(turn: Turn, dues: Sequence[Due], which: Collection[int]) -> Iterator[First]:

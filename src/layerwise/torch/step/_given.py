@@ -6,19 +6,32 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import isgenerator
 from itertools import chain
+from numbers import Number
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from layerwise.checks import is_used_up
-from layerwise.errors import ParameterError, warn
+from layerwise.errors import ArgumentError, ParameterError, warn
 
 NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message
 
 
+def check_given(params: Any, way_out: str) -> None:
+    """Raise for what is no parameters of an optimizer: one of them, a rate, a name, something that has some."""
+    check_params(params)
+    if isinstance(params, Tensor):
+        raise ArgumentError("`params` must be an iterable of Tensors or dicts, but is one tensor. Put it in a list.")
+    if isinstance(params, str) or not isinstance(params, Iterable):
+        shown = repr(params) if isinstance(params, (str, Number)) else type(params).__name__
+        raise ArgumentError(f"`params` must be parameters, but is {shown}. {way_out}")
+
+
 def check_params(params: Any) -> None:
     """Raise for what has parameters and is none, and for a generator that has given them all before."""
+    if isinstance(params, Mapping):
+        raise ArgumentError(f"`params` must be a list of parameters, but is {_mapping(params)}")
     if isinstance(params, nn.Module) and not isinstance(params, nn.ParameterList):
         raise ParameterError(f"`params` must be parameters, but is the module {type(params).__name__}. {NAMED}")
     if callable(params) and not isinstance(params, Iterable):
@@ -44,6 +57,20 @@ def check_group(group: Mapping[str, Any]) -> None:
         keys = ", ".join(map(repr, group)) or "nothing"
         raise ParameterError(f"a parameter group must have 'params', but has {keys}. Add them, such as a list.")
     check_params(group["params"])
+
+
+def _mapping(params: Mapping[Any, Any]) -> str:
+    """Return what a mapping is, and the way out."""
+    if "params" in params:
+        return "one group. Put it in a list: [group]."
+    if any(isinstance(p, Tensor) and p.requires_grad for p in params.values()):
+        return f"{type(params).__name__}, by name. Pass its items(), which keep the names."
+    return f"{type(params).__name__} of what does not train, such as the tensors of a state_dict. {NAMED}"
+
+
+def listed(params: Any) -> Any:
+    """Return a group's parameters as they can be looked at more than once; a set is left to PyTorch's error."""
+    return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 
 
 def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise import arguments
 from layerwise.checks import FLAG, number
-from layerwise.elsewhere import nearest
+from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
 from layerwise.registry import BY_LOWER, ENTRIES
@@ -135,6 +135,6 @@ def name_of(given: Any) -> str:
     elif isinstance(given, str) and given.lower() in BY_LOWER:
         return BY_LOWER[given.lower()]
     close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
-    way_out = f'Is "{close[0]}" meant?' if close else "Classes of layerwise.torch are taken as well."
+    way_out = did_you_mean(close) or "Classes of layerwise.torch are taken as well."
     allowed = f"the name of an optimizer, one of {', '.join(map(repr, BY_LOWER))}"
     raise HyperparameterError(sentence(RULE, allowed, given, way_out))

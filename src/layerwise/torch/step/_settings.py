@@ -14,7 +14,7 @@ from layerwise import arguments, checks
 from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
-from layerwise.keywords import meant
+from layerwise.keywords import NOT_HERE, guess
 from layerwise.names import is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import Wanted, check_fits, wanted
@@ -29,6 +29,7 @@ ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
 OF_ALL_GROUPS = {"fused": None, "differentiable": False}
 MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
+CUTOFF = 0.75  # of how like an option a key is, since programs put keys of their own into groups
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 
 
@@ -98,11 +99,10 @@ class Groups:
             if key == "lr_scale" and is_by_name(group[key]):  # as a number it is for schedulers of others
                 raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
             if key in ALL_OPTIONS:
-                hint = meant(key, kind.options, cutoff=0.75)
-                way_out = hint if hint.startswith("Is ") else "Leave it out of the group."
+                way_out = guess(key, kind.options, CUTOFF) or "Leave it out of the group."
                 raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
-            hint = meant(str(key), known, cutoff=0.75)
-            if key not in self._warned and hint.startswith("Is "):
+            hint = "" if key in NOT_HERE else guess(str(key), known, CUTOFF)
+            if hint and key not in self._warned:
                 self._warned.add(key)  # programs put keys of their own in groups, and in all of them
                 warn(f"a parameter group has the key {key!r}, which is no option. {hint}")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerwise.core.library import FLOATING
-from layerwise.core.slot import Part, names_of
+from layerwise.core.slot import Part, entries_of_others, names_of, own_entries
 from layerwise.core.storing import Storing
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
@@ -23,7 +23,6 @@ from layerwise.torch.step._plan import WAY_OUT, Plan
 from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]
-SLOW = "lookahead_slow_buff"  # the slow weights that timm's Lookahead keeps in the state of the optimizer it wraps
 ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
 REMADE = (
     "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
@@ -89,12 +88,26 @@ def counted_elsewhere(states: Iterable[State]) -> bool:
 
 def apart(state: State) -> None:
     """Give the state its own storage, so that tensors that autograd keeps from the last step are not written to."""
-    state.update({key: x.clone() for key, x in state.items() if isinstance(x, Tensor) and key != "step"})
+    state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
+
+
+def is_begun(state: Mapping[str, Any] | None) -> bool:
+    """Return True if a parameter has state of ours, and not only entries of other programs."""
+    return state is not None and bool(own_entries(state))
+
+
+def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
+    """Forget a parameter's state, but for what other programs keep there."""
+    state = states.get(p, {})
+    for key in own_entries(state):
+        del state[key]
+    if not state:
+        states.pop(p, None)
 
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
-    """Raise unless the kept state of a parameter can be stepped with and lies in the right place."""
-    parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step", SLOW}
+    """Raise unless the kept state of a parameter, without others' entries, can be stepped with and lies rightly."""
+    parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
         if key != "step":
             _check_values(plan, parts.get(key, ANY), key, x)
@@ -131,8 +144,7 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
 
 def _parts(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
     """Return what the parts of a parameter's state must be."""
-    parts = named_state(state).expected(plan, plan.dtype in LOW)
-    return {**parts, SLOW: Part(plan.shape, FLOATING, needed=False)}
+    return named_state(state).expected(plan, plan.dtype in LOW)
 
 
 def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
@@ -177,11 +189,14 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
 
 
 def checked(plan: Plan, state: Any) -> State:
-    """Return a loaded state, if it fits its parameter."""
+    """Return a loaded state, if it fits its parameter, with what other programs keep there."""
     name = plan.name
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
-    state = restored(state, plan.shape)
+    theirs = {key: _beside(plan, key, x) for key, x in entries_of_others(state).items()}
+    state = restored(own_entries(state), plan.shape)
+    if theirs and not state:
+        return theirs
     parts = _parts(plan, state)
     needed = {key for key, part in parts.items() if part.needed}
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
@@ -197,7 +212,14 @@ def checked(plan: Plan, state: Any) -> State:
     if named_state(state).of_codes() and plan.why_not_grouped():
         state = _ungrouped(state)
     placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
-    return {**placed, "step": as_step(name, state["step"])}
+    return {**theirs, **placed, "step": as_step(name, state["step"])}
+
+
+def _beside(plan: Plan, key: str, x: Any) -> Any:
+    """Return an entry of another program; what has the parameter's shape is cut as the parameter is."""
+    if not isinstance(x, Tensor) or is_dtensor(x) or tuple(x.shape) != plan.shape:
+        return x
+    return plan.placed(key, x)
 
 
 def _ungrouped(state: State) -> State:

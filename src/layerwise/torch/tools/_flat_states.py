@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from layerwise.core.slot import entries_of_others, own_entries
 from layerwise.errors import StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._saving import saved as as_saved
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
-from layerwise.torch.sharding._held import local_state, on_host
+from layerwise.torch.sharding._held import local_entry, local_state, on_host
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._bytes import saved
 from layerwise.torch.step._namespace import named_state
@@ -35,7 +36,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     Args:
         optimizer: An optimizer of flat buffers.
     """
-    states: dict[int, State] = {}
+    states: dict[Any, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
         parts = as_saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
@@ -44,7 +45,7 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
             keys = [next(numbers) for _ in own]
             groups.append({**packed, "params": keys, "param_names": [name for name, _ in own]})
             states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
-    return {"state": states, "param_groups": groups}
+    return {"state": {**states, **_matching.of_others(parts)}, "param_groups": groups}
 
 
 def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) -> None:
@@ -78,19 +79,19 @@ def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
 def _cut(ours: list[list[Member]], state_dict: Mapping[str, Any]) -> State:
     names = [[tensor for one in group for tensor in tensors_of(one.p, one.name)] for group in ours]
     found = _matching.aligned([{"params": each, "param_names": each} for each in names], state_dict)
-    states: dict[int, State] = {}
+    states: dict[Any, State] = {}
     groups, numbers = [], count()
     for number, (matched, each) in enumerate(zip(found, ours, strict=True)):
         saved_states = (state_dict["state"].get(key) for _, key in matched)
         by_name = {one: state for one, state in zip(names[number], saved_states, strict=True) if state}
         own = [next(numbers) for _ in each]
         called = {"params": own, "param_names": [one.name for one in each]}
-        groups.append({**_matching.source_of(number, matched), **called})
+        groups.append({**_matching.source_of(number, matched, state_dict["param_groups"]), **called})
         for i, one in zip(own, each, strict=True):
             tensors = tensors_of(one.p, one.name)
             if wholes := {name: by_name[name] for name in tensors if name in by_name}:
                 states[i] = _local(one, wholes)
-    return {"state": states, "param_groups": groups}
+    return {"state": {**states, **_matching.of_others(state_dict)}, "param_groups": groups}
 
 
 def _local(own: Member, wholes: Mapping[str, Any]) -> State:
@@ -107,7 +108,9 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
         )
     keys = dict.fromkeys(key for state in each.values() for key in state)
     parts = {key: {name: state[key] for name, state in each.items() if key in state} for key in keys}
-    return {"step": torch.tensor(steps.pop()), **{key: local_state(plan, own.p, key, x) for key, x in parts.items()}}
+    here = {key: local_state(plan, own.p, key, x) for key, x in own_entries(parts).items()}
+    theirs = {key: local_entry(plan, own.p, key, x) for key, x in entries_of_others(parts).items()}
+    return {"step": torch.tensor(steps.pop()), **here, **theirs}
 
 
 def _numbers(plan: Plan, member: Plan, state: Any) -> State:

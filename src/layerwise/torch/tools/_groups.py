@@ -8,11 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerwise.errors import HyperparameterError, sentence, warn
+from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
+from layerwise.keywords import NOT_HERE, guess
 from layerwise.names import check_matched, matches
 from layerwise.registry import ENTRIES
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.step._kinds import RULE, name_of
+from layerwise.torch.step._kinds import RULE, SWITCHES, name_of
+from layerwise.torch.step._settings import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it
@@ -21,6 +23,9 @@ Matcher = str | int | type[nn.Module] | Test
 of at most so many), a type of module, or a function of name, parameter and module."""
 
 SMALL = ("bias", "norm")  # what the papers' recipes exempt
+ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
+# What a group may have besides.
+KEYS = {*ALL_OPTIONS, *SWITCHES, *MAY_BE_NONE, *OF_SCHEDULERS, *NOT_OF_A_GROUP, "lr_scale"}
 NO_MATRICES = (1, "embedding", "head")  # what is left to others by rules of hidden matrices
 # Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
@@ -97,13 +102,14 @@ def param_groups(
         other_params: Matchers of the parameters that `others` steps. None is biases, norms and embeddings; beside
             Muon, whose rule is of hidden matrices, all vectors, embeddings and the head.
         **options: Options of every group, such as lr=0.01; with `others`, those of the first rule alone, as is
-            `no_adapt`.
+            `no_adapt`. What is no option stays in the groups as a key of your own, with a warning.
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
             f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself, of whose "
             "modules the rules speak."
         )
+    _check_options(options)
     first, second = _rules(rule, others, options)
     given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
     given["other_params"] = () if second is None else _usual(first) if other_params is None else other_params
@@ -126,6 +132,21 @@ def param_groups(
         off = {**({"weight_decay": 0.0} if fixed else {}), **(unscaled_off if unscaled else {})}
         made.append({"params": members, **(second or {} if of_others else first), **off})
     return made
+
+
+def _check_options(given: Iterable[str]) -> None:
+    """Raise for names that nearly are arguments or options, or are others' for them; warn of what nothing reads."""
+    for name in [one for one in given if one not in KEYS]:
+        hint = guess(name, ARGUMENTS) or guess(name, sorted(ALL_OPTIONS | {*SWITCHES}), CUTOFF)
+        if hint or name in ("params", "param_names"):
+            way_out = hint or "The model has them."
+            raise UnknownOptionError(
+                f"param_groups has no argument {name!r}. {way_out} Set a key of your own in the groups afterwards."
+            )
+        warn(
+            f"param_groups puts {name!r} into each group, where nothing reads it: it is neither one of the arguments, "
+            f"{', '.join(ARGUMENTS)}, nor an option. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
+        )
 
 
 def _warn_of_norms(places: Mapping[Tensor, Places], tests: Sequence[Callable[[Tensor, Places], bool]]) -> None:

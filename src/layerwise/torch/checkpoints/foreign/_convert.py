@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise.elsewhere import nearest
+from layerwise.core.slot import own_entries
+from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import StateError, sentence, warn
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign import CODECS
@@ -80,9 +81,10 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
 def _codec(name: Any, way: str) -> Codec:
     if isinstance(name, str) and name in CODECS:
         return CODECS[name]
-    close = " or ".join(map(repr, nearest(name, CODECS)))
-    hint = f"Is {close} meant? " if close else ""
-    raise StateError(f"no checkpoint {way} {name!r} can be converted. {hint}Pass one of {', '.join(sorted(CODECS))}.")
+    hint = did_you_mean(nearest(name, CODECS))
+    raise StateError(
+        f"no checkpoint {way} {name!r} can be converted.{hint and f' {hint}'} Pass one of {', '.join(sorted(CODECS))}."
+    )
 
 
 def _is_named(optimizer: Any, name: str) -> bool:
@@ -137,8 +139,8 @@ def _read(state_dict: Mapping[str, Any], codec: Codec, lr_in_momentum: bool) -> 
                 if within and made:  # exact if lr was constant
                     made["momentum_buffer"] = made["momentum_buffer"] * checked_lr("the checkpoint", group["lr"], True)
                 state[key] = {k: v.clone() if isinstance(v, Tensor) else v for k, v in made.items()}
-    _matching.check_owned(state_dict)
-    return {"state": {key: one for key, one in state.items() if one}, "param_groups": groups}
+    beside = _matching.of_others(state_dict)
+    return {"state": {**{key: one for key, one in state.items() if one}, **beside}, "param_groups": groups}
 
 
 def _check_numbers(state: State) -> None:
@@ -183,7 +185,7 @@ def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tup
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
     """Return a parameter's state with numbers for codes, in tensors of its own."""
-    numbers = named_state(restored(state, p.shape)).in_numbers()
+    numbers = named_state(restored(own_entries(state), p.shape)).in_numbers()
     found: State = {key: int(x) if key == "step" else x.clone() for key, x in numbers.items()}
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:

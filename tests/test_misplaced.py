@@ -1,0 +1,117 @@
+"""Arguments in places that are not theirs: the message says what was given, what is expected, and the way out."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import layerwise.torch as torch_front
+from layerwise import numpy as numpy_front
+from layerwise import preset
+from layerwise.errors import ArgumentError, LayerwiseError, ParameterError, PresetError, StateError
+
+MODEL = torch.nn.Linear(2, 2)
+WEIGHTS = {"a": np.ones(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (lambda: [dict(MODEL.named_parameters())], r"but is dict, by name\. Pass its items\(\)"),
+        (lambda: [MODEL.state_dict()], r"state_dict\. Pass model\.named_parameters\(\)"),
+        (lambda: [{"params": [MODEL.weight]}], r"but is one group\. Put it in a list"),
+        (lambda: [MODEL.weight], r"an iterable of Tensors or dicts, but is one tensor\. Put it in a list"),
+        (lambda: [0.1], r"but is 0\.1\. Parameters come first: opt = Lamb\("),
+        (lambda: [None], r"but is NoneType\. Parameters come first"),
+        (lambda: ["abc"], r"but is 'abc'\. Parameters come first"),
+        (lambda: [torch_front.Lamb(MODEL.parameters())], r"but is Lamb\. Parameters come first"),
+        (list, r"Lamb was not given `params`\. Parameters come first"),
+        (lambda: [[MODEL.weight], 0.1], r"Lamb was given `lr` twice: by name, and float in its place"),
+    ],
+)
+def test_what_is_no_parameters_in_pytorch(args, words):
+    with pytest.raises(ArgumentError, match=words) as caught:
+        torch_front.Lamb(*args(), lr=0.1)
+    assert isinstance(caught.value, TypeError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_mapping_of_parameters_in_an_added_group():
+    opt = torch_front.Lamb([torch.nn.Parameter(torch.ones(2))])
+    with pytest.raises(ArgumentError, match=r"Pass its items\(\)"):
+        opt.add_param_group({"params": dict(MODEL.named_parameters())})
+    opt.add_param_group({"params": MODEL.weight})
+    assert len(opt.param_groups) == 2
+
+
+@pytest.mark.parametrize("cls", [numpy_front.Lamb, numpy_front.Adafactor])
+@pytest.mark.parametrize("weights", [WEIGHTS, np.ones(3), [np.ones(3)]], ids=["mapping", "array", "list"])
+def test_weights_in_place_of_the_rate_in_numpy(cls, weights):
+    with pytest.raises(ArgumentError, match=r"`lr` must be a number .*but is \w+\. Weights go to each step"):
+        cls(weights)
+    with pytest.raises(ArgumentError, match=r"`lr` twice: by name, and \w+ in its place\. Weights go to each step"):
+        cls(weights, lr=0.1)
+
+
+def test_arrays_without_names_in_numpy():
+    opt = numpy_front.Lamb(0.1)
+    for args, words in (
+        ((WEIGHTS, WEIGHTS), r"step\(\) was not given `grad`\. It steps one array; opt\.step_all"),
+        ((WEIGHTS,), r"step\(\) was not given `weights` and `grad`"),
+    ):
+        with pytest.raises(ArgumentError, match=words):
+            opt.step(*args)
+    with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `grads`"):
+        opt.step_all(WEIGHTS)
+    with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `weights`"):
+        numpy_front.Mixed({"*": opt}).step_all(grads=WEIGHTS)
+    assert (opt.steps, opt.parameters) == (0, {})
+
+
+def walked(name, opt=None):
+    opt = opt or numpy_front.Lamb(0.1)
+    weights = {name: np.ones(3, np.float32)}
+    opt.step_all(weights, {name: np.full(3, 0.5, np.float32)})
+    return opt
+
+
+def test_the_state_of_another_model_is_said_in_numpy():
+    saved = walked("a").state_dict()
+    opt = walked("b")
+    opt.load_state_dict(saved)
+    with pytest.warns(UserWarning, match="loaded state is of 'a', and no weights have one of these names, but 'b'"):
+        walked("b", opt)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        walked("b", opt)
+        for again in (walked("a"), copy.deepcopy(walked("a"))):
+            again.load_state_dict(saved)
+            both = {"a": np.ones(3, np.float32), "new": np.ones(2, np.float32)}
+            again.step_all(both, both | {"a": None})
+            again.step("new", both["new"], both["new"])
+            walked("other", again)
+
+
+@pytest.mark.parametrize("key", ["optimizer", "optim"])
+def test_a_checkpoint_within_a_checkpoint_is_named(key):
+    opt = torch_front.Lamb(MODEL.parameters())
+    with pytest.raises(StateError, match=f"under '{key}' of what was passed. Pass that: checkpoint"):
+        opt.load_state_dict({"model": MODEL.state_dict(), key: opt.state_dict()})
+    own = numpy_front.Lamb(0.1)
+    with pytest.raises(StateError, match=f"under '{key}' of what was passed. Pass that: state"):
+        own.load_state_dict({key: own.state_dict()})
+
+
+@pytest.mark.parametrize("name", ["", "zzz", None])
+def test_a_preset_that_is_like_none_is_answered_in_short(name):
+    with pytest.raises(PresetError, match=r"Pass one such as 'paper\.Lamb'\. presets\(\) lists them all\.$") as caught:
+        preset(name)
+    assert len(str(caught.value)) < 100
+
+
+def test_all_of_these_are_errors_of_parameters():
+    assert issubclass(ArgumentError, (ParameterError, LayerwiseError))
