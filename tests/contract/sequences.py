@@ -18,7 +18,7 @@ from contract.apis import arrays, bits
 from draws import ALIKE
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 import layerwise
 from layerwise.errors import LayerwiseError
@@ -39,7 +39,7 @@ names = st.sampled_from(NAMES)
 dtypes = st.sampled_from(["float32", "bfloat16", "float64"])
 rules = st.sampled_from(sorted(case.name for case in CASES))
 three_rules = st.lists(rules, min_size=3, max_size=3)
-numbers = st.integers(0, 2)
+numbers = st.sampled_from([0, 1, 0, 1, 2])
 rates = st.sampled_from([0.02, 0.3])
 
 
@@ -50,7 +50,7 @@ def values_of(name: str) -> dict[str, Any]:
 
 
 class Sequence(RuleBasedStateMachine):
-    """One optimizer and what happens to it, in any API."""
+    """One optimizer and what happens to it, in any API. A step follows each event, unless several come `at_once`."""
 
     opt: Any
     weights: dict[str, Any]
@@ -58,7 +58,7 @@ class Sequence(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.taken, self.saved, self.frozen = 0, list[Any](), set[str]()
+        self.taken, self.at_once, self.saved, self.frozen = 0, 0, list[Any](), set[str]()
         self.threads_before = layerwise.get_num_threads()
 
     def teardown(self) -> None:
@@ -113,10 +113,15 @@ class Sequence(RuleBasedStateMachine):
         stats, found = other[0].stats(), self.opt.stats()
         assert bits({name: found.get(name) for name in stats}) == bits(stats)
 
-    @rule(times=st.integers(1, 3))
-    def step(self, times: int) -> None:
-        for _ in range(times):
+    @invariant()
+    def step(self) -> None:
+        self.at_once -= 1
+        if self.at_once < 0:
             self.both_step()
+
+    @rule(events=st.integers(0, 2))
+    def several(self, events: int) -> None:
+        self.at_once = events
 
     @rule(but=st.sets(names, min_size=1, max_size=3).map(sorted))
     def step_without(self, but: list[str]) -> None:
@@ -203,7 +208,7 @@ def tried(machine: type[Sequence], most: int = 1000) -> None:
         machine,
         settings=settings(
             max_examples=many,
-            stateful_step_count=12,
+            stateful_step_count=20,
             derandomize=True,
             report_multiple_bugs=False,
             phases=[Phase.generate, Phase.shrink],

@@ -162,6 +162,12 @@ class Events(sequences.Sequence):
             else:
                 group["lr"] = torch.tensor(lr)
 
+    @rule(number=numbers, bound=st.sampled_from([None, 0.5]))
+    def clip(self, number: int, bound: float | None) -> None:
+        """The one option that couples groups."""
+        if number < len(self.opt.param_groups) and "max_grad_norm" in self.opt.param_groups[number]:
+            self.set_option(number, "max_grad_norm", bound)
+
     @rule(number=numbers, other=rules)
     def another_rule(self, number: int, other: str) -> None:
         """With the options of the new one, and without the state of the old."""
@@ -225,6 +231,16 @@ class Events(sequences.Sequence):
                 group["param_names"].pop(0)
                 self.opt.state.pop(gone, None)
                 self.weights = {name: p for name, p in self.weights.items() if p is not gone}
+
+    @rule(number=numbers)
+    def regroup(self, number: int) -> None:
+        """Move the last parameter of a group to the next one, where it comes first; without names it gets another."""
+        if self.named and number + 1 < len(self.opt.param_groups):
+            group, after = self.opt.param_groups[number : number + 2]
+            if len(group["params"]) > 1:
+                self.opt.state.pop(group["params"][-1], None)
+                for key in ("params", "param_names"):
+                    after[key].insert(0, group[key].pop())
 
 
 @pytest.mark.filterwarnings("ignore")
