@@ -26,7 +26,9 @@ class Events(sequences.Sequence):
         make = [getattr(layerwise.numpy, name) for name in self.rules]
         own = {"lr": 0.1, "blocks": {"*.square": 2}}
         if mixed:
-            members = {f"{i}.*": one(**{**own, "blocks": None if i == 1 else own["blocks"]}) for i, one in enumerate(make)}
+            members = {
+                f"{i}.*": one(**{**own, "blocks": None if i == 1 else own["blocks"]}) for i, one in enumerate(make)
+            }
             self.opt = layerwise.numpy.Mixed(members, **self.whole)
         else:
             self.opt = make[0](**own, **self.whole)
@@ -36,7 +38,9 @@ class Events(sequences.Sequence):
         return dict(getattr(self.opt, "optimizers", {"*": self.opt}))
 
     def rebuilt(self) -> tuple[Any, dict[str, Any]]:
-        made = {key: type(one)(**{name: getattr(one, name) for name in one._names()}) for key, one in self.members().items()}
+        made = {
+            key: type(one)(**{name: getattr(one, name) for name in one._names()}) for key, one in self.members().items()
+        }
         other = layerwise.numpy.Mixed(made, **self.whole) if "*" not in made else made["*"]
         other.load_state_dict(self.opt.state_dict())
         return other, {name: w.copy(order="K") for name, w in self.weights.items()}

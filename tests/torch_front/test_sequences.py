@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from torch.nn import Parameter
 
+import layerwise
 import layerwise.torch
 from layerwise.torch import step_in_backward
 
@@ -70,7 +71,7 @@ class Events(sequences.Sequence):
         self.rules = rules if mixed else [rules[0]] * 3
         self.whole = {"fused": fused, "skip_nonfinite": skip_nonfinite}
         if named:
-            self.whole["blocks"] = {"*.square": 2}
+            self.whole["blocks"] = {layerwise.optional("*.square"): 2}
         given = arrays(0, {name: SHAPES[name] for name in NAMES})
         self.weights = {name: Parameter(torch.tensor(x, dtype=torch.float32)) for name, x in given.items()}
         for name in low:
@@ -114,7 +115,9 @@ class Events(sequences.Sequence):
         if how == "in backward":
             handle = step_in_backward(opt)
             try:
-                sum((weights[name] * g).sum().double() for name, g in given.items() if g.shape == weights[name].shape).backward()
+                sum(
+                    (weights[name] * g).sum().double() for name, g in given.items() if g.shape == weights[name].shape
+                ).backward()
             finally:
                 handle.remove()
             return
