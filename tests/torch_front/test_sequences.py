@@ -113,20 +113,16 @@ class Events(sequences.Sequence):
         for p in weights.values():
             p.grad = None
         if how == "in backward":
+            right = [(weights[name], g) for name, g in given.items() if g.shape == weights[name].shape]
             handle = step_in_backward(opt)
             try:
-                sum(
-                    (weights[name] * g).sum().double() for name, g in given.items() if g.shape == weights[name].shape
-                ).backward()
+                sum(((p * g).sum().double() for p, g in right), torch.zeros((), requires_grad=True)).backward()
             finally:
                 handle.remove()
             return
         for name, g in given.items():
-            p = weights[name]
-            if g.shape != p.shape:
-                p.grad = torch.zeros_like(p).to_sparse() if p.dim() else None
-            else:
-                p.grad = g
+            p = weights[name]  # no gradient of another shape can be set
+            p.grad = g if g.shape == p.shape else torch.zeros_like(p).to_sparse() if p.dim() else None
         if how == "alone":
             for name in given:
                 opt.step_parameter(weights[name])
