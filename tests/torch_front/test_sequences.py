@@ -247,3 +247,16 @@ def test_each_step_of_a_sequence_is_that_of_an_optimizer_rebuilt_before_it():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sequences.tried(Events)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+@pytest.mark.parametrize(
+    ("event", "given"), [("clip", {"number": 1, "bound": 0.5}), ("rename", {"number": 0, "new": "b.other"})]
+)
+def test_sequences_that_draws_seldom_find(event, given, fused):
+    """A norm in which groups of a rule that is never clipped count as well; other blocks by another name."""
+    events = Events()
+    events.begin(rules=["Lans", "SGD", "SGD"], mixed=True, fused=fused, skip_nonfinite=False, named=True, low=[])
+    events.step()
+    getattr(events, event)(**given)
+    events.step()
