@@ -49,6 +49,7 @@ help:
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
 	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make quick RULE=lamb  what says most of one optimizer, in a minute, without the extension"
+	@echo "make quick FILE=src/layerwise/torch/_stepper.py  the tests that noticed small errors in that file"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-deepspeed  what trains under DeepSpeed, which is installed for it"
@@ -84,9 +85,12 @@ test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
 QUICK = tests/test_rules.py tests/test_options.py tests/test_mutants.py tests/numpy_front/test_options.py tests/contract/test_steps.py \
   tests/contract/test_stats.py tests/contract/test_state.py tests/contract/test_resume.py
 
+# Of one file: the tests that noticed small errors in it.
 quick: | $(VENV)/.dev
-	@$(if $(RULE),,echo "Which optimizer? make quick RULE=lamb"; exit 1)
-	@PYTHONPATH=src $(PYTEST) -k "$(RULE) and not (torch or jax or strict or Keras or MLX or Paddle)" $(QUICK) $(PYTEST_ARGS)
+	@$(if $(RULE)$(FILE),,echo "Of what? make quick RULE=lamb, or make quick FILE=src/layerwise/torch/_stepper.py"; exit 1)
+	@$(if $(FILE),tests="$$(PYTHONPATH=tests:src $(PY) -m mutants.nearest $(FILE))" && \
+	  PYTHONPATH=src $(PYTEST) -m "not slow" $$tests $(PYTEST_ARGS))
+	@$(if $(RULE),PYTHONPATH=src $(PYTEST) -k "$(RULE) and not (torch or jax or strict or Keras or MLX or Paddle)" $(QUICK) $(PYTEST_ARGS))
 
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
 test-all: $(VENV)/.parity $(VENV)/.ttsem $(VENV)/.package

@@ -38,7 +38,9 @@ class Case:
 
     @property
     def numpy(self) -> type[Any]:
-        return getattr(layerwise.numpy, self.name)
+        front = getattr(layerwise.numpy, self.name, None)
+        assert front is not None, f"the NumPy API has no {self.name} yet; run: make generate"
+        return front
 
     @cached_property
     def rounds(self) -> int:

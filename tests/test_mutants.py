@@ -15,6 +15,7 @@ import pytest
 from cases import CASES
 from mutants import record
 from mutants.errors import ROOT, Error
+from mutants.nearest import nearest
 from mutants.rooms import ROOMS, Room, room_of
 from mutants.rules import MODULES, MUTANTS, module_of, rebuilt, world
 from oracles import ORACLES
@@ -82,6 +83,16 @@ def test_every_file_is_of_a_room_and_every_room_has_errors() -> None:
     assert {room.name: len(room.errors) for room in ROOMS if len(room.errors) < 5} == {}
     elsewhere = [error.name for room in ROOMS for error in room.errors if room_of(error.file) is not room]
     assert elsewhere == [], "the room's `paths` lack its file"
+
+
+def test_every_file_has_tests_that_are_nearest_to_it() -> None:
+    files = [str(file.relative_to(ROOT)) for file in (ROOT / "src/layerwise").rglob("*.py")]
+    assert [file for file in files if not nearest(file)] == []
+    [first, *_] = nearest("src/layerwise/checks.py")
+    assert first == "tests/test_options.py::test_an_option_refuses_what_is_out_of_its_range_and_says_the_way_out"
+    assert len(nearest("src/layerwise/torch/step/_due.py")) > 20  # of which nothing is recorded: those of its room
+    with pytest.raises(SystemExit, match=r"^tests/cases\.py is no file of the library"):
+        nearest("tests/cases.py")
 
 
 def test_the_table_is_of_the_errors_that_there_are() -> None:

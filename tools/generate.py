@@ -9,6 +9,8 @@ from __future__ import annotations
 import difflib
 import subprocess
 import sys
+from collections.abc import Collection, Iterable
+from dataclasses import fields
 from pathlib import Path
 
 import kernels
@@ -16,9 +18,32 @@ import optax_calls
 import pages
 
 import fronts
-from layerwise.registry import ENTRIES
+from layerwise.registry import ENTRIES, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
+PRINTED = "csrc/printed", "src/layerwise/engines/gpu/printed"
+
+
+def check_declared(entries: Iterable[Entry]) -> None:
+    """Exit if a rule has an option without a declaration."""
+    for entry in entries:
+        for spec in fields(entry.hyper):
+            if "means" not in spec.metadata:
+                sys.exit(
+                    f"`{spec.name}` of {entry.name} has no declaration: its default is {spec.default!r}, and no more. "
+                    f"In {entry.rule.__name__}, give it one of layerwise/options.py, such as `flag` or `option`: "
+                    "they say what is allowed, what it means, and the way out."
+                )
+
+
+def check_left_over(texts: Collection[Path]) -> None:
+    """Exit if a printed file is there that nothing prints any more."""
+    there = (file for folder in PRINTED for file in sorted((ROOT / folder).glob("[!_]*.[hp]*")))
+    if left := [str(file.relative_to(ROOT)) for file in there if file not in texts]:
+        sys.exit(
+            f"No rule prints {' and '.join(left)} any more; a line above says why a rule has no kernels. Change the "
+            f"rule so that they can be printed, or, if it is to have none: git rm {' '.join(left)}"
+        )
 
 
 def formatted(source: str) -> str:
@@ -45,7 +70,9 @@ def wanted() -> dict[Path, str]:
 
 
 def main() -> None:
+    check_declared(ENTRIES.values())
     stale, texts = {}, wanted()
+    check_left_over(texts)
     for path, text in texts.items():
         there = path.read_text("utf-8") if path.exists() else ""
         if there != text:

@@ -7,6 +7,7 @@ import pickle
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from torch.nn import Parameter
 from layerwise import engines
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
-from layerwise.engines import compiled
+from layerwise.engines import compiled, places
 from layerwise.errors import ParameterError
 from layerwise.torch import _planner
 
@@ -364,3 +365,12 @@ def _calls_of_first_step(tensors):
 def test_a_first_step_takes_few_calls_for_each_tensor():
     _calls_of_first_step(2)
     assert _calls_of_first_step(52) - _calls_of_first_step(2) < 50 * 80
+
+
+def test_arrays_of_an_unknown_library_are_told_apart_by_their_objects():
+    one, other = (SimpleNamespace(shape=(3,), dtype="float32") for _ in range(2))
+    marks = places.Marks([one])
+    assert marks.same([one])
+    assert not marks.same([other])
+    one.shape = (4,)
+    assert not marks.same([one])

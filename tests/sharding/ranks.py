@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import reprlib
 import signal
 import socket
 import subprocess
@@ -51,6 +53,12 @@ class Outcome:
     value: Any = None
     error: str = ""
     traceback: str = ""
+
+    @property
+    def line(self) -> str:
+        """The line that says what went wrong, of which long messages have others below."""
+        lines = self.traceback.rstrip().splitlines()
+        return next((one for one in reversed(lines) if re.match(rf"([\w.]+\.)?{self.error}\b", one)), lines[-1])
 
 
 class Source:
@@ -151,9 +159,11 @@ class Ranks:
     def run(self, world: int, function: Callable[..., Any], *arguments: Any, timeout: float = CALL) -> list[Any]:
         """What the function returns on each of `world` ranks, if it returns on all of them."""
         found = self.outcomes(world, function, *arguments, timeout=timeout)
-        bad = [f"rank {i}: {one.traceback}" for i, one in enumerate(found) if one.error]
-        if bad:
-            raise RanksFailed(f"{function}{arguments} on {world} ranks\n" + "\n".join(bad))
+        if bad := {i: one for i, one in enumerate(found) if one.error}:
+            call = f"{function.__name__}{reprlib.repr(arguments)} on {world} ranks"  # arguments may be weights
+            lines = (f"rank {i}: {one.line}" for i, one in bad.items())
+            tracebacks = (f"\nrank {i}: {one.traceback}" for i, one in bad.items())
+            raise RanksFailed("\n".join([*lines, call, *tracebacks]))
         return [one.value for one in found]
 
     def outcomes(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 import torch.distributed as dist
+from sharding.ranks import RanksFailed
 
 
 def _added(more: float) -> tuple[int, int, float]:
@@ -39,3 +40,17 @@ def _imported(names: Sequence[str]) -> list[str]:
 def test_the_pytorch_front_imports_no_plotting(ranks):
     """A rank comes from a process that has imported it, and nothing but what it needs."""
     assert ranks.run(1, _imported, ("layerwise.torch", "matplotlib")) == [["layerwise.torch"]]
+
+
+def _failing(weights: dict[str, torch.Tensor]) -> None:
+    raise ValueError(f"{len(weights)} weights are wrong:\nall of them")
+
+
+def test_the_line_that_says_what_went_wrong_comes_first_and_weights_are_cut_short(ranks):
+    with pytest.raises(RanksFailed) as found:
+        ranks.run(2, _failing, {str(i): torch.ones(100, 100) for i in range(5)})
+    lines = str(found.value).splitlines()
+    assert lines[:2] == [f"rank {i}: ValueError: 5 weights are wrong:" for i in range(2)]
+    assert lines[2].startswith("_failing({'0': tensor(")
+    assert max(map(len, lines)) < 400
+    assert len(lines) < 30

@@ -104,7 +104,9 @@ def _mark(x: Any) -> Hashable:
         return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg(), bytes_
     if hasattr(x, "data_ptr"):  # a tensor of Paddle
         return type(x), _address(x), tuple(x.shape), x.dtype, tuple(x.strides), x._is_initialized() and str(x.place)
-    face = x.__array_interface__
+    face = getattr(x, "__array_interface__", None)
+    if face is None:  # an array of another library, which may not lie anywhere
+        return type(x), id(x), tuple(x.shape), str(x.dtype)
     return type(x), face["data"], x.shape, x.dtype, x.strides
 
 

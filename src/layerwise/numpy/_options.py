@@ -21,12 +21,11 @@ from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._together import ENGINES
 from layerwise.registry import ENTRIES
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, wanted
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, is_signed, wanted
 
 FLAGS = ("skip_nonfinite", "shared_count")
 RATES = ("lr", "weight_decay")
 BY_NAME = ("lr_scale", "decay", "blocks")
-OPTIONAL = ("momentum_buffer", "exp_avg", "norm")  # what may start at 0, or go, in the middle
 ALWAYS_SHOWN = ("lr", "relative_step")
 SCALE = checks.number(0)
 
@@ -116,6 +115,11 @@ def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
     return found if isinstance(found, str) else float(found)
 
 
+def _may_begin(rule: Any, field: str) -> bool:
+    """Return True if a part of the state may begin at 0, or go, in the middle: an average that may be negative too."""
+    return is_signed(rule, field) or field in rule.State._field_defaults
+
+
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
     """Return the slot of one name for changed options, or raise if the present state does not allow them."""
     state, dtypes, others = NamedState(Arrays(), dict(slot.arrays)), options.h.state_dtypes(), before.h.state_dtypes()
@@ -125,7 +129,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
         if (None if old is None else old.shape) == shape:
             if old is not None and dtypes.get(field) != others.get(field):
                 state.replace(field, state.numbers(field).astype(dtype))
-        elif field in OPTIONAL and (old is None or shape is None):
+        elif _may_begin(plan.rule, field) and (old is None or shape is None):
             state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:
             raise ContradictionError(

@@ -1,0 +1,51 @@
+"""`make generate` says in a sentence what is missing, and what is too much."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import case_of
+
+from layerwise.registry import Entry
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")
+
+
+@pytest.fixture
+def generate(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import generate
+
+    return generate
+
+
+def test_an_option_without_a_declaration_is_named(generate):
+    lion = case_of("Lion")
+
+    @dataclass(frozen=True)
+    class Lioness(lion.hyper):
+        pride: float = 0.5
+
+    known = Entry("Lion", lion.rule, lion.hyper)
+    generate.check_declared([known])
+    with pytest.raises(SystemExit, match=r"^`pride` of Lioness has no declaration: its default is 0\.5") as found:
+        generate.check_declared([known, Entry("Lioness", lion.rule, Lioness)])
+    assert "layerwise.rules.lion" in str(found.value)
+
+
+def test_a_file_that_nothing_prints_any_more_is_named(generate):
+    there = [file for folder in generate.PRINTED for file in (ROOT / folder).iterdir()]
+    generate.check_left_over(there)
+    left = [file for file in there if file.stem == "lion"]
+    assert len(left) == 2
+    with pytest.raises(SystemExit, match=r"git rm csrc/printed/lion\.hpp src/layerwise/engines/gpu/printed/lion\.py$"):
+        generate.check_left_over([file for file in there if file not in left])
+
+
+def test_a_rule_without_classes_asks_for_them():
+    with pytest.raises(AssertionError, match=r"no Lioness yet; run: make generate$"):
+        _ = replace(case_of("Lion"), name="Lioness").numpy
