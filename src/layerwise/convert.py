@@ -64,8 +64,7 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
         params: The parameters.
     """
     leaves, state = parameters(params), _inner(state)
-    _parts(state)  # which raises if it is another's
-    state = jax.tree.map(numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
+    state = state._replace(**{part: _as_numbers(leaves, part, getattr(state, part)) for part in _parts(state).values()})
 
     def fill(one: Any) -> Any:
         name = type(one).__name__
@@ -136,7 +135,7 @@ def from_torch(
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = _parts(_inner(whole)).items()
-    trees = {name: leaves.like([one.get(part) for one, _ in found]) for part, name in kept}
+    trees = {name: leaves.part_of_state([one.get(part) for one, _ in found]) for part, name in kept}
     return _filled(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
@@ -158,6 +157,10 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
         raise StateError(f"the state must be a {type(_inner(whole)).__name__}, but is a {type(inner).__name__}.")
     trees = {name: getattr(inner, name) for name in _parts(inner).values()}
     return _filled(whole, leaves, inner.count, trees, _held(state, leaves))
+
+
+def _as_numbers(leaves: Leaves, part: str, tree: Any) -> Any:
+    return None if tree is None else leaves.like([numbers(x) for x in of_state(leaves, part, tree)])
 
 
 def _shape(x: Any) -> Any:
@@ -234,7 +237,7 @@ def _filled(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], he
     for part, given in trees.items():
         if (wanted := getattr(ours, part)) is not None:
             each = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
-            filled[part] = leaves.like([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
+            filled[part] = leaves.part_of_state([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
     made = ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
     if not isinstance(whole, MasterState):
         return made

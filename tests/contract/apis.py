@@ -412,10 +412,10 @@ class JaxRun(Run):
     def _fields_of(self, name: str, trees: dict[str, Any], held: Any) -> Arrays:
         found: Arrays = {}
         for field, tree in trees.items():
-            if isinstance(tree[name], tuple):  # groups of 8 bits
-                found |= {field: np.asarray(tree[name].codes), f"{field}_scale": np.asarray(tree[name].scale)}
-            elif tree[name] is not None:
-                found[field] = np.asarray(tree[name])
+            parts = {field: tree}
+            if isinstance(tree, tuple):  # groups of 8 bits
+                parts = {field: tree.codes, f"{field}_scale": tree.scale}
+            found |= {part: np.asarray(tree[name]) for part, tree in parts.items() if tree[name] is not None}
         if held is not None and held[name] is not None:
             found["master" if held[name].dtype == np.float32 else "remainder"] = np.asarray(held[name])
         return found

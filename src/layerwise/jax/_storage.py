@@ -23,11 +23,11 @@ WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
 class Grouped(NamedTuple):
-    """A part of a state in 8 bits.
+    """A part of a state in 8 bits: two trees like the parameters'.
 
     Attributes:
-        codes: The codes, of the parameter's shape.
-        scale: The scale of each group of 64 numbers of a row.
+        codes: The codes of each parameter, in its shape; or plain numbers, where these are stored.
+        scale: The scale of each group of 64 numbers of a row; None beside plain numbers.
     """
 
     codes: Any

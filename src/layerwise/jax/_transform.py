@@ -45,10 +45,10 @@ class Transformation:
         # Momentum is kept only if it is on, and then of parameters of any shape.
         could_be = self.rule.shapes(self.options.fitted_to(jnp.float32).fit((), (), 1.0), ())._asdict()
         trees = [
-            None if is_signed(self.rule, field) and shape is None else leaves.like([one.fresh(field) for one in plans])
+            None if is_signed(self.rule, field) and shape is None else leaves.part_of_state([one.fresh(field) for one in plans])
             for field, shape in could_be.items()
         ]
-        stats = leaves.like([self._no_stats(plan) for plan in plans]) if self.stats else None
+        stats = leaves.by_measurement([self._no_stats(plan) for plan in plans]) if self.stats else None
         state = self.state(jnp.zeros((), jnp.int32), *trees, stats)
         return MasterState(state, leaves.like([plan.held() for plan in plans])) if self.want.master else state
 
@@ -71,7 +71,7 @@ class Transformation:
         own = self._own(state)
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
-        stats = _trees.of_state(leaves, "stats", own.stats)
+        stats = _trees.measured(leaves, own.stats) if self.stats else []
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         t = _counted(own.count)
@@ -85,8 +85,9 @@ class Transformation:
             stored[i] = plans[i].written(stepped, stored[i], t)
             if self.stats:
                 stats[i] = plans[i].measured(stepped, each)
-        trees = [None if tree is None else leaves.like([one[i] for one in stored]) for i, tree in enumerate(own[1:-1])]
-        after = self.state(t, *trees, leaves.like(stats) if self.stats else None)
+        columns = enumerate(own[1:-1])
+        trees = [None if tree is None else leaves.part_of_state([one[i] for one in stored]) for i, tree in columns]
+        after = self.state(t, *trees, leaves.by_measurement(stats) if self.stats else None)
         return leaves.of_all(moves), MasterState(after, leaves.like(held)) if self.want.master else after
 
     def _stand_ins(self, updates: Any) -> Any:
@@ -176,18 +177,14 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
     if not ours or all(one.stats is None for one in ours):
         raise StateError("no step has been measured for this state. Make the optimizer with stats=True.")
     found: dict[str, dict[str, Any]] = {}
-    for one in ours:
-        paths, _ = jax.tree_util.tree_flatten_with_path(one.stats, is_leaf=_is_measured)
-        found |= {_trees.name_of(path): value for path, value in paths}
+    for name, tree in (pair for one in ours if one.stats is not None for pair in one.stats.items()):
+        for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            found.setdefault(_trees.name_of(path), {})[name] = value
     return found
 
 
 def _is_ours(x: Any) -> bool:
     return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
-
-
-def _is_measured(x: Any) -> bool:
-    return isinstance(x, dict) and "trust_ratio" in x
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from layerwise.checks import FLAG
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
+from layerwise.jax._storage import Grouped
 
 Check = Callable[[str, Any], Any]
 
@@ -27,6 +28,18 @@ class Leaves(NamedTuple):
     def like(self, leaves: Sequence[Any]) -> Any:
         """Return a tree of the form of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
+
+    def part_of_state(self, values: Sequence[Any]) -> Any:
+        """Return a part of the state: a tree of arrays, or `Grouped` with two if some of the values are in 8 bits."""
+        if not any(isinstance(x, Grouped) for x in values):
+            return self.like(values)
+        both = [x if isinstance(x, Grouped) else Grouped(x, None) for x in values]
+        return Grouped(*map(self.like, zip(*both, strict=True)))
+
+    def by_measurement(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the measurements of each parameter as a tree for each measurement."""
+        names = dict.fromkeys(name for one in measured for name in one)
+        return {name: self.like([one.get(name) for one in measured]) for name in names}
 
     def of_all(self, leaves: Sequence[Any]) -> Any:
         """Return the same with zeros for integers: the update of every leaf."""
@@ -97,6 +110,9 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
     """Return one part of the state for each parameter."""
     if tree is None:
         return [None] * len(leaves.arrays)
+    if isinstance(tree, Grouped):
+        codes, scales = (of_state(leaves, f"{of} of {part}", one) for of, one in zip(("codes", "scales"), tree, strict=True))
+        return [x if scale is None else Grouped(x, scale) for x, scale in zip(codes, scales, strict=True)]
     try:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
     except ValueError as problem:
@@ -105,6 +121,12 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
         except ValueError:
             raise StateError(f"{part} is no tree like the parameters: {problem}. Make the state with init.") from None
     return [_array(one) for one in found]
+
+
+def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements of each parameter."""
+    columns = {name: of_state(leaves, f"{name} of stats", tree) for name, tree in trees.items()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(len(leaves.arrays))]
 
 
 def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
