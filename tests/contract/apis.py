@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import case_of
+from promotion import strict
 
 Arrays = dict[str, np.ndarray]
 SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}
@@ -447,7 +448,8 @@ class Jax(Api):
         jax = pytest.importorskip("jax")
         before = jax.config.jax_enable_x64
         jax.config.update("jax_enable_x64", True)
-        yield
+        with strict():
+            yield
         jax.config.update("jax_enable_x64", before)
 
 

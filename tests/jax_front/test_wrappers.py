@@ -301,7 +301,7 @@ FEW_BYTES = {"master_weights": "split24", "rounding": "stochastic", "state_dtype
 )
 @pytest.mark.thinned(3, 8)
 def test_models_are_trained_in(name, trained, stored):
-    opt = made(name, learning_rate=0.01, stats=True, **stored)
+    opt = made(name, learning_rate=0.001, stats=True, **stored)
     steps = trained(opt, jnp.ones((2, 64)), jnp.bfloat16 if stored else jnp.float32)
     losses, states = zip(*(next(steps) for _ in range(3)), strict=True)
     assert losses[2] < losses[0]

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError, sentence
 from layerwise.jax import _mesh, _trees
-from layerwise.jax._drive import Axes, Cut, driven, real
+from layerwise.jax._drive import Axes, Cut, driven
+from layerwise.jax._dtypes import arithmetic, mixing, real
 from layerwise.jax._options import Options, is_traced
 from layerwise.jax._plan import Plan
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
@@ -59,7 +60,9 @@ class Transformation:
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
             return own.measured(driven(tasks), tasks)
 
-        return {key: jnp.zeros(one.shape, one.dtype) for key, one in jax.eval_shape(first).items()}
+        with mixing([plan.p]):
+            measured = jax.eval_shape(first)
+        return {key: jnp.zeros(one.shape, one.dtype) for key, one in measured.items()}
 
     # ---- update
 
@@ -67,7 +70,10 @@ class Transformation:
         del extra_args  # what is meant for other transformations of a chain
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
-        grads = _trees.gradients(leaves, updates)
+        with mixing(leaves.arrays):
+            return self._updated(params, leaves, _trees.gradients(leaves, updates), state)
+
+    def _updated(self, params: Any, leaves: Leaves, grads: list[Any], state: Any) -> tuple[Any, Any]:
         own = self._own(state)
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
@@ -153,7 +159,7 @@ class Transformation:
         adapted, blocks = by_leaf("trust_ratio_mask", _trees.flag, True), by_leaf("blocks", _blocks, None)
         cuts, fitted = _mesh.cuts(self.axes, self.given["specs"], params, leaves), cache(self.options.fitted_to)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
-        return [self._plan(fitted(real(jnp.promote_types(row[1].dtype, jnp.float32))), *row) for row in rows]
+        return [self._plan(fitted(real(arithmetic(row[1].dtype))), *row) for row in rows]
 
     def _plan(self, h: Any, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
         if not adapted:
