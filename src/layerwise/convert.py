@@ -284,7 +284,9 @@ def _masked_like(state: Any, params: Any) -> Any:
     tree = tree.codes if isinstance(tree, Grouped) else tree
     if tree is None:
         return params
-    return jax.tree.map(lambda x, p: x if _is_masked(x) else p, tree, params, is_leaf=lambda x: x is None or _is_masked(x))
+    return jax.tree.map(
+        lambda x, p: x if _is_masked(x) else p, tree, params, is_leaf=lambda x: x is None or _is_masked(x)
+    )
 
 
 def _is_masked(x: Any) -> bool:
@@ -440,9 +442,7 @@ def _only(state: Any, kind: str, leaves: Leaves) -> Any:
     if len(found) > 1:
         found = [one for one in found if _is_of(getattr(one, KINDS[kind][0][0]), leaves)]
     if len(found) != 1:
-        raise StateError(
-            f"the state must have one {kind}, but has {len(found)} for these parameters."
-        )
+        raise StateError(f"the state must have one {kind}, but has {len(found)} for these parameters.")
     return found[0]
 
 

@@ -46,7 +46,9 @@ class Transformation:
         # Momentum is kept only if it is on, and then of parameters of any shape.
         could_be = self.rule.shapes(self.options.fitted_to(jnp.float32).fit((), (), 1.0), ())._asdict()
         trees = [
-            None if is_signed(self.rule, field) and shape is None else leaves.part_of_state([one.fresh(field) for one in plans])
+            None
+            if is_signed(self.rule, field) and shape is None
+            else leaves.part_of_state([one.fresh(field) for one in plans])
             for field, shape in could_be.items()
         ]
         stats = leaves.by_measurement([self._no_stats(plan) for plan in plans]) if self.stats else None

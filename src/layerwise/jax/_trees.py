@@ -113,7 +113,9 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
     if tree is None:
         return [None] * len(leaves.arrays)
     if isinstance(tree, Grouped):
-        codes, scales = (of_state(leaves, f"{of} of {part}", one) for of, one in zip(("codes", "scales"), tree, strict=True))
+        codes, scales = (
+            of_state(leaves, f"{of} of {part}", one) for of, one in zip(("codes", "scales"), tree, strict=True)
+        )
         return [x if scale is None else Grouped(x, scale) for x, scale in zip(codes, scales, strict=True)]
     try:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
@@ -122,7 +124,9 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
             found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax has state of integers, too
         except ValueError:
             what = _difference(leaves.like(leaves.names), tree)
-            raise StateError(f"{part} must be a tree like the parameters, but {what}. Make the state with init.") from None
+            raise StateError(
+                f"{part} must be a tree like the parameters, but {what}. Make the state with init."
+            ) from None
     return [_array(one) for one in found]
 
 
