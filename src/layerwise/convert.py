@@ -11,8 +11,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
-from layerwise.errors import StateError
+from layerwise.errors import StateError, warn
 from layerwise.jax import AdafactorState, Grouped, LambState, LarsState, MasterState, NovoGradState, optimizers
 from layerwise.jax._bits import rounded
 from layerwise.jax._storage import numbers, stored
@@ -33,52 +34,54 @@ Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | Non
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of our `transform` that continues where the optax optimizer of the same name left off.
 
+    Either may be inside chains, partitions, masks and injected hyperparameters. A warning names what is not converted.
+
     Args:
         state: The state of optax's optimizer.
-        transform: The transformation of `layerwise.jax`.
+        transform: The transformation of `layerwise.jax`, or one of optax with such inside.
         params: The parameters.
     """
-    whole, leaves = _begun(transform, params), parameters(params)
-    ours = _inner(whole)
-    if type(ours) not in OF_OPTAX:
-        raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
-    trees: dict[str, Any] = {}
-    counts = []
-    for name in OF_OPTAX[type(ours)]:
-        parts, turned = KINDS[name]
-        if any(getattr(ours, part) is not None for part in parts):
-            one = _only(state, name)
-            trees |= dict(zip(parts, turned(one, ours, leaves), strict=True))
-            counts += [one.count] if "count" in one._fields else []
-    # A momentum counts no steps, and optax counts those for schedules alone.
-    counts += [*(one.count for one in _found(state, *COUNTED)), jnp.ones((), jnp.int32)]
-    return _filled(whole, leaves, counts[0], trees, _held(whole, leaves))
+    whole, used = transform.init(params), list[int]()
+    if not _found(whole, _is_ours):
+        raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {type(whole).__name__}.")
+
+    def fill(one: Any) -> Any:
+        if _is_ours(one):
+            return _from_kinds(one, state, _masked_like(one, params), used)
+        if _is_injected(one):
+            return _with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
+        return one
+
+    def filled(tree: Any) -> Any:
+        return jax.tree.map(fill, tree, is_leaf=lambda x: _is_ours(x) or _is_injected(x))
+
+    made = filled(whole)
+    _say_what_is_lost(state, used, bool(_found(whole, _is_injected)))
+    return made
 
 
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of optax's `transform` that continues where ours left off with `state`.
 
     Args:
-        state: The state of an optimizer of `layerwise.jax`.
+        state: The state of an optimizer of `layerwise.jax`, or one of optax with such inside.
         transform: The transformation of optax.
         params: The parameters.
     """
-    leaves, state = parameters(params), _inner(state)
-    _parts(state)  # which raises if it is another's
-    state = jax.tree.map(numbers, state, is_leaf=lambda x: isinstance(x, Grouped))
+    ours = [_in_numbers(_inner(one), parameters(_masked_like(one, params))) for one in _found(state, _is_ours)]
+    if not ours:
+        _parts(state)  # which raises
 
     def fill(one: Any) -> Any:
-        name = type(one).__name__
-        parts, turned = KINDS.get(name, ((), lambda *_: ()))
-        if lacking := [part for part in parts if not hasattr(state, part)]:
-            raise StateError(f"theirs has a {name}, and a {type(state).__name__} has no {' or '.join(lacking)}.")
-        if name not in COUNTED and all(getattr(state, part) is None for part in parts):
-            return one
-        trees = zip(parts, turned(state, one, leaves), strict=True)
-        found = {part: jax.tree.map(_like, getattr(one, part), tree) for part, tree in trees}
-        return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
+        if _is_injected(one):
+            return _with_numbers(one, state)._replace(inner_state=filled(one.inner_state))
+        return _to_kind(one, ours, params) if is_kind(one) else one
 
-    return jax.tree.map(fill, transform.init(params), is_leaf=lambda x: type(x).__name__ in (*COUNTED, *KINDS))
+    def filled(tree: Any) -> Any:
+        return jax.tree.map(fill, tree, is_leaf=lambda x: is_kind(x) or _is_injected(x))
+
+    is_kind = _is_one_of(*COUNTED, *KINDS)
+    return filled(transform.init(params))
 
 
 def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, axes: Axes = None) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def from_torch(
     if len(counts) > 1:
         raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
     kept = _parts(_inner(whole)).items()
-    trees = {name: leaves.like([one.get(part) for one, _ in found]) for part, name in kept}
+    trees = {name: leaves.part_of_state([one.get(part) for one, _ in found]) for part, name in kept}
     return _filled(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
 
 
@@ -158,6 +161,13 @@ def stored_as(state: Any, transform: Any, params: Any) -> Any:
         raise StateError(f"the state must be a {type(_inner(whole)).__name__}, but is a {type(inner).__name__}.")
     trees = {name: getattr(inner, name) for name in _parts(inner).values()}
     return _filled(whole, leaves, inner.count, trees, _held(state, leaves))
+
+
+def _in_numbers(state: Any, leaves: Leaves) -> Any:
+    """Return a state with numbers where it has groups of 8 bits."""
+    trees = {part: getattr(state, part) for part in _parts(state).values()}
+    grouped = {part: of_state(leaves, part, tree) for part, tree in trees.items() if isinstance(tree, Grouped)}
+    return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
 
 
 def _shape(x: Any) -> Any:
@@ -234,7 +244,7 @@ def _filled(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], he
     for part, given in trees.items():
         if (wanted := getattr(ours, part)) is not None:
             each = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
-            filled[part] = leaves.like([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
+            filled[part] = leaves.part_of_state([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
     made = ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
     if not isinstance(whole, MasterState):
         return made
@@ -258,6 +268,101 @@ def _like(theirs: Any, ours: Any) -> Any:
 
 
 # ---- optax
+
+
+def _is_ours(x: Any) -> bool:
+    return type(x) in RULES or isinstance(x, MasterState)
+
+
+def _is_injected(x: Any) -> bool:
+    return hasattr(x, "hyperparams") and hasattr(x, "inner_state")
+
+
+def _masked_like(state: Any, params: Any) -> Any:
+    """Return the parameters that a state of ours is of: masked where its own trees are."""
+    tree = next((one for one in _inner(state)[1:-1] if one is not None), None)
+    tree = tree.codes if isinstance(tree, Grouped) else tree
+    if tree is None:
+        return params
+    return jax.tree.map(
+        lambda x, p: x if _is_masked(x) else p, tree, params, is_leaf=lambda x: x is None or _is_masked(x)
+    )
+
+
+def _is_masked(x: Any) -> bool:
+    return isinstance(x, optax.MaskedNode)
+
+
+def _from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
+    """Return a state of ours made of what optax keeps for these parameters."""
+    ours, leaves = _inner(whole), parameters(params)
+    if type(ours) not in OF_OPTAX:
+        raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
+    trees: dict[str, Any] = {}
+    counts = []
+    for name in OF_OPTAX[type(ours)]:
+        parts, turned = KINDS[name]
+        if any(getattr(ours, part) is not None for part in parts):
+            one = _only(state, name, leaves)
+            used.append(id(one))
+            trees |= dict(zip(parts, turned(one, ours, leaves), strict=True))
+            counts += [one.count] if "count" in one._fields else []
+    # A momentum counts no steps, and optax counts those for schedules alone.
+    counting = [*_found(state, _is_one_of(*COUNTED)), *_found(state, _is_injected)]
+    counts += [*(one.count for one in counting), jnp.ones((), jnp.int32)]
+    return _filled(whole, leaves, counts[0], trees, _held(whole, leaves))
+
+
+def _to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
+    """Return a part of optax's state with what one of ours keeps for the same parameters."""
+    name = type(one).__name__
+    parts, turned = KINDS.get(name, ((), lambda *_: ()))
+    if parts and not _arrays(one, parts):
+        return one._replace(count=ours[0].count) if "count" in one._fields else one
+    for state in ours:
+        if all(hasattr(state, part) for part in parts):
+            leaves = parameters(_masked_like(state, params))
+            if len(ours) == 1 or not parts or _is_of(getattr(one, parts[0]), leaves):
+                break
+    else:
+        missing = [part for part in parts if not any(hasattr(state, part) for state in ours)]
+        lacking = f"has no {' or '.join(missing)}" if missing else "is of other parameters"
+        raise StateError(f"theirs has a {name}, and a {type(ours[0]).__name__} {lacking}.")
+    if name not in COUNTED and all(getattr(state, part) is None for part in parts):
+        return one
+    trees = zip(parts, turned(state, one, leaves), strict=True)
+    found = {part: jax.tree.map(_like, getattr(one, part), tree) for part, tree in trees}
+    return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
+
+
+def _with_numbers(one: Any, state: Any) -> Any:
+    """Return a state of injected hyperparameters with the numbers that another state has injected, if it is alone."""
+    others = _found(state, _is_injected)
+    if len(others) != 1:
+        return one
+    kept = {"count": others[0].count}
+    for field in ("hyperparams", "hyperparams_states"):
+        own, found = (getattr(injected, field, {}) for injected in (one, others[0]))
+        kept |= {field: {**own, **{name: x for name, x in found.items() if name in own}}} if own else {}
+    return one._replace(**kept)
+
+
+def _arrays(one: Any, parts: Iterable[str]) -> list[Any]:
+    return [x for part in parts for x in jax.tree.leaves(getattr(one, part))]
+
+
+def _say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
+    """Warn of arrays of optax's state that are neither converted nor counts."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=_is_one_of(*COUNTED, *KINDS))
+    lost = []
+    for path, one in paths:
+        where, kind = jax.tree_util.keystr(path), type(one).__name__
+        known = id(one) in used or kind in COUNTED or where.endswith(".count") or (injected and ".hyperparams" in where)
+        if not known and (kind not in KINDS or _arrays(one, KINDS[kind][0])):
+            lost.append(f"{kind} at {where}" if kind in KINDS else where)
+    if lost:
+        more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+        warn(f"not converted, since this optimizer keeps nothing like it: {', '.join(lost[:5])}{more}.")
 
 
 def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
@@ -296,12 +401,14 @@ def _turned_means(shape: Sequence[int], wanted: Sequence[Any], given: Sequence[A
 
 
 ADAM, NOVOGRAD, TRACE = "ScaleByAdamState", "ScaleByNovogradState", "TraceState"
+LION, MUON = "ScaleByLionState", "MuonState"
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 FACTORED = ("v_row", "v_col", "v")
 # Of each kind of state of optax the parts, which ours have under the same names, and what makes either of the other.
 KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
     **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
     TRACE: (("trace",), _trace),
+    **dict.fromkeys((LION, MUON), (("mu",), lambda given, wanted, leaves: [given.mu])),
     "EmaState": (("ema",), lambda given, wanted, leaves: [given.ema]),
     "FactoredState": (FACTORED, _factored),
 }
@@ -310,22 +417,32 @@ OF_OPTAX: dict[type, tuple[str, ...]] = {
     optimizers.AdamWState: (ADAM,),
     NovoGradState: (NOVOGRAD,),
     LarsState: (TRACE,),
+    optimizers.LionState: (LION,),
+    optimizers.MuonState: (MUON,),
     optimizers.SGDState: (TRACE,),
     AdafactorState: ("FactoredState", "EmaState"),
 }
 
 
-def _found(state: Any, *kinds: str) -> list[Any]:
-    leaves = jax.tree.leaves(state, is_leaf=lambda x: type(x).__name__ in kinds)
-    return [one for one in leaves if type(one).__name__ in kinds]
+def _is_one_of(*kinds: str) -> Callable[[Any], bool]:
+    return lambda x: type(x).__name__ in kinds
 
 
-def _only(state: Any, kind: str) -> Any:
-    found = _found(state, kind)
+def _found(state: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+    return [one for one in jax.tree.leaves(state, is_leaf=wanted) if wanted(one)]
+
+
+def _is_of(tree: Any, leaves: Leaves) -> bool:
+    return jax.tree.structure(tree) in (leaves.tree, leaves.given)
+
+
+def _only(state: Any, kind: str, leaves: Leaves) -> Any:
+    """Return optax's state of this kind: the only one, or the only one of these parameters."""
+    found = _found(state, _is_one_of(kind))
+    if len(found) > 1:
+        found = [one for one in found if _is_of(getattr(one, KINDS[kind][0][0]), leaves)]
     if len(found) != 1:
-        raise StateError(
-            f"the state must have one {kind}, but has {len(found)}. Pass that of optax's optimizer, alone."
-        )
+        raise StateError(f"the state must have one {kind}, but has {len(found)} for these parameters.")
     return found[0]
 
 

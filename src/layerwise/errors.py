@@ -6,6 +6,7 @@ import sys
 import warnings
 
 INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
+LINE = 200  # characters of a value in a message
 
 
 class LayerwiseError(Exception):
@@ -62,7 +63,16 @@ class MissingPackageError(LayerwiseError, ImportError):
 
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
     """Return a message in the common form, so that every API says the same about the same mistake."""
-    return f"`{argument}` must be {allowed}, but is {value!r}. {way_out}"
+    return f"`{argument}` must be {allowed}, but is {shown(value)}. {way_out}"
+
+
+def shown(value: object) -> str:
+    """Return a value as messages show it, in one line: an array of several numbers by its dtype and shape."""
+    shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
+    if dtype is not None and any(n != 1 for n in shape):
+        return f"an array of {dtype} of the shape {tuple(shape)}"
+    line = " ".join(repr(value).split())
+    return line if len(line) <= LINE else f"{line[:LINE]}… (a {type(value).__name__})"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:

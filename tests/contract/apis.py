@@ -23,6 +23,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import case_of
+from promotion import strict
 
 Arrays = dict[str, np.ndarray]
 SHAPES = {"matrix": (4, 3), "vector": (5,), "scalar": (), "stack": (2, 3, 4)}
@@ -412,10 +413,10 @@ class JaxRun(Run):
     def _fields_of(self, name: str, trees: dict[str, Any], held: Any) -> Arrays:
         found: Arrays = {}
         for field, tree in trees.items():
-            if isinstance(tree[name], tuple):  # groups of 8 bits
-                found |= {field: np.asarray(tree[name].codes), f"{field}_scale": np.asarray(tree[name].scale)}
-            elif tree[name] is not None:
-                found[field] = np.asarray(tree[name])
+            parts = {field: tree}
+            if isinstance(tree, tuple):  # groups of 8 bits
+                parts = {field: tree.codes, f"{field}_scale": tree.scale}
+            found |= {part: np.asarray(tree[name]) for part, tree in parts.items() if tree[name] is not None}
         if held is not None and held[name] is not None:
             found["master" if held[name].dtype == np.float32 else "remainder"] = np.asarray(held[name])
         return found
@@ -447,7 +448,8 @@ class Jax(Api):
         jax = pytest.importorskip("jax")
         before = jax.config.jax_enable_x64
         jax.config.update("jax_enable_x64", True)
-        yield
+        with strict():
+            yield
         jax.config.update("jax_enable_x64", before)
 
 

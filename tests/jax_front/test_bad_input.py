@@ -54,10 +54,11 @@ def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
         ({"w": jnp.ones((4, 3), int)}, "of w must be a floating array"),
         ({"w": "1"}, "of w must be a floating array, but is '1'"),
         ({"w": jnp.ones((4, 3), complex)}, "of w is complex"),
-        ({"v": jnp.ones((4, 3))}, "no tree like"),
-        (None, "no tree like"),
+        ({"v": jnp.ones((4, 3))}, "a tree like the parameters, but `w` is missing"),
+        ({**W, "v": jnp.ones((4, 3))}, "a tree like the parameters, but `v` is not among them"),
+        (None, "a tree like the parameters, but it is a NoneType where they have a dict"),
     ],
-    ids=["shape", "integers", "text", "complex", "name", "none"],
+    ids=["shape", "integers", "text", "complex", "name", "more", "none"],
 )
 def test_a_gradient_that_does_not_fit_is_named(name, g, says):
     opt = made(name)
@@ -111,6 +112,30 @@ def test_a_traced_decay_needs_parameters():
         jax.jit(lambda decay: front.sgd(0.1, weight_decay=decay).update(W, front.sgd(0.1).init(W)))(0.0)
 
 
+def test_a_message_names_the_first_place_that_differs_and_prints_no_arrays():
+    params = {f"layer{i}": {"kernel": jnp.ones((300, 300)), "stack": [jnp.ones(3)] * 2} for i in range(50)}
+    opt, states = made("Lamb"), made("Lamb").init(params)
+    integers = {**params, "layer3": {**params["layer3"], "kernel": jnp.ones((300, 300), int)}}
+    tuples = {**params, "layer3": {**params["layer3"], "stack": (jnp.ones(3),) * 2}}
+    for call, says in (
+        (lambda: opt.update(jax.tree.leaves(params), states, params), "it is a list where they have a dict"),
+        (lambda: opt.update(params, params, states), "it is a dict where they have a LambState"),
+        (lambda: opt.update(tuples, states, params), "`layer3/stack` is a tuple where they have a list"),
+        (lambda: opt.update(integers, states, params), "layer3/kernel must be .* of the shape"),
+        (lambda: opt.update({**params, "layer3": {}}, states, params), "`layer3/kernel` is missing"),
+        (lambda: opt.update(params, states._replace(mu=tuples), params), "`layer3/stack` is a tuple"),
+        (lambda: opt.update(params, states._replace(mu=integers), params), "mu of layer3/kernel must be"),
+        (lambda: opt.update(params, states._replace(count=params), params), "`count` must be"),
+        (lambda: made("Lamb", mask=tuples).init(params), "`mask` must be .* `layer3/stack` is a tuple"),
+        (lambda: made("Lamb", mask={**dict.fromkeys(params, True), "x": True}).init(params), "`x` is not among them"),
+        (lambda: made("Lamb", mask=[True]).init(params), "it is a list where they have a dict"),
+    ):
+        with pytest.raises(LayerwiseError, match=says) as caught:
+            call()
+        assert len(str(caught.value)) < 500
+        assert "\n" not in str(caught.value)
+
+
 # ---- states
 
 
@@ -119,7 +144,7 @@ def test_a_state_that_does_not_fit_is_refused(name):
     opt = made(name)
     for state, says in (
         (opt.init({"w": jnp.ones((4, 2))}), r"of w must have"),
-        (opt.init({"v": jnp.ones((4, 3))}), "no tree like"),
+        (opt.init({"v": jnp.ones((4, 3))}), "must be a tree like the parameters, but `w` is missing"),
         (optax.adam(0.1).init(W), r"must be of type .*convert\.from_optax\(state, optimizer, params\)"),
         (made(name, stats=True).init(W), "made with stats=True"),
     ):

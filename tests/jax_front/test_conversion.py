@@ -12,6 +12,7 @@ import pytest
 from jax_front.front import FRONTS, NAMES, close, goes_on, gradients, made, run, same, tree
 
 from layerwise import convert
+from layerwise import jax as front
 from layerwise.errors import StateError
 from layerwise.jax import lamb
 from layerwise.jax._bits import BITS
@@ -63,6 +64,89 @@ def test_a_run_of_optax_goes_on_here_and_back_there(name):
     close(convert.from_optax(there, ours, half), state, 1e-7)
 
 
+LABELS = {"tall": "matrices", "wide": "matrices", "square": "matrices", "b": "others", "deep": {"cube": "others"}}
+
+
+def in_two(matrices: Any, others: Any) -> Any:
+    return optax.partition({"matrices": matrices, "others": others}, LABELS)
+
+
+def muon(**options: Any) -> Any:
+    dims = {leaf: optax.contrib.MuonDimensionNumbers() if kind == "matrices" else None for leaf, kind in LABELS.items()}
+    return optax.contrib.muon(0.02, muon_weight_dimension_numbers={**dims, "deep": {"cube": None}}, **options)
+
+
+MATRICES = {"tall": True, "wide": True, "square": True, "b": False, "deep": {"cube": False}}
+INSIDE = {
+    "named_chain": (
+        lambda: optax.named_chain(("clip", optax.clip_by_global_norm(1.0)), ("lamb", optax.lamb(0.02))),
+        lambda: optax.chain(optax.clip_by_global_norm(1.0), front.lamb(0.02)),
+    ),
+    "injected": (
+        lambda: optax.inject_hyperparams(optax.adamw)(optax.linear_schedule(0.02, 0.0, 50)),
+        lambda: optax.inject_hyperparams(front.adamw)(optax.linear_schedule(0.02, 0.0, 50)),
+    ),
+    "injected in a chain": (
+        lambda: optax.chain(optax.clip(1.0), optax.inject_hyperparams(optax.lion)(0.002)),
+        lambda: optax.chain(optax.clip(1.0), front.lion(0.002)),
+    ),
+    "masked": (
+        lambda: optax.masked(optax.lars(0.5, momentum=0.9), MATRICES),
+        lambda: optax.masked(front.lars(0.5, momentum=0.9), MATRICES),
+    ),
+    "two of one kind": (
+        lambda: in_two(optax.lamb(0.02), optax.adamw(0.01)),
+        lambda: in_two(front.lamb(0.02), front.adamw(0.01)),
+    ),
+    "multi_transform": (
+        lambda: optax.multi_transform({"matrices": optax.adafactor(0.02), "others": optax.sgd(0.1, 0.9)}, LABELS),
+        lambda: in_two(front.adafactor(0.02), front.sgd(0.1, 0.9)),
+    ),
+    "muon": (
+        lambda: muon(),
+        lambda: in_two(front.like("optax.muon", 0.02), front.adamw(0.02, weight_decay=0.0, nesterov=True)),
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:not converted")
+@pytest.mark.parametrize("inside", INSIDE)
+@pytest.mark.thinned(3, 7)
+def test_states_inside_of_others_are_found(inside):
+    theirs, ours = (make() for make in INSIDE[inside])
+    params, grads = tree(0, SHAPES), gradients(25, SHAPES)
+    half, state = run(theirs, params, grads[:5])
+    expected = after(theirs, half, state, grads[5:])
+    here = convert.from_optax(state, ours, half)
+    close(after(ours, half, here, grads[5:]), expected, 1e-4 if inside == "muon" else 2e-5)
+    there = convert.to_optax(here, theirs, half)
+    close(after(theirs, half, there, grads[5:]), expected, 1e-6)
+    forgot = jax.tree.leaves(after(theirs, half, theirs.init(half), grads[5:]))
+    assert max(float(jnp.abs(a - b).max()) for a, b in zip(forgot, jax.tree.leaves(expected), strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        (optax.chain(optax.ema(0.9), optax.lamb(0.1)), r"not converted.*EmaState at \[0\]"),
+        (optax.inject_hyperparams(optax.lamb)(0.1), r"not converted.*\.hyperparams\['learning_rate'\]"),
+        (optax.MultiSteps(optax.lamb(0.1), 2).gradient_transformation(), r"not converted.*\.acc_grads"),
+    ],
+    ids=["mean", "injected", "gradients"],
+)
+def test_what_is_lost_is_said(theirs, told):
+    params = {"w": jnp.ones((9, 4))}
+    with pytest.warns(UserWarning, match=told) as caught:
+        convert.from_optax(theirs.init(params), lamb(0.1), params)
+    assert len(caught) == 1
+
+
+def test_two_states_of_the_same_parameters_are_refused():
+    params = {"w": jnp.ones((9, 4))}
+    with pytest.raises(StateError, match="must have one ScaleByAdamState, but has 2 for these parameters"):
+        convert.from_optax(optax.chain(optax.lamb(0.1), optax.adam(0.1)).init(params), lamb(0.1), params)
+
+
 @pytest.mark.parametrize("name", ["Lars", "SGD"])
 def test_optax_counts_steps_of_momentum_for_schedules_alone(name):
     """Without one, the steps that were taken are counted as one."""
@@ -83,7 +167,8 @@ def test_optax_counts_steps_of_momentum_for_schedules_alone(name):
 @pytest.mark.thinned(2, 3)
 def test_a_state_that_does_not_fit_is_refused(name):
     params = tree(0, SHAPES)
-    with pytest.raises(StateError, match="must have one" if name in OF_OPTAX else "optax has no optimizer"):
+    known = name in (*OF_OPTAX, "Muon")
+    with pytest.raises(StateError, match="must have one" if known else "optax has no optimizer"):
         convert.from_optax(optax.sgd(0.1).init(params), made(name), params)
     with pytest.raises(StateError, match=r"layerwise\.jax"):
         convert.from_optax(optax.adam(0.1).init(params), optax.adam(0.1), params)

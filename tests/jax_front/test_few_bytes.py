@@ -35,11 +35,11 @@ def test_the_state_is_a_tree_of_codes_scales_and_remainders():
     state = lamb(0.1, **EVERYTHING).init(start())
     assert isinstance(state, MasterState)
     found = jax.tree.map(lambda x: (x.dtype.name, x.shape), state)
-    assert found.inner.mu["w"] == Grouped(("int8", (64, 80)), ("float32", (64, 2)))
-    assert found.inner.nu["w"] == Grouped(("uint8", (64, 80)), ("float32", (64, 2)))
-    assert found.inner.mu["b"] == ("float32", (7,))  # a small tensor
+    small, scales = ("float32", (7,)), {"w": ("float32", (64, 2)), "b": None}  # b is a small tensor
+    assert found.inner.mu == Grouped({"w": ("int8", (64, 80)), "b": small}, scales)
+    assert found.inner.nu == Grouped({"w": ("uint8", (64, 80)), "b": small}, scales)
     assert found.weights == {"w": ("int8", (64, 80)), "b": ("int8", (7,))}
-    assert optax.tree_utils.tree_get(state, "mu")["b"].shape == (7,)
+    assert optax.tree_utils.tree_get(state, "mu").codes["b"].shape == (7,)
 
 
 def test_lamb_and_adafactor_have_few_bytes_for_each_weight():
@@ -98,8 +98,8 @@ def test_a_seed_that_is_traced_is_refused():
         ({}, lambda s: MasterState(s, None)),
         ({"master_weights": "split"}, lambda s: s.inner),
         ({"master_weights": "split"}, lambda s: s._replace(weights=jax.tree.map(jnp.float32, s.weights))),
-        ({"state_dtype": "int8"}, lambda s: s._replace(mu={**s.mu, "w": s.mu["w"]._replace(scale=jnp.ones(3))})),
-        ({"state_dtype": "int8"}, lambda s: s._replace(mu={**s.mu, "w": s.nu["w"]})),
+        ({"state_dtype": "int8"}, lambda s: s._replace(mu=s.mu._replace(scale={"w": jnp.ones(3), "b": None}))),
+        ({"state_dtype": "int8"}, lambda s: s._replace(mu=s.nu)),
     ],
     ids=["masters unasked", "no remainders", "masters for remainders", "other groups", "codes of no sign"],
 )

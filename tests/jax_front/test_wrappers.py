@@ -237,9 +237,9 @@ def test_the_state_is_read_by_optax_s_names(name, wrap):
 # ---- flax and equinox
 
 
-def with_flax(opt, x):
+def with_flax(opt, x, dtype):
     nn, train_state = pytest.importorskip("flax.linen"), pytest.importorskip("flax.training.train_state")
-    model = nn.Dense(3)
+    model = nn.Dense(80, param_dtype=dtype)
     state = train_state.TrainState.create(apply_fn=model.apply, params=model.init(jax.random.key(0), x), tx=opt)
 
     @jax.jit
@@ -252,9 +252,9 @@ def with_flax(opt, x):
         yield loss, state.opt_state
 
 
-def with_nnx(opt, x):
+def with_nnx(opt, x, dtype):
     nnx = pytest.importorskip("flax.nnx")
-    model = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    model = nnx.Linear(64, 80, rngs=nnx.Rngs(0), param_dtype=dtype)
     held = nnx.Optimizer(model, opt, wrt=nnx.Param)
 
     @nnx.jit
@@ -264,33 +264,50 @@ def with_nnx(opt, x):
         return loss
 
     while True:
-        yield step(model, held), nnx.to_pure_dict(nnx.state(held.opt_state))
+        yield step(model, held), held.opt_state
 
 
-def with_equinox(opt, x):
+def with_equinox(opt, x, dtype):
     eqx = pytest.importorskip("equinox")
-    model = eqx.nn.Linear(4, 3, key=jax.random.key(0))
+    model = eqx.nn.Linear(64, 80, dtype=dtype, key=jax.random.key(0))
     state = opt.init(eqx.filter(model, eqx.is_inexact_array))
 
     @eqx.filter_jit
     def step(model, state):
         loss, grads = eqx.filter_value_and_grad(lambda m: jnp.mean((jax.vmap(m)(x) - 1) ** 2))(model)
-        updates, state = opt.update(grads, state, eqx.filter(model, eqx.is_inexact_array))
-        return eqx.apply_updates(model, updates), state, loss
+        params, rest = eqx.partition(model, eqx.is_inexact_array)
+        updates, state = opt.update(grads, state, params)
+        return eqx.combine(optax.apply_updates(params, updates), rest), state, loss
 
     while True:
         model, state, loss = step(model, state)
         yield loss, state
 
 
-@pytest.mark.parametrize(("name", "trained"), [("Lamb", with_flax), ("Lars", with_nnx), ("Adafactor", with_equinox)])
-@pytest.mark.thinned(3, 3)
-def test_models_are_trained_in(name, trained):
-    steps = trained(made(name, learning_rate=0.01), jnp.ones((2, 4)))
+FEW_BYTES = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}
+
+
+@pytest.mark.parametrize(
+    ("name", "trained", "stored"),
+    [
+        ("Lamb", with_flax, FEW_BYTES),
+        ("Lamb", with_nnx, FEW_BYTES),
+        ("Adafactor", with_equinox, FEW_BYTES),
+        *(pytest.param(name, with_nnx, FEW_BYTES, marks=slow) for name in NAMES if name != "Lamb"),
+        pytest.param("Lars", with_nnx, {}, marks=slow),
+        pytest.param("Lamb", with_nnx, {"master_weights": True}, marks=slow),
+        pytest.param("Lamb", with_nnx, {"state_dtype": "bfloat16"}, marks=slow),
+    ],
+)
+@pytest.mark.thinned(3, 8)
+def test_models_are_trained_in(name, trained, stored):
+    opt = made(name, learning_rate=0.001, stats=True, **stored)
+    steps = trained(opt, jnp.ones((2, 64)), jnp.bfloat16 if stored else jnp.float32)
     losses, states = zip(*(next(steps) for _ in range(3)), strict=True)
     assert losses[2] < losses[0]
-    count = states[2]["count"] if isinstance(states[2], dict) else states[2].count
-    assert int(count) == 3
+    assert int(getattr(states[2], "inner", states[2]).count[...]) == 3
+    assert len(front.stats(states[2])) == 2
+    assert all(float(one["trust_ratio"]) > 0 for one in front.stats(states[2]).values())
 
 
 # ---- saved
@@ -311,9 +328,6 @@ def by_orbax(state, like, folder):
         checkpointer.save(folder / "state", state)
         checkpointer.wait_until_finished()
         return checkpointer.restore(folder / "state", jax.tree.map(jnp.zeros_like, like))
-
-
-FEW_BYTES = {"master_weights": "split24", "rounding": "stochastic", "state_dtype": "int8"}
 
 
 @pytest.mark.filterwarnings("ignore")  # orbax and what it imports have their own

@@ -124,6 +124,21 @@ def test_gradients_may_be_of_any_real_kind(front, kind):
     np.testing.assert_allclose(a, b, rtol=1e-15)  # the rule may take one, and kernels the other
 
 
+@fronts
+@pytest.mark.parametrize("engine", [None, "rule"])
+def test_gradients_of_one_step_may_be_of_several_dtypes(front, engine):
+    """Small tensors are stacked, and NumPy itself stacks no bfloat16 with float16."""
+    shapes = {dtype.name: (2, 3) for dtype in DTYPES}
+    together, apart = arrays(9, shapes, np.float32), arrays(9, shapes, np.float32)
+    opt, others = busy(front, engine=engine), {name: busy(front, engine=engine) for name in shapes}
+    for t in range(2):
+        grads = {name: g.astype(name) for name, g in arrays(30 + t, shapes).items()}
+        opt.step_all(together, grads)
+        for name, g in grads.items():
+            others[name].step(name, apart[name], g)
+    close(together, apart, 1e-6)
+
+
 def reaching(own):
     """Gradients that lie in the weights themselves: their own, of one another (those of Σ a·b), reversed."""
     return {"a": own["a"], "b": own["c"], "c": own["b"], "d": own["d"][::-1]}

@@ -126,6 +126,33 @@ def test_adam_has_two_names_there_and_back(name):
     assert all(map(torch.equal, go(theirs, [2]), go(again, [2])))
 
 
+@pytest.mark.parametrize(("name", "other"), [("Adam", "AdamW"), ("AdamW", "Adam")])
+def test_adam_named_as_adamw_is_said_there_and_back(name, other):
+    theirs = getattr(torch.optim, name)(parameters(SMALL), weight_decay=0.1)
+    go(theirs, [1])
+    with pytest.warns(UserWarning, match=rf"is of torch\.{name} .*not of torch\.{other}, .*like\('torch\.{name}'"):
+        found = convert(theirs.state_dict(), f"torch.{other}")
+    mine = AdamW(parameters(SMALL), decay="l2" if other == "Adam" else "decoupled", weight_decay=0.1)
+    mine.load_state_dict(found)
+    with pytest.warns(UserWarning, match=rf"of torch\.{other}, and theirs takes those of torch\.{name}"):
+        convert_back(mine.state_dict(), theirs, "torch.Adam")
+    plain = getattr(torch.optim, name)(parameters(SMALL), weight_decay=0.0)
+    go(plain, [1])
+    convert(plain.state_dict(), f"torch.{other}")  # without a warning: they are the same
+
+
+def test_sgd_without_momentum_goes_back_with_nothing():
+    theirs = torch.optim.SGD(parameters(SMALL), lr=0.1)
+    go(theirs, [1])
+    mine = SGD(copies(own(theirs)), lr=0.1)
+    mine.load_state_dict(convert(theirs.state_dict(), "torch.SGD"))
+    go(mine, [2])
+    again = torch.optim.SGD(copies(own(mine)), lr=0.2)
+    again.load_state_dict(convert_back(mine.state_dict(), again, "torch.SGD"))
+    go(theirs, [2])
+    assert all(map(torch.equal, go(theirs, [3]), go(again, [3])))
+
+
 # ---- what is not as its source saves it
 
 
@@ -258,7 +285,8 @@ def gone(key: str) -> Any:
 
 BNB, FLASH = "bitsandbytes.Adam", "flashoptim.FlashAdamW"
 BROKEN = {
-    "no table": (BNB, gone("qmap1"), "qmap1"),
+    "no table": (BNB, gone("qmap1"), "'qmap1' is missing"),
+    "no second state, as of Lion": (BNB, gone("state2"), "what bitsandbytes.Adam saves: 'state2' is missing"),
     "one scale a tensor": (BNB, gone("absmax2"), "block_wise=False"),
     "4 bits": (BNB, now("qmap1", torch.ones(16)), "has 256 numbers, and that of the checkpoint 16"),
     "a table of two dimensions": (BNB, now("qmap1", torch.ones(2, 256)), "256 numbers"),
@@ -505,8 +533,8 @@ def test_an_optimizer_derived_from_theirs_is_theirs():
 def test_state_in_few_bits_goes_back_as_numbers():
     ours = AdamW([("w", Parameter(torch.ones(64, 64)))], state_dtype="int8", lr=0.01)
     go(ours, range(2))
-    theirs = torch.optim.Adam([("w", Parameter(torch.ones(64, 64)))])
-    theirs.load_state_dict(convert_back(ours.state_dict(), theirs, "torch.Adam"))
+    theirs = torch.optim.AdamW([("w", Parameter(torch.ones(64, 64)))])
+    theirs.load_state_dict(convert_back(ours.state_dict(), theirs, "torch.AdamW"))
     [state] = theirs.state.values()
     assert (theirs.param_groups[0]["lr"], float(state["step"])) == (0.01, 2)
     g = [parameters([(64, 64)], torch.float32, 100 + i)[0].detach() for i in range(2)]

@@ -434,8 +434,8 @@ def test_names_and_the_start_of_a_schedule_come_along():
 
 OTHER_RULES = {
     "Lamb": ("AdamW", "torch.AdamW", lambda ps: Lamb(ps, lr=0.02, weight_decay=0.2, betas=(0.7, 0.8))),
-    "a group of Mixed": ("AdamW", "torch.Adam", lambda ps: Mixed([{"params": ps, "rule": "lamb", "lr": 0.02}])),
-    "keep_norm": ("AdamW", "torch.Adam", lambda ps: Lamb(ps, lr=0.02, adapt=False, keep_norm=True)),
+    "a group of Mixed": ("AdamW", "torch.AdamW", lambda ps: Mixed([{"params": ps, "rule": "lamb", "lr": 0.02}])),
+    "keep_norm": ("AdamW", "torch.AdamW", lambda ps: Lamb(ps, lr=0.02, adapt=False, keep_norm=True)),
     "Lars": ("SGD", "torch.SGD", lambda ps: Lars(ps, lr=0.02)),
 }
 

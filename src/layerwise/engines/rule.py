@@ -286,9 +286,11 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
 
 def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
     """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
-    arrays = engine.arrays
-    found = arrays.stack(tuple(map(numbers, stored))) if task.stacked else numbers(stored)
-    return arrays.read(found, task.jobs[0].p)
+    arrays, like = engine.arrays, task.jobs[0].p
+    if not task.stacked:
+        return arrays.read(numbers(stored), like)
+    # Each by itself: gradients of stacked jobs may have dtypes that no library stacks.
+    return arrays.stack([arrays.read(numbers(one), like) for one in stored])
 
 
 def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
 from layerwise.hyper import Hyper
+from layerwise.jax._dtypes import real
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running
 from layerwise.jax._storage import Shape, Unread, numbers
@@ -150,11 +151,6 @@ def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -
 
 def _divisor(task: Task, request: Any) -> int:
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
-
-
-def real(dtype: Any) -> Any:
-    """Return the dtype of the sizes of numbers."""
-    return jnp.finfo(dtype).dtype
 
 
 def varying(x: Any) -> Axes:

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from layerwise.drive.requests import sum_of_squares
+from layerwise.jax._dtypes import real, together
 from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Shape
 from layerwise.rules.scalars import root
@@ -83,10 +84,10 @@ def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
     if not has_float64():
         columns = _in_one_pass(x, dims)
         return columns if entries is None else Root(length(columns / entries))
-    dtype = jnp.finfo(x.dtype).dtype
+    dtype = real(x.dtype)
     its = limits(dtype)
     with jax.enable_x64(True):
-        squares = sum_of_squares(jnp, x.astype(jnp.promote_types(x.dtype, jnp.float64)), dims)
+        squares = sum_of_squares(jnp, x.astype(together(x.dtype, jnp.float64)), dims)
         if entries is None:
             others = squares * its.factor * its.factor, squares / its.factor / its.factor
             return Columns(*(one.astype(dtype) for one in (squares, *others)))

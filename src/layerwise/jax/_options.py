@@ -40,7 +40,7 @@ class Options:
         """Return lr or weight decay after `count` steps: a number, or an array of this dtype."""
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
-            value, argument = value(count), f"{self.arguments.get(name, name)}(count)"
+            value, argument = _called(value, count), f"{self.arguments.get(name, name)}(count)"
             if not is_traced(value):
                 value = number(0)(argument, value, "A schedule must return such a number for every step.")
             else:
@@ -49,9 +49,15 @@ class Options:
 
     def beta2(self, t: Any, dtype: Any) -> Any:
         """Return the decay of the second moment at step t, if a function or a number was given for it."""
-        value = self.fitted_to(dtype).beta2_of(t, jnp.maximum)
+        value = _called(self.fitted_to(dtype).beta2_of, t, jnp.maximum)
         _check_one("beta2(count)", value)
         return _as(value, dtype)
+
+
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function of the user, whose answer is one number. optax's schedules count in integers beside floats."""
+    with jax.numpy_dtype_promotion("standard"):
+        return function(*arguments)
 
 
 def _check_one(argument: str, value: Any) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from layerwise.errors import ParameterError
 from layerwise.jax import _mesh
 from layerwise.jax._bits import BITS, rounded
-from layerwise.jax._drive import Cut, Task, real, size
+from layerwise.jax._drive import Cut, Task, size
+from layerwise.jax._dtypes import arithmetic, real, together
 from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
 from layerwise.layout import Layout, elementwise
 from layerwise.rules.asks import Now, Stepped
@@ -51,7 +52,7 @@ class Plan:
     @cached_property
     def dtype(self) -> Any:
         """The dtype of the arithmetic and of the state: at least single precision."""
-        return jnp.promote_types(self.p.dtype, jnp.float32)
+        return arithmetic(self.p.dtype)
 
     @cached_property
     def shapes(self) -> dict[str, Shape | None]:
@@ -127,7 +128,7 @@ class Plan:
         """
         move = self._joined([reduce(add, [a * x for a, x in one.moves]) for one in stepped], self.p.shape)
         if held is None and (self.p.dtype not in LOW or self.want.rounding is None):
-            return move.astype(jnp.result_type(self.p, g)), None
+            return move.astype(together(self.p, g)), None
         before = BITS.as_floats(self.p)
         after, beside = self._rounded(BITS.as_floats(numbers(weights_of(self.p, held))) + move, held, t)
         return after - before, beside

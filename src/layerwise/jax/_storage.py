@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
-from layerwise.errors import StateError, sentence
+from layerwise.errors import StateError, sentence, shown
 from layerwise.jax._bits import BITS
 from layerwise.storage import Format
 from layerwise.storage.bits import Key
@@ -23,11 +23,11 @@ WAY_OUT = "Make the state with init, for the same parameters and options."
 
 
 class Grouped(NamedTuple):
-    """A part of a state in 8 bits.
+    """A part of a state in 8 bits: two trees like the parameters'.
 
     Attributes:
-        codes: The codes, of the parameter's shape.
-        scale: The scale of each group of 64 numbers of a row.
+        codes: The codes of each parameter, in its shape; or plain numbers, where these are stored.
+        scale: The scale of each group of 64 numbers of a row; None beside plain numbers.
     """
 
     codes: Any
@@ -93,7 +93,7 @@ def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None
         _check_stored(f"scales of {what}", found.scale, ["float32"], scales_of(shape) if shape else None)
         return
     if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
-        raise StateError(f"{what} must be a floating array, but is {found!r}. {WAY_OUT}")
+        raise StateError(f"{what} must be a floating array, but is {shown(found)}. {WAY_OUT}")
     if (has := None if found is None else tuple(jnp.shape(found))) != shape:
         wanted, there = ("nothing" if one is None else f"the shape {one}" for one in (shape, has))
         raise StateError(f"{what} must have {wanted}, but has {there}. {WAY_OUT}")
@@ -102,7 +102,7 @@ def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None
 def _check_stored(what: str, x: Any, dtypes: list[str], shape: Shape | None) -> None:
     if not shape or tuple(jnp.shape(x)) != shape or getattr(x, "dtype", None) not in dtypes:
         must = f"{' or '.join(dtypes)} of the shape {shape}"
-        raise StateError(f"the {what} must be {must}, but are {x!r}. {WAY_OUT}")
+        raise StateError(f"the {what} must be {must}, but are {shown(x)}. {WAY_OUT}")
 
 
 def check_held(name: str, p: Any, held: Any, master: Any) -> None:

@@ -13,7 +13,8 @@ import jax.numpy as jnp
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError, sentence
 from layerwise.jax import _mesh, _trees
-from layerwise.jax._drive import Axes, Cut, driven, real
+from layerwise.jax._drive import Axes, Cut, driven
+from layerwise.jax._dtypes import arithmetic, mixing, real
 from layerwise.jax._options import Options, is_traced
 from layerwise.jax._plan import Plan
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
@@ -45,10 +46,12 @@ class Transformation:
         # Momentum is kept only if it is on, and then of parameters of any shape.
         could_be = self.rule.shapes(self.options.fitted_to(jnp.float32).fit((), (), 1.0), ())._asdict()
         trees = [
-            None if is_signed(self.rule, field) and shape is None else leaves.like([one.fresh(field) for one in plans])
+            None
+            if is_signed(self.rule, field) and shape is None
+            else leaves.part_of_state([one.fresh(field) for one in plans])
             for field, shape in could_be.items()
         ]
-        stats = leaves.like([self._no_stats(plan) for plan in plans]) if self.stats else None
+        stats = leaves.by_measurement([self._no_stats(plan) for plan in plans]) if self.stats else None
         state = self.state(jnp.zeros((), jnp.int32), *trees, stats)
         return MasterState(state, leaves.like([plan.held() for plan in plans])) if self.want.master else state
 
@@ -59,7 +62,9 @@ class Transformation:
             tasks = [*own.tasks(p, [own.fresh(field) for field in own.shapes], None, now)]
             return own.measured(driven(tasks), tasks)
 
-        return {key: jnp.zeros(one.shape, one.dtype) for key, one in jax.eval_shape(first).items()}
+        with mixing([plan.p]):
+            measured = jax.eval_shape(first)
+        return {key: jnp.zeros(one.shape, one.dtype) for key, one in measured.items()}
 
     # ---- update
 
@@ -67,11 +72,14 @@ class Transformation:
         del extra_args  # what is meant for other transformations of a chain
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
-        grads = _trees.gradients(leaves, updates)
+        with mixing(leaves.arrays):
+            return self._updated(params, leaves, _trees.gradients(leaves, updates), state)
+
+    def _updated(self, params: Any, leaves: Leaves, grads: list[Any], state: Any) -> tuple[Any, Any]:
         own = self._own(state)
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
-        stats = _trees.of_state(leaves, "stats", own.stats)
+        stats = _trees.measured(leaves, own.stats) if self.stats else []
         moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         t = _counted(own.count)
@@ -85,8 +93,9 @@ class Transformation:
             stored[i] = plans[i].written(stepped, stored[i], t)
             if self.stats:
                 stats[i] = plans[i].measured(stepped, each)
-        trees = [None if tree is None else leaves.like([one[i] for one in stored]) for i, tree in enumerate(own[1:-1])]
-        after = self.state(t, *trees, leaves.like(stats) if self.stats else None)
+        columns = enumerate(own[1:-1])
+        trees = [None if tree is None else leaves.part_of_state([one[i] for one in stored]) for i, tree in columns]
+        after = self.state(t, *trees, leaves.by_measurement(stats) if self.stats else None)
         return leaves.of_all(moves), MasterState(after, leaves.like(held)) if self.want.master else after
 
     def _stand_ins(self, updates: Any) -> Any:
@@ -152,7 +161,7 @@ class Transformation:
         adapted, blocks = by_leaf("trust_ratio_mask", _trees.flag, True), by_leaf("blocks", _blocks, None)
         cuts, fitted = _mesh.cuts(self.axes, self.given["specs"], params, leaves), cache(self.options.fitted_to)
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
-        return [self._plan(fitted(real(jnp.promote_types(row[1].dtype, jnp.float32))), *row) for row in rows]
+        return [self._plan(fitted(real(arithmetic(row[1].dtype))), *row) for row in rows]
 
     def _plan(self, h: Any, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
         if not adapted:
@@ -176,18 +185,14 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
     if not ours or all(one.stats is None for one in ours):
         raise StateError("no step has been measured for this state. Make the optimizer with stats=True.")
     found: dict[str, dict[str, Any]] = {}
-    for one in ours:
-        paths, _ = jax.tree_util.tree_flatten_with_path(one.stats, is_leaf=_is_measured)
-        found |= {_trees.name_of(path): value for path, value in paths}
+    for name, tree in (pair for one in ours if one.stats is not None for pair in one.stats.items()):
+        for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
+            found.setdefault(_trees.name_of(path), {})[name] = value
     return found
 
 
 def _is_ours(x: Any) -> bool:
     return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
-
-
-def _is_measured(x: Any) -> bool:
-    return isinstance(x, dict) and "trust_ratio" in x
 
 
 def _blocks(argument: str, value: Any) -> Blocks | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,9 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from layerwise.checks import FLAG
-from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError
+from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, shown
+from layerwise.jax._storage import Grouped
 
 Check = Callable[[str, Any], Any]
+CALL = "Call update(gradients, state, params)."
 
 
 class Leaves(NamedTuple):
@@ -27,6 +29,18 @@ class Leaves(NamedTuple):
     def like(self, leaves: Sequence[Any]) -> Any:
         """Return a tree of the form of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
+
+    def part_of_state(self, values: Sequence[Any]) -> Any:
+        """Return a part of the state: a tree of arrays, or `Grouped` with two if some of the values are in 8 bits."""
+        if not any(isinstance(x, Grouped) for x in values):
+            return self.like(values)
+        both = [x if isinstance(x, Grouped) else Grouped(x, None) for x in values]
+        return Grouped(*map(self.like, zip(*both, strict=True)))
+
+    def by_measurement(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """Return the measurements of each parameter as a tree for each measurement."""
+        names = dict.fromkeys(name for one in measured for name in one)
+        return {name: self.like([one.get(name) for one in measured]) for name in names}
 
     def of_all(self, leaves: Sequence[Any]) -> Any:
         """Return the same with zeros for integers: the update of every leaf."""
@@ -63,7 +77,7 @@ def _is_integer(leaf: Any) -> bool:
 def _parameter(name: str, leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
-        raise ParameterError(f"{name} must be an array, but is {leaf!r}. Mask it, or take it out of the tree.")
+        raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or take it out of the tree.")
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
             f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
@@ -76,8 +90,9 @@ def gradients(leaves: Leaves, updates: Any) -> list[Any]:
     """Return the gradient of each parameter; None for none."""
     try:
         found = leaves.moving(leaves.given.flatten_up_to(updates))
-    except ValueError as problem:
-        raise GradientError(f"the gradients are no tree like the parameters: {problem}") from None
+    except ValueError:
+        what = _difference(jax.tree.unflatten(leaves.given, range(leaves.given.num_leaves)), updates)
+        raise GradientError(f"the gradients must be a tree like the parameters, but {what}. {CALL}") from None
     return [_gradient(name, p, _array(g)) for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)]
 
 
@@ -85,7 +100,7 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
     if g is None:
         return None
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
-        raise GradientError(f"the gradient of {name} must be a floating array, but is {g!r}.")
+        raise GradientError(f"the gradient of {name} must be a floating array, but is {shown(g)}.")
     if g.shape != p.shape:
         raise GradientError(f"the gradient of {name} has the shape {g.shape}, its parameter {p.shape}.")
     if jnp.iscomplexobj(g) and not jnp.iscomplexobj(p):
@@ -97,14 +112,28 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
     """Return one part of the state for each parameter."""
     if tree is None:
         return [None] * len(leaves.arrays)
+    if isinstance(tree, Grouped):
+        codes, scales = (
+            of_state(leaves, f"{of} of {part}", one) for of, one in zip(("codes", "scales"), tree, strict=True)
+        )
+        return [x if scale is None else Grouped(x, scale) for x, scale in zip(codes, scales, strict=True)]
     try:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
-    except ValueError as problem:
+    except ValueError:
         try:
             found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax has state of integers, too
         except ValueError:
-            raise StateError(f"{part} is no tree like the parameters: {problem}. Make the state with init.") from None
+            what = _difference(leaves.like(leaves.names), tree)
+            raise StateError(
+                f"{part} must be a tree like the parameters, but {what}. Make the state with init."
+            ) from None
     return [_array(one) for one in found]
+
+
+def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the measurements of each parameter."""
+    columns = {name: of_state(leaves, f"{name} of stats", tree) for name, tree in trees.items()}
+    return [{name: column[i] for name, column in columns.items()} for i in range(len(leaves.arrays))]
 
 
 def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
@@ -121,10 +150,10 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
         return leaves.moving(leaves.given.flatten_up_to(found))
     except HyperparameterError:
         raise
-    except (ValueError, TypeError, AttributeError) as problem:
-        raise HyperparameterError(
-            f"`{argument}` must be a tree like the parameters, a prefix of it, or a callable of them: {problem}"
-        ) from None
+    except (ValueError, TypeError, AttributeError):
+        allowed = "a tree like the parameters, a prefix of it, or a callable of them"
+        what = _difference(params, tree, is_end=_is_end)
+        raise HyperparameterError(f"`{argument}` must be {allowed}, but {what}.") from None
 
 
 def _is_function(given: Any) -> bool:
@@ -133,6 +162,34 @@ def _is_function(given: Any) -> bool:
 
 def _is_end(x: Any) -> bool:
     return x is None or isinstance(x, jax.sharding.PartitionSpec)
+
+
+def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
+    """Return the first place where a tree differs from the parameters', or from a prefix of it that ends at `is_end`."""
+    return next(_differences(wanted, found, where, is_end), "its nodes differ in what they hold besides arrays")
+
+
+def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[str]:
+    if _is_leaf(wanted) or (is_end and (is_end(found) or _is_leaf(found))):
+        return
+    if type(found) is not type(wanted):
+        kinds = (f"a {type(one).__name__}" for one in (found, wanted))
+        yield f"{f'`{where}`' if where else 'it'} is {next(kinds)} where they have {next(kinds)}"
+        return
+    theirs, ours = _children(found, where), _children(wanted, where)
+    yield from (f"`{name}` is missing" for name in ours if name not in theirs)
+    yield from (f"`{name}` is not among them" for name in theirs if name not in ours)
+    for name, one in ours.items():
+        yield from _differences(one, theirs[name], name, is_end)
+
+
+def _is_leaf(x: Any) -> bool:
+    return jax.tree_util.all_leaves([x])
+
+
+def _children(tree: Any, where: str) -> dict[str, Any]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    return {"/".join(filter(None, (where, name_of(path)))): one for path, one in paths}
 
 
 def flag(argument: str, value: Any) -> bool:

@@ -71,6 +71,10 @@ class Codec:
         """Return what theirs keeps of numbers, by its keys."""
         return {key: x}
 
+    def doubt(self, theirs: Group, ours: Group | None = None) -> str | None:
+        """Return what to warn of in a group of theirs, or where it takes other steps than a group of ours."""
+        return None
+
     def read(self, theirs: State, group: Group) -> State:
         """Return a parameter's state as ours have it."""
         steps = 1  # all that matters is that the first one is over

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,6 +46,8 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
     with _refused(f"this is not what {source} saves: {{}}. Pass its state_dict(), all of it."):
         _check_groups(source, state_dict)
+        for doubt in filter(None, dict.fromkeys(map(codec.doubt, state_dict["param_groups"]))):
+            warn(doubt)
         return _read(state_dict, codec, bool(lr_in_momentum))
 
 
@@ -69,12 +71,9 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
         )
     way_out = "Pass the state_dict() of our optimizer of its kind."
     with _refused(f"this is no state that {target} could go on from: {{}}. {way_out}"):
-        made, kept = _written(state_dict, optimizer, codec)
-    if kept:
-        warn(
-            f"{target} has another rule, so rates stay as given there: {', '.join(kept)}. To change them, set them in "
-            "its `param_groups`."
-        )
+        made, doubts = _written(state_dict, optimizer, codec, target)
+    for doubt in doubts:
+        warn(doubt)
     return made
 
 
@@ -107,7 +106,8 @@ def _refused(message: str) -> Iterator[None]:
     except StateError:
         raise
     except MALFORMED as problem:
-        raise StateError(message.format(repr(problem))) from None
+        what = f"{problem.args[0]!r} is missing" if isinstance(problem, KeyError) else problem
+        raise StateError(message.format(what)) from None
 
 
 # ---- theirs to ours
@@ -158,9 +158,12 @@ def _check_numbers(state: State) -> None:
 # ---- ours to theirs
 
 
-def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tuple[dict[str, Any], list[str]]:
-    """Return the checkpoint, and which rates of theirs stay although ours differ."""
+def _written(
+    state_dict: Mapping[str, Any], optimizer: Any, codec: Codec, target: str
+) -> tuple[dict[str, Any], Iterable[str]]:
+    """Return the checkpoint, and what to warn of."""
     kept: dict[str, None] = {}
+    doubts: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
     found = _matching.aligned(template, state_dict)
     firsts: list[Group] = [members[0][0] if members else {} for members in found]
@@ -179,8 +182,15 @@ def _written(state_dict: Mapping[str, Any], optimizer: Any, codec: Codec) -> tup
         if not same:
             kept |= dict.fromkeys(_matching.differing(group, rates))
             rates = {}
+        elif first and (doubt := codec.doubt(group, first)):
+            doubts[doubt] = None
         groups.append({**group, **rates, **(_counted(steps, codec) if codec.in_group else {})})
-    return {"state": states, "param_groups": groups}, list(kept)
+    if kept:
+        doubts[
+            f"{target} has another rule, so rates stay as given there: {', '.join(kept)}. To change them, set them in "
+            "its `param_groups`."
+        ] = None
+    return {"state": states, "param_groups": groups}, doubts
 
 
 def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:

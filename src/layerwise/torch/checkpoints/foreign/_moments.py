@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -39,6 +40,29 @@ class Adam(Codec):
         return {**super().read_options(theirs), "grad_averaging": bool(theirs.get("grad_averaging", True))}
 
 
+@dataclass(frozen=True)
+class TorchAdam(Adam):
+    """PyTorch's Adam and AdamW, whose groups say which of the two they are of."""
+
+    decoupled: bool = False
+
+    def doubt(self, theirs: Group, ours: Group | None = None) -> str | None:
+        found = bool(theirs.get("decoupled_weight_decay", self.decoupled))
+        wanted = self.decoupled if ours is None else ours.get("decay") == "decoupled"
+        if found == wanted or not (theirs if ours is None else ours).get("weight_decay"):
+            return None
+        names = {False: "torch.Adam", True: "torch.AdamW"}
+        if ours is None:
+            return (
+                f"the checkpoint is of {names[found]} (decoupled_weight_decay={found}), not of {names[wanted]}, and with "
+                f"weight_decay these take other steps. Make the optimizer with AdamW.like({names[found]!r}, …)."
+            )
+        return (
+            f"ours has taken the steps of {names[wanted]}, and theirs takes those of {names[found]}, which differ with "
+            f"weight_decay. Pass an optimizer of {names[wanted]}."
+        )
+
+
 class Momentum(Codec):
     """A momentum of gradients, without lr."""
 
@@ -50,6 +74,8 @@ class Momentum(Codec):
         return {} if found["momentum_buffer"] is None else found
 
     def write(self, ours: State, place: Place) -> State:
+        if ours.keys() == {"step"}:  # as without momentum, where theirs keeps nothing either
+            return {}
         buffer = ours["momentum_buffer"]
         if place.ours.get("lr_in_momentum", False):
             buffer = buffer / checked_lr("the checkpoint", place.ours["lr"], False)
@@ -81,14 +107,14 @@ class OfTorchao(Adam):
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 
-TORCH_ADAM = Adam("AdamW", ADAM | {"amsgrad"})
 CODECS: dict[str, Codec] = {
     "apex.FusedLAMB": Adam("Lamb", LAMB, count=int, in_group=True),
     "timm.Lamb": Adam("Lamb", LAMB | {"trust_clip", "always_adapt"}, in_group=True),
     "timm.Lars": Momentum("Lars", SGD | keys("nesterov trust_coeff trust_clip always_adapt eps"), count=None),
     "timm.Lion": Signs("Lion", LION, count=None),
     "lion_pytorch.Lion": Signs("Lion", LION, count=None),
-    **dict.fromkeys(("torch.Adam", "torch.AdamW"), TORCH_ADAM),
+    "torch.Adam": TorchAdam("AdamW", ADAM | {"amsgrad"}),
+    "torch.AdamW": TorchAdam("AdamW", ADAM | {"amsgrad"}, decoupled=True),
     "torch.Muon": Orthogonal("Muon", MUON, count=None),
     "torch.SGD": Momentum("SGD", SGD | {"nesterov"}, count=None),
     **dict.fromkeys(

@@ -1,0 +1,31 @@
+"""The dtypes of arithmetic, also where JAX is told to promote none by itself (`jax_numpy_dtype_promotion="strict"`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+
+def together(*kinds: Any) -> Any:
+    """Return the dtype that holds the numbers of all of these dtypes or arrays."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.result_type(*kinds)
+
+
+def real(dtype: Any) -> Any:
+    """Return the dtype of the sizes of numbers."""
+    return jnp.finfo(dtype).dtype
+
+
+def arithmetic(dtype: Any) -> Any:
+    """Return the dtype that steps of parameters of this dtype compute in: at least single precision."""
+    return together(dtype, jnp.float32)
+
+
+def mixing(arrays: Iterable[Any]) -> AbstractContextManager[Any]:
+    """Return the context of steps of these parameters: complex numbers meet real ones, which has to be allowed."""
+    return jax.numpy_dtype_promotion("standard") if any(map(jnp.iscomplexobj, arrays)) else nullcontext()
