@@ -167,8 +167,8 @@ def check_parameter(p: Any) -> None:
     if not isinstance(p, wanted):
         kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
         raise ParameterError(
-            f"`parameters` must hold {kind}, but one is {type(p).__name__}. Pass model.parameters() of a model that was "
-            "made in the same mode."
+            f"`parameters` must hold {kind}, but one is {type(p).__name__}. Pass model.parameters() of a model made in "
+            "the same mode."
         )
     if p.is_dist():
         raise ParameterError(

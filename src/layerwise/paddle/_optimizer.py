@@ -17,7 +17,6 @@ from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.library import EPSILON, LOW
 from layerwise.core.plan import Plan
-from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines import Candidate, choose
@@ -28,19 +27,17 @@ from layerwise.errors import (
     HyperparameterError,
     ParameterError,
     ScheduledError,
-    StateError,
     sentence,
-    warn,
 )
 from layerwise.first import warn_of
 from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
-from layerwise.names import ByName, check_matched, few
+from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import (
+    TENSORS,
     Arrays,
     Tensor,
-    TENSORS,
     all_finite,
     check_apart,
     check_gradient,
@@ -68,7 +65,6 @@ from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, pr
 from layerwise.paddle._static import Due as InProgram
 from layerwise.paddle._static import Graph, others_in, trainable
 from layerwise.storage.options import PLAIN, Wanted
-from layerwise.storage.weights import MASTER
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -107,6 +103,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
     _rule: Any
     _hyper: type[Hyper]
     # Paddle's own, which its wrappers read and write.
+    _dtype: Any
     _learning_rate: Any
     _master_weights: dict[str, Tensor]
 
@@ -157,8 +154,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._check_mode()
         if self._graph is not None:
             raise EngineError(
-                "step() is of the dynamic graph. In the static graph minimize(loss) puts the step into the program, and "
-                "each run of an Executor takes it."
+                "step() is for the dynamic graph. In the static graph minimize(loss) puts the step into the program, "
+                "and each run by an Executor takes it."
             )
         self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
 
@@ -273,6 +270,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 self._get_auxiliary_var("found_inf"), [g for _, g in pairs] if self._skip_nonfinite else []
             )
             grads = self._prepared(pairs) if self._by_paddle else [g for _, g in pairs]
+            self._dtype = pairs[0][0].dtype if self._dtype is None else self._dtype  # of the rate, in Paddle
             self._create_global_learning_rate()
             rate = self._global_learning_rate()
             low = [self._multi_precision and dtype_name(p) in LOW for p, _ in pairs]
@@ -429,7 +427,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             )
         if self._graph is not None and self._graph.program is not None:
             raise ScheduledError(
-                "the program reads its learning rate already. Pass the scheduler as `learning_rate`, or before minimize()."
+                "the program has its learning rate already. Pass the scheduler as `learning_rate`, or before "
+                "minimize()."
             )
         as_rate(scheduler())
         self._learning_rate = scheduler

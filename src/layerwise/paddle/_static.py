@@ -1,7 +1,7 @@
 """Paddle's static graph: the steps of an optimizer as operations of a program, and its state as variables of it.
 
-A rule calls the same functions on variables as on tensors, and the same driver answers its requests. All that follows
-the count or the rate is a variable too. A run of the program is a step.
+A rule calls the same functions on variables as on tensors, and the same driver answers its requests. What follows the
+count or the rate is a variable too. A run of the program is a step.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from layerwise.core.slot import Slot
 from layerwise.drive import Run, local
 from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError, StateError
 from layerwise.layout import Layout, Piece
-from layerwise.paddle._arrays import FUNCTIONS, Variable, all_finite, computing, dtype_name, listed, shape_of
+from layerwise.paddle._arrays import Variable, all_finite, computing, dtype_name, listed, shape_of
 from layerwise.paddle._state import Names
+from layerwise.paddle._variables import NAMESPACE, Array, Constants, bare
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage.weights import MASTER
@@ -82,9 +83,10 @@ class Graph:
             self._skipped = _variable(names.of_all("skipped"), [1], "int64")
         block = self.program.global_block()
         before = len(block.ops)
-        tasks = [_Task(due, self._kept[due.p.name]) for due in dues]
+        constants: Constants = {}
+        tasks = [_Task(due, self._kept[due.p.name], constants) for due in dues]
         coupled = any(piece.h.asks_of_model for due in dues for piece in due.plan.layout.pieces)
-        ends = local(FUNCTIONS, [run for task in tasks for run in task.runs(coupled)])
+        ends = local(NAMESPACE, [run for task in tasks for run in task.runs(coupled)])
         for task in tasks:
             done = [stepped for _ in task.due.plan.layout.pieces for stepped in next(ends)]
             task.write(done, skip)
@@ -147,18 +149,24 @@ class Graph:
 class _Task:
     """The step of one parameter, piece by piece."""
 
-    def __init__(self, due: Due, kept: Kept) -> None:
-        self.due, self._kept = due, kept
+    def __init__(self, due: Due, kept: Kept, constants: Constants) -> None:
+        self.due, self._kept, self._constants = due, kept, constants
         self._dtype = computing(due.p)
 
     def _read(self, x: Variable) -> Variable:
         return _in(self._dtype, x)
 
+    def _array(self, x: Variable) -> Array:
+        return Array(x, self._constants)
+
+    def _number(self, x: Variable) -> Array:
+        return self._array(paddle.reshape(self._read(x), []))
+
     def _now(self) -> Now:
         h: Any = self.due.plan.h
-        t = paddle.reshape(self._read(self._kept.step + 1), [])
+        t, lr = self._number(self._kept.step + 1), self._number(self.due.lr)
         try:
-            beta2 = h.beta2_of(t, lambda x, low: paddle.clip(x, min=float(low)))
+            beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.beside(low)))
         except LayerwiseError:
             raise
         except Exception as problem:
@@ -166,8 +174,7 @@ class _Task:
                 f"`beta2` is a function of the step, which is a variable in the static graph: {problem}. Write it with "
                 "Paddle's operations."
             ) from problem
-        beta2 = self._read(paddle.reshape(beta2, [])) if isinstance(beta2, Variable) else beta2
-        return Now(t, paddle.reshape(self._read(self.due.lr), []), h.weight_decay, beta2=beta2)
+        return Now(t, lr, h.weight_decay, beta2=self._number(beta2) if isinstance(beta2, Variable) else beta2)
 
     def runs(self, coupled: bool) -> Iterator[Run]:
         """Yield the rule on each piece, where the gradients may be coupled by the norm of all."""
@@ -176,15 +183,16 @@ class _Task:
         state = [self._read(kept[field]) if field in kept else None for field in plan.rule.State._fields]
         for piece in plan.layout.pieces:
             h = piece.h.counting() if coupled else piece.h
-            own = plan.rule.State(*(None if x is None else piece.view(x) for x in state))
-            rule = plan.rule.step(FUNCTIONS, piece.view(self._p), piece.view(g), own, h, now)
+            own = [None if x is None else self._array(piece.view(x)) for x in (self._p, g, *state)]
+            rule = plan.rule.step(NAMESPACE, *own[:2], plan.rule.State(*own[2:]), h, now)
             yield Run((rule,), piece.shape, piece.block_dims, h.asks_of_model)
 
     def write(self, done: Sequence[Stepped], skip: Variable | None) -> None:
         """Append what writes the results of all pieces."""
         plan, kept, layout = self.due.plan, self._kept.arrays, self.due.plan.layout
         each = zip(layout.pieces, done, strict=True)
-        new = _joined(layout, [moved(FUNCTIONS, piece.view(self._p), one.moves) for piece, one in each], plan.shape)
+        moves = [moved(NAMESPACE, self._array(piece.view(self._p)), one.moves) for piece, one in each]
+        new = _joined(layout, moves, plan.shape)
         state = zip(plan.rule.State._fields, zip(*(one.state for one in done), strict=True), strict=True)
         results = [
             (kept[field], _joined(layout, own, plan.state_shapes[field])) for field, own in state if field in kept
@@ -197,11 +205,11 @@ class _Task:
             _assign(place, result if skip is None else paddle.where(skip, place, result))
 
 
-def _joined(layout: Layout, pieces: Sequence[Variable], shape: Any) -> Variable:
-    part = layout.pieces[0].part
+def _joined(layout: Layout, pieces: Sequence[Array], shape: Any) -> Variable:
+    part, variables = layout.pieces[0].part, bare(pieces)
     if part is not None and part.one is not None:
-        return paddle.concat(list(pieces), axis=part.axis)
-    return pieces[0] if shape_of(pieces[0]) == shape else paddle.reshape(pieces[0], list(shape))
+        return paddle.concat(variables, axis=part.axis)
+    return variables[0] if pieces[0].shape == shape else paddle.reshape(variables[0], list(shape))
 
 
 def _measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
@@ -214,8 +222,11 @@ def _measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> d
 
 def _of_piece(stats: Mapping[str, Any], piece: Piece, dtype: str) -> dict[str, Variable]:
     blocks = prod(piece.shape[d] for d in piece.block_dims)
-    numbers = {key: paddle.reshape(FUNCTIONS.asarray(x, dtype=dtype), [-1]) for key, x in stats.items()}
-    found = {key: x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]) for key, x in numbers.items()}
+    found = {
+        key: paddle.reshape(x.variable if isinstance(x, Array) else paddle.full([], x, dtype), [-1])
+        for key, x in stats.items()
+    }
+    found = {key: x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]) for key, x in found.items()}
     return with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
 
 
