@@ -292,4 +292,5 @@ def _read(one: Variable) -> Any:
 
 def _write(one: Variable, numbers: Any) -> None:
     tensor = _found(one)
-    tensor.set(numbers, tensor._place())
+    place = tensor._place()
+    tensor.set(numbers, paddle.CUDAPlace(place.gpu_device_id()) if place.is_gpu_place() else paddle.CPUPlace())

@@ -1,0 +1,73 @@
+"""Programs of Paddle's static graph for tests: parameters of given numbers, stepped on gradients that are fed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+from contract.apis import numpy_of
+from paddle_front.front import paddle
+
+static = paddle.static
+
+
+@contextmanager
+def static_graph():
+    """The static graph, with names and a scope of its own."""
+    paddle.enable_static()
+    try:
+        with paddle.utils.unique_name.guard(), static.scope_guard(static.Scope()):
+            yield
+    finally:
+        paddle.disable_static()
+
+
+def variable(name, a, dtype="float64", **given):
+    """A parameter of this name; its numbers are put into the scope when the startup program has run."""
+    attr = paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Constant(0.0), **given)
+    return paddle.create_parameter(list(np.shape(a)), dtype, attr=attr)
+
+
+def bits_of(a, dtype):
+    """Numbers as the scope takes them: of bfloat16 its bits."""
+    a = np.asarray(a, np.float32 if dtype == "bfloat16" else dtype)
+    if dtype != "bfloat16":
+        return a
+    return ((a.view(np.uint32) + 0x7FFF + ((a.view(np.uint32) >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+class Stepped:
+    """Parameters with an optimizer in a program of their own, which is run on gradients of all of them."""
+
+    def __init__(self, make, weights, dtype="float64", given=None, grads=None):
+        self.dtypes = {name: dtype if isinstance(dtype, str) else dtype[name] for name in weights}
+        self.main, self.start, self.exe = static.Program(), static.Program(), static.Executor()
+        with static.program_guard(self.main, self.start):
+            self.params = {name: variable(name, a, self.dtypes[name], **(given or {})) for name, a in weights.items()}
+            self.opt = make(self.params)
+            fed = [
+                (p, static.data(f"{name}@fed", list(p.shape), grads or self.dtypes[name]))
+                for name, p in self.params.items()
+            ]
+            self.ops = self.opt.apply_gradients(fed)
+        self.exe.run(self.start)
+        for name, a in weights.items():
+            self.set(name, a)
+
+    def tensor(self, name):
+        return static.global_scope().find_var(name).get_tensor()
+
+    def set(self, name, a):
+        self.tensor(name).set(bits_of(a, self.dtypes[name]), paddle.CPUPlace())
+
+    def run(self, grads, fetch=()):
+        feed = {f"{name}@fed": bits_of(g, self.dtypes[name]) for name, g in grads.items()}
+        return self.exe.run(self.main, feed=feed, fetch_list=list(fetch))
+
+    def kept(self):
+        """The weights, as NumPy holds them."""
+        with paddle.base.dygraph.guard():
+            return {name: numpy_of(paddle.Tensor(self.tensor(name)).clone()) for name in self.params}
+
+    def numbers(self):
+        return {name: a.astype(np.float64) for name, a in self.kept().items()}
