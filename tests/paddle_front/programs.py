@@ -36,6 +36,12 @@ def bits_of(a, dtype):
     return ((a.view(np.uint32) + 0x7FFF + ((a.view(np.uint32) >> 16) & 1)) >> 16).astype(np.uint16)
 
 
+def layer(x, size, name, activation=None, **weight):
+    """A dense layer of this name, whatever else Paddle has named."""
+    attrs = [paddle.ParamAttr(name=f"{name}.{what}", **own) for what, own in (("w", weight), ("b", {}))]
+    return static.nn.fc(x, size, weight_attr=attrs[0], bias_attr=attrs[1], activation=activation)
+
+
 class Stepped:
     """Parameters with an optimizer in a program of their own, which is run on gradients of all of them."""
 
@@ -58,7 +64,11 @@ class Stepped:
         return static.global_scope().find_var(name).get_tensor()
 
     def set(self, name, a):
-        self.tensor(name).set(bits_of(a, self.dtypes[name]), paddle.CPUPlace())
+        numbers = bits_of(a, self.dtypes[name])
+        self.tensor(name).set(numbers, paddle.CPUPlace())
+        if static.global_scope().find_var(master := f"{name}_fp32_master_0"):  # which the startup program copies
+            wide = (numbers.astype(np.uint32) << 16).view(np.float32) if numbers.dtype == np.uint16 else numbers
+            self.tensor(master).set(wide.astype(np.float32), paddle.CPUPlace())
 
     def run(self, grads, fetch=()):
         feed = {f"{name}@fed": bits_of(g, self.dtypes[name]) for name, g in grads.items()}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from cases import CASES
 from contract.apis import arrays
-from paddle_front.front import FRONT_OF, SHAPES, close, paddle, parameters, set_grads
-from paddle_front.programs import Stepped, static, static_graph
+from paddle_front.front import FRONT_OF, SHAPES, close, paddle, parameters
+from paddle_front.programs import Stepped, layer, static, static_graph
 
 import layerwise.paddle
 from layerwise.errors import (
@@ -175,9 +175,7 @@ def test_groups_have_options_of_their_own():
 def test_blocks_are_layers(blocks):
     from layerwise import Blocks
 
-    blocks = {
-        name: Blocks(split, axis=1) if name == "stack" else split for name, split in blocks.items()
-    }
+    blocks = {name: Blocks(split, axis=1) if name == "stack" else split for name, split in blocks.items()}
     make, grads = making("Lamb", {"lr": 0.1}, blocks=blocks), gradients(range(3))
     program = in_static(make, grads[:2])
     stats = program.opt.stats()
@@ -187,7 +185,7 @@ def test_blocks_are_layers(blocks):
     wanted = opt.stats()
     assert {name: sorted(one) for name, one in stats.items()} == {name: sorted(one) for name, one in wanted.items()}
     for a, b in zip(fetched, (wanted[name][key] for name in stats for key in sorted(stats[name])), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-12)
+        np.testing.assert_allclose(a, b, rtol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -205,7 +203,9 @@ def test_weights_of_16_bits(dtype, masters):
 def test_a_function_of_the_step_reads_a_variable():
     grads, found = gradients(range(5)), []
     for go in (in_static, in_dynamic):
-        done = go(lambda params: Adafactor(0.1, beta2=lambda step: step / (step + 2.0), parameters=[*params.values()]), grads)
+        done = go(
+            lambda params: Adafactor(0.1, beta2=lambda step: step / (step + 2.0), parameters=[*params.values()]), grads
+        )
         found.append(done.numbers() if go is in_static else done[1])
     close(*found)
     with pytest.raises(HyperparameterError, match="is a function of the step, which is a variable"):
@@ -238,21 +238,23 @@ def net(optimizer, dtype="float32", before=None):
     main, start = static.Program(), static.Program()
     with static.program_guard(main, start):
         x = static.data("x", [None, 10], dtype)
-        loss = paddle.mean((static.nn.fc(static.nn.fc(x, 16, activation="relu"), 1) - 1) ** 2)
+        loss = paddle.mean((layer(layer(x, 16, "first", "relu"), 1, "last") - 1) ** 2)
         if before is not None:
             before(main)
         found = optimizer.minimize(loss)
     return main, start, found, loss
 
 
-def losses(main, start, loss, scheduler=None, steps=10):
+def losses(main, start, loss, scheduler=None, steps=10, size=10):
     exe, draw = static.Executor(), np.random.default_rng(0)
     main.random_seed = start.random_seed = 1
     paddle.seed(0)
     exe.run(start)
     found = []
     for _ in range(steps):
-        found.append(float(exe.run(main, feed={"x": draw.normal(size=(3, 10)).astype("float32")}, fetch_list=[loss])[0]))
+        found.append(
+            float(exe.run(main, feed={"x": draw.normal(size=(3, size)).astype("float32")}, fetch_list=[loss])[0])
+        )
         if scheduler is not None:
             scheduler.step()
     return found
@@ -308,43 +310,43 @@ def test_a_rate_is_set_for_the_runs_to_come():
 def test_some_parameters_are_left_out():
     found = []
     for front in (Lamb, paddle.optimizer.Lamb):
-        with static_graph():
-            main, start = static.Program(), static.Program()
-            with static.program_guard(main, start):
-                x = static.data("x", [None, 10])
-                hidden = static.nn.fc(x, 4, weight_attr=paddle.ParamAttr(name="w", trainable=False))
-                loss = paddle.mean(static.nn.fc(hidden, 1) ** 2)
-                params = {p.name: p for p in main.global_block().all_parameters()}
-                _, pairs = front().minimize(loss, start, [params["fc_1.w_0"], params["fc_0.b_0"]], {params["fc_0.b_0"]})
-            found.append([p.name for p, _ in pairs])
-    assert found == [["fc_1.w_0"]] * 2
-    with static_graph():
         main, start = static.Program(), static.Program()
         with static.program_guard(main, start):
-            hidden = static.nn.fc(static.data("x", [None, 10]), 4)
-            loss = paddle.mean(static.nn.fc(hidden, 1) ** 2)
-            opt = Lamb()
-            with pytest.raises(ParameterError, match="'nobody' is none of"):
-                opt.minimize(loss, parameters=["nobody"])
-            with pytest.raises(ParameterError, match="must be one number, but has the shape"):
-                opt.minimize(hidden)
-            with pytest.raises(ParameterError, match="`loss` must be a tensor, but is float"):
-                opt.minimize(1.0)
-            _, pairs = opt.minimize(loss, no_grad_set={hidden, "fc_1.b_0"})
-    assert [p.name for p, _ in pairs] == ["fc_1.w_0"]
+            hidden = layer(static.data("x", [None, 10]), 4, "first", trainable=False)
+            loss = paddle.mean(layer(hidden, 1, "last") ** 2)
+            params = {p.name: p for p in main.global_block().all_parameters()}
+            _, pairs = front().minimize(loss, start, [params["last.w"], params["first.b"]], {params["first.b"]})
+        found.append([p.name for p, _ in pairs])
+    assert found == [["last.w"]] * 2
+    main, start = static.Program(), static.Program()
+    with static.program_guard(main, start):
+        hidden = layer(static.data("x", [None, 10]), 4, "first")
+        loss = paddle.mean(layer(hidden, 1, "last") ** 2)
+        opt = Lamb()
+        with pytest.raises(ParameterError, match="'nobody' is none of"):
+            opt.minimize(loss, parameters=["nobody"])
+        with pytest.raises(ParameterError, match="must be one number, but has the shape"):
+            opt.minimize(hidden)
+        with pytest.raises(ParameterError, match="`loss` must be a tensor, but is float"):
+            opt.minimize(1.0)
+        _, pairs = opt.minimize(loss, no_grad_set={hidden, "last.b"})
+    assert [p.name for p, _ in pairs] == ["last.w"]
 
 
 def test_a_test_program_is_cloned_before_minimize():
     tests = []
-    main, start, _, loss = net(Lamb(0.1), before=lambda main: tests.append(main.clone()))
+    main, start, _, _ = net(Lamb(0.1), before=lambda main: tests.append(main.clone()))
     exe = static.Executor()
     exe.run(start)
-    feed = {"x": np.ones((3, 10), "float32")}
-    weights = np.array(static.global_scope().find_var("fc_0.w_0").get_tensor())
-    exe.run(tests[0], feed=feed)
-    np.testing.assert_array_equal(static.global_scope().find_var("fc_0.w_0").get_tensor(), weights)
-    exe.run(main, feed=feed)
-    assert (np.array(static.global_scope().find_var("fc_0.w_0").get_tensor()) != weights).any()
+
+    def weights():
+        return np.array(static.global_scope().find_var("first.w").get_tensor())
+
+    before = weights()
+    exe.run(tests[0], feed={"x": np.ones((3, 10), "float32")})
+    np.testing.assert_array_equal(weights(), before)
+    exe.run(main, feed={"x": np.ones((3, 10), "float32")})
+    assert (weights() != before).any()
 
 
 # ---- checkpoints
@@ -353,7 +355,7 @@ def test_a_test_program_is_cloned_before_minimize():
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_state_goes_on_in_either_graph(case, tmp_path):
     make, grads = making(case.name, {key: x for key, x in case.busy.items() if not callable(x)}), gradients(range(6))
-    whole, _ = in_static(make, grads), None
+    whole = in_static(make, grads).numbers()
     first = in_static_again(make, grads[:3], START)
     static.save(first.main, str(tmp_path / "saved"))
     paddle.save(first.opt.state_dict(), str(tmp_path / "state"))
@@ -369,7 +371,7 @@ def test_a_state_goes_on_in_either_graph(case, tmp_path):
                 for name, p in params.items():
                     p.grad = paddle.to_tensor(g[name])
                 opt.step()
-            close({name: p.numpy() for name, p in params.items()}, whole.numbers())
+            close({name: p.numpy() for name, p in params.items()}, whole)
     opt, weights = in_dynamic(make, grads[:3])
     with paddle.base.dygraph.guard():
         paddle.save(opt.state_dict(), str(tmp_path / "dynamic"))
@@ -378,7 +380,7 @@ def test_a_state_goes_on_in_either_graph(case, tmp_path):
     back.opt.set_state_dict(state)
     for g in grads[3:]:
         back.run(g)
-    close(back.numbers(), whole.numbers())
+    close(back.numbers(), whole)
 
 
 def in_static_again(make, grads, weights):
@@ -396,7 +398,9 @@ def test_paddle_s_files_are_read_and_written(tmp_path):
     found = {}
     for first in (Lamb, paddle.optimizer.Lamb):
         with static_graph():
-            program = in_static(lambda p, f=first: f(parameters=[*p.values()], **options), grads[:2], dtype="float32", shapes=VECTORS)
+            program = in_static(
+                lambda p, f=first: f(parameters=[*p.values()], **options), grads[:2], dtype="float32", shapes=VECTORS
+            )
             static.save(program.main, str(tmp_path / "saved"))
             with static.program_guard(program.main):
                 for g in grads[2:]:
@@ -407,7 +411,6 @@ def test_paddle_s_files_are_read_and_written(tmp_path):
             if first is Lamb:
                 static.load(second.main, str(tmp_path / "saved"))
             else:
-                second.main.set_state_dict(static.load_program_state(str(tmp_path / "saved"))) if False else None
                 params = paddle.load(str(tmp_path / "saved.pdparams"), return_numpy=True)
                 for name in VECTORS:
                     second.set(name, params[name])
@@ -438,8 +441,8 @@ def test_masters_are_saved_with_the_program(tmp_path):
 
 
 def test_a_state_can_be_cleared():
-    make, [first, second] = making("Lamb"), gradients(range(2))
-    program = in_static(make, [first])
+    make = making("Lamb")
+    program = in_static(make, gradients([0]))
     assert {key.partition("_")[0] for key in program.opt.state_dict()} == SHAPES.keys()
     program.opt.clear_state("matrix")
     assert {key.partition("_")[0] for key in program.opt.state_dict()} == SHAPES.keys() - {"matrix"}
@@ -464,25 +467,69 @@ def test_a_state_needs_the_startup_program():
 # ---- mixed precision
 
 
-@pytest.mark.parametrize("level", ["O1", "O2"])
-def test_amp_trains_as_paddle_s_own_does(level):
+def decorated(optimizer, level, dtype, **scaling):
+    """A program in mixed precision, without matrix products, which Paddle's CPU kernels for it lack."""
+    main, start = static.Program(), static.Program()
+    with static.program_guard(main, start), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.LayerNorm(8, weight_attr=paddle.ParamAttr(name="scale"), bias_attr=paddle.ParamAttr(name="shift"))
+        model.param = model.create_parameter([8], attr=paddle.ParamAttr(name="factor"))
+        opt = optimizer(model.parameters())
+        model, opt = paddle.amp.decorate(models=model, optimizers=opt, level=level, dtype=dtype)
+        scaler = paddle.amp.GradScaler(**scaling)
+        x = static.data("x", [None, 8])
+        with paddle.amp.auto_cast(level=level, dtype=dtype):
+            loss = paddle.mean((model(x) * model.param - 1) ** 2)
+        _, pairs = scaler.minimize(opt, scaler.scale(loss), startup_program=start)
+    return main, start, pairs, loss
+
+
+def test_amp_trains_as_paddle_s_own_does():
     found = []
     for front in (Lamb, paddle.optimizer.Lamb):
-        with static_graph(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            main, start = static.Program(), static.Program()
-            with static.program_guard(main, start):
-                model = nn.Linear(10, 4)
-                opt = front(0.0625, parameters=model.parameters(), multi_precision=level == "O2")
-                model, opt = paddle.amp.decorate(models=model, optimizers=opt, level=level, dtype="bfloat16")
-                scaler = paddle.amp.GradScaler(init_loss_scaling=1.0, use_dynamic_loss_scaling=False)
-                x = static.data("x", [None, 10])
-                with paddle.amp.auto_cast(level=level, dtype="bfloat16"):
-                    loss = paddle.mean((model(x) - 1) ** 2)
-                scaler.minimize(opt, scaler.scale(loss), startup_program=start)
-            found.append(losses(main, start, loss))
-    np.testing.assert_allclose(*found, rtol=2e-2)
-    assert found[0][0] != found[0][-1]
+        with static_graph():
+            main, start, _, loss = decorated(
+                lambda params, front=front: front(0.0625, parameters=params), "O1", "float16", init_loss_scaling=8.0
+            )
+            found.append(losses(main, start, loss, size=8))
+    np.testing.assert_allclose(*found, rtol=1e-5)
+
+
+def test_amp_of_level_o2_keeps_masters():
+    main, start, _, loss = decorated(
+        lambda params: Lamb(0.0625, parameters=params, multi_precision=True),
+        "O2",
+        "bfloat16",
+        init_loss_scaling=1.0,
+        use_dynamic_loss_scaling=False,
+    )
+    found = losses(main, start, loss, size=8, steps=40)
+    assert np.mean(found[:5]) > np.mean(found[-5:])
+    assert "factor_fp32_master_0" in main.state_dict("opt")
+
+
+def test_amp_skips_a_step_that_overflows():
+    opts = []
+
+    def make(params):
+        opts.append(Lamb(0.0625, parameters=params))
+        return opts[0]
+
+    main, start, _, _ = decorated(make, "O1", "float16", init_loss_scaling=8.0, decr_every_n_nan_or_inf=1)
+    exe = static.Executor()
+    exe.run(start)
+
+    def weights():
+        return {name: np.array(static.global_scope().find_var(name).get_tensor()) for name in ("scale", "factor")}
+
+    x = np.random.default_rng(0).normal(size=(3, 8)).astype("float32")
+    exe.run(main, feed={"x": x})
+    before = weights()
+    exe.run(main, feed={"x": np.full_like(x, np.inf)})
+    close(weights(), before, 0)
+    assert opts[0].skipped == 1
+    exe.run(main, feed={"x": x})
+    assert (weights()["factor"] != before["factor"]).any()
 
 
 def test_an_overflow_that_a_scaler_finds_skips_the_step():
@@ -507,7 +554,7 @@ def test_an_overflow_that_a_scaler_finds_skips_the_step():
 
 
 def test_what_the_static_graph_does_not_take():
-    with pytest.raises(EngineError, match="`engine` must be None or one of \"rule\""):
+    with pytest.raises(EngineError, match='`engine` must be None or one of "rule"'):
         Lamb(engine="compiled")
     opt = Lamb()
     main, _, _, _ = net(opt)
@@ -534,8 +581,8 @@ def test_what_the_static_graph_does_not_take():
 def test_a_refused_step_leaves_the_program_as_it_was():
     main, start = static.Program(), static.Program()
     with static.program_guard(main, start):
-        loss = paddle.mean(static.nn.fc(static.data("x", [None, 10]), 4) ** 2)
-        opt = Lamb(blocks={"fc_0.w_0": 3})
+        loss = paddle.mean(layer(static.data("x", [None, 10]), 4, "first") ** 2)
+        opt = Lamb(blocks={"first.w": 3})
         pairs = opt.backward(loss)
         before = len(main.global_block().ops), len(start.global_block().ops)
         with pytest.raises(ParameterError, match="must divide axis 0"):

@@ -168,10 +168,17 @@ def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Return gradients as Paddle clips and penalizes them, in copies."""
-    made = list(pairs) if group.clip is None else group.clip(list(pairs))
+    made = list(pairs) if group.clip is None else _clipped(group.clip, list(pairs))
     found = [g for _, g in optimizer.append_regularization_ops(made, None)]
     # Paddle makes a vector of a single number of a scalar.
     return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]
+
+
+def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
+    try:
+        return clip(pairs)
+    except NotImplementedError:  # in the static graph, where the operations of the dynamic one do the same
+        return clip._dygraph_clip(pairs)
 
 
 # ---- Paddle's clips and regularizers, as options of a rule where these do the same to a gradient
