@@ -541,12 +541,19 @@ class PaddleStaticRun(PaddleRun):
             made.append(self.front(params, groups, dict(options)))
             return made[0]
 
-        with paddle.utils.unique_name.guard():
-            self.program = Stepped(make, weights, {name: self.dtype_of(name) for name in weights})
+        self.program = Stepped(make, weights, {name: self.dtype_of(name) for name in weights})
         [self.opt] = made
 
     def step(self, grads: Mapping[str, Any]) -> None:
-        self.program.run(grads)
+        variables = self.opt.stats()
+        names = [(name, key) for name, one in variables.items() for key in one]
+        found = self.program.run(grads, [variables[name][key] for name, key in names])
+        self._measured: dict[str, Any] = {}
+        for (name, key), x in zip(names, found, strict=True):
+            self._measured.setdefault(name, {})[key] = x if x.ndim else float(x)
+
+    def stats(self) -> dict[str, Any]:
+        return self._measured
 
     def weights(self) -> Arrays:
         return self.program.numbers()
@@ -554,13 +561,25 @@ class PaddleStaticRun(PaddleRun):
     def bits(self) -> Any:
         return bits(self.program.kept())
 
-    def stats(self) -> dict[str, Any]:
-        raise NotImplementedError("measurements are fetched in the run that makes them")
+    def state(self) -> dict[str, Arrays]:
+        with self.program.world():
+            return super().state()
+
+    def save(self) -> Any:
+        with self.program.world():
+            return super().save()
+
+    def load(self, state: Any) -> None:
+        self.program.load(state)
+
+    def set_lr(self, lr: Any) -> None:
+        with self.program.world():
+            super().set_lr(lr)
 
 
 class PaddleStatic(Api):
     name, run = "Paddle static", PaddleStaticRun
-    offers = frozenset(["blocks", "groups", "clipping", "lr", "set_lr", "in_place", "patterns", "clear"])
+    offers = frozenset(["blocks", "groups", "stats", "clipping", "lr", "set_lr", "in_place", "patterns", "clear"])
 
     @contextmanager
     def world(self) -> Any:

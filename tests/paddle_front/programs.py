@@ -16,10 +16,16 @@ def static_graph():
     """The static graph, with names and a scope of its own."""
     paddle.enable_static()
     try:
-        with paddle.utils.unique_name.guard(), static.scope_guard(static.Scope()):
+        with of_its_own(static.Scope()):
             yield
     finally:
         paddle.disable_static()
+
+
+@contextmanager
+def of_its_own(scope):
+    with paddle.utils.unique_name.guard(), static.scope_guard(scope):
+        yield
 
 
 def variable(name, a, dtype="float64", **given):
@@ -43,41 +49,50 @@ def layer(x, size, name, activation=None, **weight):
 
 
 class Stepped:
-    """Parameters with an optimizer in a program of their own, which is run on gradients of all of them."""
+    """Parameters with an optimizer in a program and a scope of their own, which is run on gradients of all of them."""
 
-    def __init__(self, make, weights, dtype="float64", given=None, grads=None):
+    def __init__(self, make, weights, dtype="float64", given=None):
         self.dtypes = {name: dtype if isinstance(dtype, str) else dtype[name] for name in weights}
         self.main, self.start, self.exe = static.Program(), static.Program(), static.Executor()
-        with static.program_guard(self.main, self.start):
+        self.scope = static.Scope()
+        with self.world(), static.program_guard(self.main, self.start):
             self.params = {name: variable(name, a, self.dtypes[name], **(given or {})) for name, a in weights.items()}
             self.opt = make(self.params)
-            fed = [
-                (p, static.data(f"{name}@fed", list(p.shape), grads or self.dtypes[name]))
-                for name, p in self.params.items()
-            ]
+            fed = [(p, static.data(f"{name}@fed", list(p.shape), p.dtype)) for name, p in self.params.items()]
             self.ops = self.opt.apply_gradients(fed)
-        self.exe.run(self.start)
+            self.exe.run(self.start)
         for name, a in weights.items():
             self.set(name, a)
 
-    def tensor(self, name):
-        return static.global_scope().find_var(name).get_tensor()
+    def world(self):
+        """What is done with the program is done here."""
+        return of_its_own(self.scope)
 
     def set(self, name, a):
         numbers = bits_of(a, self.dtypes[name])
-        self.tensor(name).set(numbers, paddle.CPUPlace())
-        if static.global_scope().find_var(master := f"{name}_fp32_master_0"):  # which the startup program copies
+        self.scope.find_var(name).get_tensor().set(numbers, paddle.CPUPlace())
+        if master := self.scope.find_var(f"{name}_fp32_master_0"):  # which the startup program copies
             wide = (numbers.astype(np.uint32) << 16).view(np.float32) if numbers.dtype == np.uint16 else numbers
-            self.tensor(master).set(wide.astype(np.float32), paddle.CPUPlace())
+            master.get_tensor().set(wide.astype(np.float32), paddle.CPUPlace())
 
-    def run(self, grads, fetch=()):
+    def run(self, grads, fetch=(), **more):
         feed = {f"{name}@fed": bits_of(g, self.dtypes[name]) for name, g in grads.items()}
-        return self.exe.run(self.main, feed=feed, fetch_list=list(fetch))
+        with self.world():
+            return self.exe.run(self.main, feed={**feed, **more}, fetch_list=list(fetch))
 
     def kept(self):
         """The weights, as NumPy holds them."""
         with paddle.base.dygraph.guard():
-            return {name: numpy_of(paddle.Tensor(self.tensor(name)).clone()) for name in self.params}
+            tensors = {name: paddle.Tensor(self.scope.find_var(name).get_tensor()) for name in self.params}
+            return {name: numpy_of(tensor.clone()) for name, tensor in tensors.items()}
 
     def numbers(self):
         return {name: a.astype(np.float64) for name, a in self.kept().items()}
+
+    def state(self):
+        with self.world():
+            return self.opt.state_dict()
+
+    def load(self, state):
+        with self.world():
+            self.opt.set_state_dict(state)

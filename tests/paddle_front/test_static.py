@@ -195,7 +195,8 @@ def test_weights_of_16_bits(dtype, masters):
     program = in_static(make, grads, dtype=dtype)
     _, weights = in_dynamic(make, grads, dtype=dtype)
     close(program.numbers(), weights, 2e-3 if masters else 4e-2)
-    kept = {key.rpartition("_")[0] for key in program.main.state_dict("opt")}
+    with program.world():
+        kept = {key.rpartition("_")[0] for key in program.main.state_dict("opt")}
     assert ("matrix_fp32_master" in kept) == masters
     assert ("matrix_fp32_master_0_moment1" in kept) == masters
 
@@ -216,14 +217,19 @@ def test_a_step_is_skipped_if_a_gradient_is_not_finite():
     make, [good, bad] = making("Lamb", skip_nonfinite=True), gradients(range(2))
     bad["vector"][3] = np.nan
     program = in_static(make, [good])
-    before = program.numbers(), _bits(program.opt.state_dict())
-    assert program.opt.skipped == 0
+    before = program.numbers(), _bits(program.state())
+    assert skipped(program) == 0
     program.run(bad)
-    assert program.opt.skipped == 1
+    assert skipped(program) == 1
     close(program.numbers(), before[0], 0)
-    assert _bits(program.opt.state_dict()) == before[1]
+    assert _bits(program.state()) == before[1]
     program.run(good)
     close(program.numbers(), in_dynamic(make, [good, good])[1])
+
+
+def skipped(program):
+    with program.world():
+        return program.opt.skipped
 
 
 def _bits(state):
@@ -296,7 +302,8 @@ def test_the_rate_is_what_the_scheduler_says():
 def test_a_rate_is_set_for_the_runs_to_come():
     make, grads = making("SGD", {"lr": 0.5}), gradients(range(2))
     program = in_static(make, grads[:1])
-    program.opt.set_lr(0.125)
+    with program.world():
+        program.opt.set_lr(0.125)
     assert program.opt.get_lr() == 0.125
     program.run(grads[1])
     close(program.numbers(), {name: START[name] - 0.5 * grads[0][name] - 0.125 * grads[1][name] for name in START})
@@ -356,9 +363,10 @@ def test_a_test_program_is_cloned_before_minimize():
 def test_a_state_goes_on_in_either_graph(case, tmp_path):
     make, grads = making(case.name, {key: x for key, x in case.busy.items() if not callable(x)}), gradients(range(6))
     whole = in_static(make, grads).numbers()
-    first = in_static_again(make, grads[:3], START)
-    static.save(first.main, str(tmp_path / "saved"))
-    paddle.save(first.opt.state_dict(), str(tmp_path / "state"))
+    first = in_static(make, grads[:3])
+    with first.world():
+        static.save(first.main, str(tmp_path / "saved"))
+    paddle.save(first.state(), str(tmp_path / "state"))
     weights = first.numbers()
     with paddle.base.dygraph.guard():
         for file in ("saved.pdopt", "state"):
@@ -376,19 +384,11 @@ def test_a_state_goes_on_in_either_graph(case, tmp_path):
     with paddle.base.dygraph.guard():
         paddle.save(opt.state_dict(), str(tmp_path / "dynamic"))
         state = paddle.load(str(tmp_path / "dynamic"))
-    back = in_static_again(make, [], weights)
-    back.opt.set_state_dict(state)
+    back = Stepped(make, weights)
+    back.load(state)
     for g in grads[3:]:
         back.run(g)
     close(back.numbers(), whole)
-
-
-def in_static_again(make, grads, weights):
-    with paddle.utils.unique_name.guard():
-        program = Stepped(make, weights)
-    for g in grads:
-        program.run(g)
-    return program
 
 
 def test_paddle_s_files_are_read_and_written(tmp_path):
@@ -401,7 +401,8 @@ def test_paddle_s_files_are_read_and_written(tmp_path):
             program = in_static(
                 lambda p, f=first: f(parameters=[*p.values()], **options), grads[:2], dtype="float32", shapes=VECTORS
             )
-            static.save(program.main, str(tmp_path / "saved"))
+            with program.world():
+                static.save(program.main, str(tmp_path / "saved"))
             with static.program_guard(program.main):
                 for g in grads[2:]:
                     program.run(g)
@@ -409,12 +410,13 @@ def test_paddle_s_files_are_read_and_written(tmp_path):
         with static_graph():
             second = in_static(lambda p: Lamb(parameters=[*p.values()], **options), [], dtype="float32", shapes=VECTORS)
             if first is Lamb:
-                static.load(second.main, str(tmp_path / "saved"))
+                with second.world():
+                    static.load(second.main, str(tmp_path / "saved"))
             else:
                 params = paddle.load(str(tmp_path / "saved.pdparams"), return_numpy=True)
                 for name in VECTORS:
                     second.set(name, params[name])
-                second.opt.set_state_dict(paddle.load(str(tmp_path / "saved.pdopt"), return_numpy=True))
+                second.load(paddle.load(str(tmp_path / "saved.pdopt"), return_numpy=True))
             for g in grads[2:]:
                 second.run(g)
             close(second.numbers(), found["whole"], 1e-6)
@@ -423,8 +425,9 @@ def test_paddle_s_files_are_read_and_written(tmp_path):
 def test_masters_are_saved_with_the_program(tmp_path):
     make, grads = making("Lamb", {"lr": 0.1}, multi_precision=True), gradients(range(4))
     program = in_static(make, grads[:2], dtype="bfloat16")
-    static.save(program.main, str(tmp_path / "saved"))
-    state = program.opt.state_dict()
+    with program.world():
+        static.save(program.main, str(tmp_path / "saved"))
+    state = program.state()
     assert state["master_weights"].keys() == SHAPES.keys()
     for g in grads[2:]:
         program.run(g)
@@ -443,13 +446,14 @@ def test_masters_are_saved_with_the_program(tmp_path):
 def test_a_state_can_be_cleared():
     make = making("Lamb")
     program = in_static(make, gradients([0]))
-    assert {key.partition("_")[0] for key in program.opt.state_dict()} == SHAPES.keys()
-    program.opt.clear_state("matrix")
-    assert {key.partition("_")[0] for key in program.opt.state_dict()} == SHAPES.keys() - {"matrix"}
-    with pytest.raises(ParameterError, match="no state is kept for 'matrix'"):
+    assert {key.partition("_")[0] for key in program.state()} == SHAPES.keys()
+    with program.world():
         program.opt.clear_state("matrix")
-    program.opt.clear_state()
-    assert program.opt.state_dict() == {}
+        assert {key.partition("_")[0] for key in program.opt.state_dict()} == SHAPES.keys() - {"matrix"}
+        with pytest.raises(ParameterError, match="no state is kept for 'matrix'"):
+            program.opt.clear_state("matrix")
+        program.opt.clear_state()
+        assert program.opt.state_dict() == {}
 
 
 def test_a_state_needs_the_startup_program():
@@ -541,12 +545,11 @@ def test_an_overflow_that_a_scaler_finds_skips_the_step():
         return opt
 
     program = Stepped(told, START)
-    feeds = [{f"{name}@fed": g for name, g in one.items()} for one in (good, other)]
-    program.exe.run(program.main, feed={**feeds[0], "found": np.array([False])})
+    program.run(good, found=np.array([False]))
     before = program.numbers()
-    program.exe.run(program.main, feed={**feeds[1], "found": np.array([True])})
+    program.run(other, found=np.array([True]))
     close(program.numbers(), before, 0)
-    assert program.opt.skipped == 1
+    assert skipped(program) == 1
     close(before, in_dynamic(make, [good])[1])
 
 
