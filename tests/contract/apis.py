@@ -461,11 +461,16 @@ class PaddleRun(Run):
         import paddle
         from paddle_front.front import parameter
 
+        self.paddle = paddle
+        self._weights = {name: parameter(name, w, self.dtype_of(name)) for name, w in weights.items()}
+        self.opt = self.front(self._weights, groups, options)
+
+    def front(self, params: dict[str, Any], groups: Any, options: dict[str, Any]) -> Any:
+        """The optimizer of these parameters."""
         import layerwise.paddle
         from layerwise.spelling import PADDLE
 
-        self.paddle, front = paddle, getattr(layerwise.paddle, self.name)
-        self._weights = {name: parameter(name, w, self.dtype_of(name)) for name, w in weights.items()}
+        front = getattr(layerwise.paddle, self.name)
 
         def spelled(given: Mapping[str, Any]) -> dict[str, Any]:
             known = {key: given[key] for key in front._hyper.__dataclass_fields__ if key in given}
@@ -473,11 +478,11 @@ class PaddleRun(Run):
 
         if self.case.name == "Lamb":  # Paddle's own uses the ratio where weights decay
             options = {"weight_decay": 0.0, "adapt": True, **options}
-        parameters: Any = [*self._weights.values()]
+        parameters: Any = [*params.values()]
         if groups is not None:
             # A group's learning_rate is a factor in Paddle.
-            parameters = [{"params": [self._weights[name] for name in names], **spelled(own)} for names, own in groups]
-        self.opt = front(parameters=parameters, **spelled(options))
+            parameters = [{"params": [params[name] for name in names], **spelled(own)} for names, own in groups]
+        return front(parameters=parameters, **spelled(options))
 
     def step(self, grads: Mapping[str, Any]) -> Any:
         for name, p in self._weights.items():
@@ -521,6 +526,72 @@ class Paddle(Api):
             warnings.simplefilter("ignore")  # what a package warns of while it is imported is not ours
             pytest.importorskip("paddle")
         yield
+
+
+class PaddleStaticRun(PaddleRun):
+    """A program that steps all parameters on gradients that are fed."""
+
+    def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
+        import paddle
+        from paddle_front.programs import Stepped
+
+        self.paddle = paddle
+        made, self._weights = [], weights
+
+        def make(params: dict[str, Any]) -> Any:
+            self._weights = params
+            made.append(self.front(params, groups, dict(options)))
+            return made[0]
+
+        self.program = Stepped(make, weights, {name: self.dtype_of(name) for name in weights})
+        [self.opt] = made
+
+    def step(self, grads: Mapping[str, Any]) -> None:
+        variables = self.opt.stats()
+        names = [(name, key) for name, one in variables.items() for key in one]
+        found = self.program.run(grads, [variables[name][key] for name, key in names])
+        self._measured: dict[str, Any] = {}
+        for (name, key), x in zip(names, found, strict=True):
+            self._measured.setdefault(name, {})[key] = x if x.ndim else float(x)
+
+    def stats(self) -> dict[str, Any]:
+        return self._measured
+
+    def weights(self) -> Arrays:
+        return self.program.numbers()
+
+    def bits(self) -> Any:
+        return bits(self.program.kept())
+
+    def state(self) -> dict[str, Arrays]:
+        with self.program.world():
+            return super().state()
+
+    def save(self) -> Any:
+        with self.program.world():
+            return super().save()
+
+    def load(self, state: Any) -> None:
+        self.program.load(state)
+
+    def set_lr(self, lr: Any) -> None:
+        with self.program.world():
+            super().set_lr(lr)
+
+
+class PaddleStatic(Api):
+    name, run = "Paddle static", PaddleStaticRun
+    offers = frozenset(["blocks", "groups", "stats", "clipping", "lr", "set_lr", "in_place", "patterns", "clear"])
+
+    @contextmanager
+    def world(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pytest.importorskip("paddle")
+            from paddle_front.programs import static_graph
+        with static_graph(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Tensor do not have")  # of Paddle, about its own functions
+            yield
 
 
 # ---- Keras
@@ -647,5 +718,5 @@ class Mlx(Api):
         mx.set_default_device(before)
 
 
-APIS: dict[str, type[Api]] = {one.name: one for one in (NumPy, Torch, Jax, Paddle, Keras, Mlx)}
+APIS: dict[str, type[Api]] = {one.name: one for one in (NumPy, Torch, Jax, Paddle, PaddleStatic, Keras, Mlx)}
 EVERYWHERE = ("NumPy", "Torch", "Jax", "MLX")  # whose packages `make test` has

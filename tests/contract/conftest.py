@@ -18,7 +18,7 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(("api", "engine"), [_row(*pair) for pair in pairs], indirect=["api"])
 
 
-SLOWLY = "Jax", "Paddle"  # XLA compiles each step, and Paddle takes long for each operation
+SLOWLY = "Jax", "Paddle", "Paddle static"  # XLA compiles each step, and Paddle takes long for each operation
 
 
 def _row(name, *engine):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from math import inf
+from math import inf, prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,9 @@ from layerwise.engines.compiled import know_plain
 from layerwise.errors import GradientError, ParameterError
 from layerwise.spans import Lying, check_distinct
 
-Tensor = Any  # a paddle.Tensor, of which the types say little
+Tensor = Any  # a paddle.Tensor, of which the types say little, or a variable of the static graph
+Variable = paddle.pir.Value
+TENSORS = (paddle.Tensor, Variable)
 
 know_plain(paddle.Tensor, EagerParamBase)
 
@@ -54,33 +56,36 @@ def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
 
 def _where(condition: Tensor, yes: Any, no: Any) -> Tensor:
     """Return a choice in the dtype of the one that is an array; a number has none of its own."""
-    like = yes if isinstance(yes, paddle.Tensor) else no
-    yes, no = (x if isinstance(x, paddle.Tensor) else paddle.full_like(like, x) for x in (yes, no))
+    like = yes if isinstance(yes, TENSORS) else no
+    yes, no = (x if isinstance(x, TENSORS) else paddle.full_like(like, x) for x in (yes, no))
     return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
 
 
 def _asarray(x: Any, dtype: Any) -> Tensor:
-    return paddle.cast(x, dtype) if isinstance(x, paddle.Tensor) else paddle.to_tensor(x, dtype=dtype)
+    return paddle.cast(x, dtype) if isinstance(x, TENSORS) else paddle.to_tensor(x, dtype=dtype)
+
+
+FUNCTIONS: Any = SimpleNamespace(
+    sqrt=paddle.sqrt,
+    sum=_sum,
+    where=_where,
+    clip=_clip,
+    ones_like=paddle.ones_like,
+    expm1=paddle.expm1,
+    asarray=_asarray,
+    concat=paddle.concat,
+    reshape=paddle.reshape,
+    moveaxis=paddle.moveaxis,
+    float64=paddle.float64,
+    squares=_squares,
+)
 
 
 class Arrays(Whole):
     """Tensors as the rule engine reads and writes them, and as the core makes them."""
 
-    xp: Any = SimpleNamespace(
-        sqrt=paddle.sqrt,
-        sum=_sum,
-        where=_where,
-        clip=_clip,
-        ones_like=paddle.ones_like,
-        expm1=paddle.expm1,
-        asarray=_asarray,
-        concat=paddle.concat,
-        reshape=paddle.reshape,
-        moveaxis=paddle.moveaxis,
-        float64=paddle.float64,
-        squares=_squares,
-    )
-    pure: Any = xp
+    xp: Any = FUNCTIONS
+    pure: Any = FUNCTIONS
     dtype = staticmethod(dtype_name)
     bits: Any = None  # no tensor is stored in another way than as its numbers
 
@@ -122,6 +127,8 @@ def lying(x: Tensor) -> Lying:
 
 def unreadable(x: Tensor) -> str:
     """Return why a tensor has no numbers to read, or an empty string."""
+    if isinstance(x, Variable):
+        return ""
     if not x._is_initialized():
         return "holds no numbers"
     try:
@@ -131,38 +138,82 @@ def unreadable(x: Tensor) -> str:
     return ""
 
 
+def is_dense(x: Tensor) -> bool:
+    return bool(x.is_dense_tensor_type() if isinstance(x, Variable) else x.is_dense())
+
+
+def listed(which: Any) -> list[Any]:
+    """Return what an argument names: several, one, or nothing."""
+    return [] if which is None else [which] if isinstance(which, (str, *TENSORS)) else list(which)
+
+
+def is_same(one: Tensor, p: Tensor) -> bool:
+    """Return True if two objects are one tensor, or one variable."""
+    return one is p or (isinstance(one, Variable) and isinstance(p, Variable) and bool(one.is_same(p)))
+
+
+def check_loss(loss: Any) -> None:
+    """Raise unless this is a loss: a tensor, or in the static graph a variable of one number."""
+    if not isinstance(loss, paddle.Tensor if paddle.in_dynamic_mode() else Variable):
+        shown = type(loss).__name__
+        raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
+    if isinstance(loss, Variable) and prod(shape_of(loss)) != 1:
+        raise ParameterError(f"`loss` must be one number, but has the shape {shape_of(loss)}. Pass its mean().")
+
+
 def check_parameter(p: Any) -> None:
-    """Raise unless `p` is a tensor that can be stepped in place."""
-    if not isinstance(p, paddle.Tensor):
+    """Raise unless `p` can be stepped: a tensor in place, or in the static graph a variable."""
+    wanted = paddle.Tensor if paddle.in_dynamic_mode() else Variable
+    if not isinstance(p, wanted):
+        kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
         raise ParameterError(
-            f"`parameters` must hold tensors of Paddle, but one is {type(p).__name__}. Pass model.parameters()."
+            f"`parameters` must hold {kind}, but one is {type(p).__name__}. Pass model.parameters() of a model made in "
+            "the same mode."
         )
     if p.is_dist():
         raise ParameterError(
             f"{p.name} is a distributed tensor, which layerwise.paddle does not step. Use layerwise.torch for sharded "
             "parameters, or paddle.DataParallel, whose parameters are whole."
         )
-    if not p.is_dense():
+    if not is_dense(p):
         raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
     if dtype_name(p) not in FLOATING:
         raise ParameterError(f"{p.name} must be floating point of 16 to 64 bits, but is {dtype_name(p)}.")
     if why := unreadable(p):
         raise ParameterError(f"{p.name} {why}. Initialize it before making the optimizer, and before each step.")
-    if lying(p).overlaps_itself:
+    if isinstance(p, paddle.Tensor) and lying(p).overlaps_itself:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
 
 
 def check_apart(params: Iterable[Tensor]) -> None:
-    """Raise if parameters are tied."""
-    check_distinct(((p.name, lying(p)) for p in params), "Pass one of them, or give the other memory of its own.")
+    """Raise if parameters are tied. Variables have memory of their own."""
+    tensors = (p for p in params if isinstance(p, paddle.Tensor))
+    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other memory of its own.")
+
+
+def dense(g: Tensor) -> Tensor:
+    """Return a gradient of some rows, such as that of nn.Embedding(sparse=True), with all rows; others as they are.
+
+    Those without a gradient are stepped as Paddle's Lamb and Momentum step them: with zeros.
+    """
+    if not g.is_selected_rows():
+        return g
+    rows, wide = g.rows(), computing(g)
+    with paddle.no_grad():
+        found = paddle.zeros([g.get_selected_rows().height(), *g.shape[1:]], wide).to(g.place)
+        if not rows:
+            return found
+        places = paddle.to_tensor(rows, "int64", place=g.place).unsqueeze(1)
+        values = paddle.nn.clip.get_tensor_from_selected_rows(g)
+        return paddle.scatter_nd_add(found, places, paddle.cast(values, wide))
 
 
 def check_gradient(p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
-    if not g.is_dense():
+    if not is_dense(g):
         raise GradientError(
-            f"the gradient of {p.name} is sparse, and the norm of a tensor needs all of it. Use sparse=False in the "
-            "embedding."
+            f"the gradient of {p.name} is sparse in a form that has no rows. Pass one of nn.Embedding(sparse=True), or "
+            "g.to_dense()."
         )
     if why := unreadable(g):
         raise GradientError(f"the gradient of {p.name} {why}. Run the backward pass again, or set it to None.")
@@ -170,11 +221,11 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
         raise GradientError(f"the gradient of {p.name} must be floating point, but is {dtype_name(g)}.")
     if shape_of(g) != shape_of(p):
         raise GradientError(f"the gradient of {p.name} has the shape {shape_of(g)}, its parameter {shape_of(p)}.")
-    if str(g.place) != str(p.place):
+    if isinstance(p, paddle.Tensor) and str(g.place) != str(p.place):
         raise GradientError(f"the gradient of {p.name} is on {g.place}, its parameter on {p.place}. Move one of them.")
 
 
-def is_finite(grads: Sequence[Tensor]) -> bool:
-    """Return whether all gradients are free of nan and inf; they are read once, where they lie."""
-    found = [paddle.isfinite(g).all() for g in grads if g.size]
-    return not found or bool(paddle.stack(found).all())
+def all_finite(grads: Sequence[Tensor]) -> Tensor | None:
+    """Return whether all gradients are free of nan and inf, as a tensor; they are read once, where they lie."""
+    found = [paddle.isfinite(g).all() for g in grads if prod(shape_of(g))]
+    return paddle.stack(found).all() if found else None

@@ -16,7 +16,7 @@ from layerwise.arguments import OF_PADDLE_GROUP
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.hyper import Hyper, settled
 from layerwise.keywords import check_keywords
-from layerwise.paddle._arrays import Tensor, check_apart, check_parameter
+from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, check_parameter
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
 BOUNDS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
@@ -31,6 +31,11 @@ class Group(NamedTuple):
     excludes: Callable[[Tensor], Any] | None
     clip: Any
     given: dict[str, Any]  # what the group said for itself, in Paddle's form
+
+
+def of_program(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> Group:
+    """Return the group of all parameters of a program, which has none before the program is known."""
+    return _group(hyper, given, {PLAIN: []}, 0, lr)
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
@@ -52,8 +57,13 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
     return found
 
 
+def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with numbers in place of tensors that have one."""
+    return {key: float(x) if isinstance(x, paddle.Tensor) and x.size == 1 else x for key, x in given.items()}
+
+
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
-    if isinstance(parameters, (paddle.Tensor, Mapping, str)) or not isinstance(parameters, Iterable):
+    if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
         raise ParameterError(
             "`parameters` must be a list of parameters, or of dicts with 'params', but is "
             f"{type(parameters).__name__}. Pass parameters=model.parameters()."
@@ -79,7 +89,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
         settings["weight_decay"] = as_regularizer(own.get("weight_decay"))
     elif settings["weight_decay"] is None:
         settings["weight_decay"] = given["weight_decay"]
-    h = options_of(hyper, {**settings, "learning_rate": lr})
+    h = options_of(hyper, in_numbers({**settings, "learning_rate": lr}))
     excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
     if excludes is not None and not callable(excludes):
         way_out = "Pass one that returns True where there is to be no decay, or None."
@@ -92,7 +102,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
 
 
 def _params(params: Any, number: int) -> list[Tensor]:
-    if isinstance(params, paddle.Tensor):
+    if isinstance(params, TENSORS):
         return [params]
     if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
         shown = f"a {type(params).__name__}" + " with nothing left" * checks.is_used_up(params)
@@ -105,7 +115,8 @@ def check_scale(scale: Any) -> None:
     if isinstance(scale, LRScheduler):
         way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor on it here."
         raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
-    RATE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
+    if not isinstance(scale, Variable):
+        RATE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
 
 
 def register(group: Group, regularizes: bool) -> None:
@@ -116,9 +127,11 @@ def register(group: Group, regularizes: bool) -> None:
         p.optimize_attr = {**getattr(p, "optimize_attr", {}), "learning_rate": group.given.get("learning_rate", 1.0)}
 
 
-def rate_of(p: Tensor, lr: float) -> float:
-    """Return the learning rate of a parameter: a factor of its own times that of the optimizer."""
-    scale = getattr(p, "optimize_attr", {}).get("learning_rate", 1.0)
+def rate_of(p: Tensor, lr: Any) -> Any:
+    """Return the learning rate of a parameter: a factor of its own times that of the optimizer, or a variable's."""
+    scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
+    if isinstance(scale, Variable):
+        return scale
     if scale == 1.0 and not isinstance(scale, paddle.Tensor):
         return lr
     check_scale(scale)
@@ -155,10 +168,17 @@ def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
 
 def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
     """Return gradients as Paddle clips and penalizes them, in copies."""
-    made = list(pairs) if group.clip is None else group.clip(list(pairs))
+    made = list(pairs) if group.clip is None else _clipped(group.clip, list(pairs))
     found = [g for _, g in optimizer.append_regularization_ops(made, None)]
     # Paddle makes a vector of a single number of a scalar.
     return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]
+
+
+def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
+    try:
+        return clip(pairs)
+    except NotImplementedError:  # in the static graph, where the operations of the dynamic one do the same
+        return clip._dygraph_clip(pairs)
 
 
 # ---- Paddle's clips and regularizers, as options of a rule where these do the same to a gradient

@@ -10,13 +10,13 @@ from typing import Any, cast
 import paddle
 from paddle.base import core
 from paddle.base.dygraph.base import in_to_static_mode
+from paddle.base.framework import in_pir_mode
 from paddle.optimizer.lr import LRScheduler
 
 from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.library import EPSILON, LOW
 from layerwise.core.plan import Plan
-from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
 from layerwise.engines import Candidate, choose
@@ -27,39 +27,45 @@ from layerwise.errors import (
     HyperparameterError,
     ParameterError,
     ScheduledError,
-    StateError,
     sentence,
-    warn,
 )
 from layerwise.first import WaysOut, warn_of
 from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
-from layerwise.names import ByName, check_matched, few
+from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import (
+    TENSORS,
     Arrays,
     Tensor,
+    all_finite,
     check_apart,
     check_gradient,
+    check_loss,
     check_parameter,
+    dense,
     dtype_name,
-    is_finite,
+    is_same,
+    listed,
     shape_of,
 )
+from layerwise.paddle._checkpoints import Checkpoints
 from layerwise.paddle._groups import (
     Group,
     bounds_of_clip,
     check_clip,
     groups_of,
+    in_numbers,
+    of_program,
     prepared_by_paddle,
     rate_of,
     register,
     settings_of,
 )
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
-from layerwise.paddle._state import BESIDE, MASTERS, SCHEDULER, Names
+from layerwise.paddle._static import Due as InProgram
+from layerwise.paddle._static import Graph, others_in, trainable
 from layerwise.storage.options import PLAIN, Wanted
-from layerwise.storage.weights import MASTER
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -80,41 +86,51 @@ if hasattr(core, "eval_frame_skip_file_prefix"):
     core.eval_frame_skip_file_prefix((f"{Path(__file__).parents[1]}{os.sep}",))
 
 
-def _check_mode() -> None:
-    if in_to_static_mode() or not paddle.in_dynamic_mode():
+def _in_static() -> bool:
+    """Return True in the static graph; raise where no step is taken."""
+    if in_to_static_mode():
         raise EngineError(
-            "layerwise.paddle steps in dynamic graph mode alone: call paddle.disable_static() and keep the step out of "
-            "paddle.jit.to_static, or use Paddle's own optimizers there."
+            "an optimizer does not step within paddle.jit.to_static. Compile the model alone, and call step() outside."
         )
+    if paddle.in_dynamic_mode():
+        return False
+    if not in_pir_mode():
+        raise EngineError(
+            "layerwise.paddle builds programs of Paddle's present form (PIR). Leave FLAGS_enable_pir_api at 1."
+        )
+    return True
 
 
-class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Paddle is not there for every checker
+class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Paddle is not there for every checker
     """A `paddle.optimizer.Optimizer` that carries out a rule."""
 
     _rule: Any
     _hyper: type[Hyper]
     # Paddle's own, which its wrappers read and write.
+    _dtype: Any
     _learning_rate: Any
     _master_weights: dict[str, Tensor]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        _check_mode()
-        given = dict(given)
+        self._graph = Graph() if _in_static() else None
+        given = in_numbers(given)
         rate = given["learning_rate"]
         lr = as_rate(rate()) if isinstance(rate, LRScheduler) else rate
-        self._groups = groups_of(self._hyper, given, lr)
+        self._is_open = self._graph is not None and given["parameters"] is None  # to all parameters of the program
+        self._groups = [of_program(self._hyper, given, lr)] if self._is_open else groups_of(self._hyper, given, lr)
         self._by_name = ByName("blocks", given["blocks"], None, as_blocks)
         self._skip_nonfinite = checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False.")
-        self._engines = choose(given["engine"], ENGINES)
+        self._engines = choose(given["engine"], ENGINES if self._graph is None else ENGINES[1:])
         multi_precision = checks.FLAG("multi_precision", given["multi_precision"], "Pass True or False.")
         self._members = [p for group in self._groups for p in group.params]
-        check_matched("blocks", self._by_name.patterns, [p.name for p in self._members])
         in_dicts = any(group.given for group in self._groups)
-        parameters = [dict(group.given) for group in self._groups] if in_dicts else self._members
+        parameters: Any = [dict(group.given) for group in self._groups] if in_dicts else self._members
+        if not self._is_open:
+            check_matched("blocks", self._by_name.patterns, [p.name for p in self._members])
         super().__init__(
             rate if isinstance(rate, LRScheduler) else float(self._groups[0].h.lr),
-            parameters,
+            None if self._is_open else parameters,
             None,
             given["grad_clip"],
             given["name"],
@@ -139,7 +155,12 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
 
     def step(self) -> None:
         """Step every parameter that has a gradient: all, or none if one of them cannot be."""
-        _check_mode()
+        self._check_mode()
+        if self._graph is not None:
+            raise EngineError(
+                "step() is for the dynamic graph. In the static graph minimize(loss) puts the step into the program, "
+                "and each run by an Executor takes it."
+            )
         self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
 
     def minimize(
@@ -147,11 +168,11 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
     ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
         """Step the parameters, or those given here, but not those in `no_grad_set`, after `loss.backward()`.
 
-        As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients.
+        As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients. In the
+        static graph it puts the backward pass and the step into the program, and the list has its operations.
         """
         pairs = self.backward(loss, startup_program, parameters, no_grad_set)
-        self._take(pairs)
-        return [], pairs
+        return self._apply_optimize(loss, startup_program, pairs), pairs
 
     def backward(
         self,
@@ -164,45 +185,44 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         """Return the parameters that have a gradient, each with it, for `apply_gradients`: all but those in
         `no_grad_set`, or of those given here. Both hold parameters or their names.
         """
-        _check_mode()
-        if not isinstance(loss, paddle.Tensor):
-            shown = type(loss).__name__
-            raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
-        some, left_out = self._some(parameters), {p.name for p in self._some(no_grad_set)}
-        params = [p for p in some or self._members if p.name not in left_out]
+        self._check_mode()
+        check_loss(loss)
+        known = trainable(loss) if self._is_open else self._members
+        some = self._some(parameters, known)
+        others = others_in(no_grad_set, known) if self._graph is not None else []
+        stops = [one for one in listed(no_grad_set) if not any(one is other for other in others)]
+        left_out = {p.name for p in self._some(stops, known)}
+        params = [p for p in some or known if p.name not in left_out]
+        if self._graph is not None:
+            given = super().backward(loss, startup_program, params, {*others}, callbacks) if params else []
+            return cast("list[tuple[Tensor, Tensor]]", given)
         grads = core.eager.get_all_grads(params)
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
 
-    def _some(self, which: Any) -> list[Tensor]:
-        known, found = {p.name: p for p in self._members}, []
-        single = isinstance(which, (str, paddle.Tensor))
-        for one in [which] if single else () if which is None else which:
-            name = one.name if isinstance(one, paddle.Tensor) else one
-            p = known.get(name) if isinstance(name, str) else None
-            if p is None or not (isinstance(one, str) or one is p):
-                raise ParameterError(
-                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
-                    "names."
-                )
-            found.append(p)
-        return found
-
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
-        """Step these parameters with these gradients; None leaves one where it is."""
-        _check_mode()
+        """Step these parameters with these gradients; None leaves one where it is.
+
+        In the static graph it puts the step into the program, and returns its operations.
+        """
+        self._check_mode()
         known, pairs = {p.name for p in self._members}, list(params_grads)
+        seen: set[str] = set()
         for pair in pairs:
-            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], paddle.Tensor):
+            if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not isinstance(pair[0], TENSORS):
                 shown = type(pair).__name__
                 raise ParameterError(
                     f"`params_grads` must be pairs of a parameter and its gradient, but one is {shown}. Pass what "
                     "backward() returned."
                 )
-            if pair[0].name not in known:
+            name = pair[0].name
+            if name in seen or not (self._is_open or name in known):
                 raise ParameterError(
-                    f"{pair[0].name} is none of this optimizer's parameters, or is there twice. Pass each once."
+                    f"{name} is none of this optimizer's parameters, or is there twice. Pass each once."
                 )
-            known.remove(pair[0].name)
+            seen.add(name)
+        pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
+        if self._graph is not None:
+            return self._append(self._graph, pairs) if pairs else []
         self._take(pairs)
         return []
 
@@ -210,14 +230,76 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
         self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
     ) -> list[Any]:
         """Do the same where Paddle's wrappers of optimizers ask for it."""
-        return self.apply_gradients(params_grads["params"] if isinstance(params_grads, dict) else params_grads)
+        pairs = params_grads["params"] if isinstance(params_grads, dict) else params_grads
+        if self._graph is None:
+            return self.apply_gradients(pairs)
+        with paddle.static.program_guard(loss.block.program, startup_program):
+            return self.apply_gradients(pairs)
+
+    def _check_mode(self) -> None:
+        if (static := _in_static()) != (self._graph is not None):
+            made, now = ("dynamic", "static") if static else ("static", "dynamic")
+            raise EngineError(
+                f"the optimizer was made in the {made} graph, and this is the {now} one. Make another one here; the "
+                "state of one loads into the other."
+            )
+
+    def _some(self, which: Any, known: Sequence[Tensor]) -> list[Tensor]:
+        """Return parameters, given themselves or by name."""
+        by_name, found = {p.name: p for p in known}, []
+        for one in listed(which):
+            name = one.name if isinstance(one, TENSORS) else one
+            p = by_name.get(name) if isinstance(name, str) else None
+            if p is None or not (isinstance(one, str) or is_same(one, p)):
+                raise ParameterError(
+                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
+                    "names."
+                )
+            found.append(p)
+        return found
+
+    def _append(self, graph: Graph, pairs: Pairs) -> list[Any]:
+        """Put a step of these parameters into their program."""
+        program = pairs[0][0].block.program
+        for p, g in pairs:
+            check_parameter(p)
+            check_gradient(p, g)
+        graph.begin(program)
+        # What is appended is computed in the dtypes that a step computes in, whatever the model is.
+        with paddle.static.program_guard(program), paddle.amp.auto_cast(enable=False):
+            self._adopt([p for p, _ in pairs])
+            self._heed_wrappers()
+            plans = [self._plan_of(p, self._settings[p.name]) for p, _ in pairs]
+            skip = graph.skip(
+                self._get_auxiliary_var("found_inf"), [g for _, g in pairs] if self._skip_nonfinite else []
+            )
+            grads = self._prepared(pairs) if self._by_paddle else [g for _, g in pairs]
+            self._dtype = pairs[0][0].dtype if self._dtype is None else self._dtype  # of the rate, in Paddle
+            self._create_global_learning_rate()
+            rate = self._global_learning_rate()
+            low = [self._multi_precision and dtype_name(p) in LOW for p, _ in pairs]
+            dues = [
+                InProgram(p, g, plan, rate_of(p, rate), self._create_master_weight(p) if is_low else None)
+                for (p, _), g, plan, is_low in zip(pairs, grads, plans, low, strict=True)
+            ]
+            return graph.append(dues, self._names, skip)
+
+    def _adopt(self, params: Sequence[Tensor]) -> None:
+        """Take over parameters of the program, if the optimizer is open to all of them."""
+        known = {p.name for p in self._members}
+        if new := [p for p in params if p.name not in known]:
+            names = [*known, *(p.name for p in new)]
+            check_matched("blocks", self._by_name.patterns, names)
+            self._members += new
+            self._groups[0].params.extend(new)
+            self._planned_with = None
 
     def _take(self, pairs: Pairs) -> None:
         """Step parameters together: all, or none if one of them cannot be."""
-        pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
+        pairs = [(p, dense(g)) for p, g in pairs if not p.stop_gradient]
         params, grads = [p for p, _ in pairs], [g for _, g in pairs]
         with self._one_at_a_time, signals_wait, paddle.no_grad():
-            if self._overflowed() or (self._skip_nonfinite and not is_finite(grads)):
+            if self._overflowed() or (self._skip_nonfinite and not _is_finite(grads)):
                 self._tensors.skipped += 1
                 return
             if not params:
@@ -284,7 +366,7 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
 
     def _heed_wrappers(self) -> None:
         """Make the settings, and again where a wrapper, such as fleet or paddle.amp.decorate, has set others."""
-        in_dicts = isinstance(self._param_groups[0], dict)
+        in_dicts = bool(self._param_groups) and isinstance(self._param_groups[0], dict)
         clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
         bounds = [bounds_of_clip(clip) for clip in clips]  # which may have been set on the same clip
         if self._planned_with == (seen := (self._multi_precision, clips, bounds)):
@@ -298,12 +380,12 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
 
     def _prepared(self, pairs: Pairs) -> list[Tensor]:
         """Return gradients as they go into the rule, where Paddle prepares what no option of the rule does."""
-        found = {id(p): (p, g) for p, g in pairs}
+        found = {p.name: (p, g) for p, g in pairs}
         for group in self._by_paddle:
-            own = [found[id(p)] for p in group.params if id(p) in found]
+            own = [found[p.name] for p in group.params if p.name in found]
             for p, g in own:
                 check_gradient(p, g)
-            found |= {id(p): (p, g) for (p, _), g in zip(own, prepared_by_paddle(self, group, own), strict=True)}
+            found |= {p.name: (p, g) for (p, _), g in zip(own, prepared_by_paddle(self, group, own), strict=True)}
         return [g for _, g in found.values()]
 
     # ---- what is asked and set
@@ -311,7 +393,7 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
     @property
     def skipped(self) -> int:
         """The number of steps left out because of nan or inf."""
-        return self._tensors.skipped
+        return self._tensors.skipped if self._graph is None else self._graph.skipped
 
     @property
     def num_parameters(self) -> int:
@@ -321,9 +403,10 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
     def stats(self) -> dict[str, dict[str, Any]]:
         """Return the measurements of each parameter's last step by its name: numbers, or with blocks an array.
 
-        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`.
+        They are `weight_norm`, `update_norm`, both also as `_rms`, and `trust_ratio`. In the static graph they are
+        variables, for the `fetch_list` of a run.
         """
-        return self._tensors.stats()
+        return self._tensors.stats() if self._graph is None else self._graph.stats()
 
     def get_lr(self) -> float:
         """Return the learning rate: the number, or what the scheduler says now."""
@@ -338,6 +421,8 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
                 f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
                 "it by set_lr_scheduler."
             )
+        if self._graph is not None and self._graph.program is not None:
+            self._graph.set_rate(self._global_learning_rate(self._graph.program), value)
         self._learning_rate = value
 
     def set_lr_scheduler(self, scheduler: Any) -> None:
@@ -346,75 +431,13 @@ class Optimizer(paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Padd
             raise HyperparameterError(
                 sentence("scheduler", "an LRScheduler of Paddle", scheduler, "set_lr takes a number.")
             )
+        if self._graph is not None and self._graph.program is not None:
+            raise ScheduledError(
+                "the program has its learning rate already. Pass the scheduler as `learning_rate`, or before "
+                "minimize()."
+            )
         as_rate(scheduler())
         self._learning_rate = scheduler
-
-    def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
-        self._tensors.clear(which.name if isinstance(which, paddle.Tensor) else which)
-        self._master_weights = _state.masters_of(self._tensors.slots)
-
-    # ---- checkpoints
-
-    @property
-    def _names(self) -> Names:
-        return Names(self._hyper.optimizer, "" if self._name is None else f"{self._name}_")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state under the names that Paddle's optimizers give it, for paddle.save."""
-        self._heed_wrappers()
-        found = _state.dump(self._names, self._settings, self._tensors.slots)
-        if isinstance(self._learning_rate, LRScheduler):
-            found[SCHEDULER] = self._learning_rate.state_dict()
-        return found
-
-    def set_state_dict(self, state_dict: Any) -> None:
-        """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was."""
-        if not isinstance(state_dict, Mapping):
-            shown = type(state_dict).__name__
-            raise StateError(f"the state must be a dict, but is {shown}. Pass what state_dict() returned.")
-        arrays = {key: x for key, x in state_dict.items() if key not in BESIDE}
-        masters = state_dict.get(MASTERS)
-        slots = self._loaded(arrays, {} if masters is None else masters)
-        _state.load_scheduler(self._learning_rate, state_dict)
-        self._tensors.begin(slots)
-        self._master_weights = _state.masters_of(slots)
-
-    load_state_dict = set_state_dict
-    set_dict = set_state_dict
-
-    def _loaded(self, arrays: Mapping[str, Any], masters: Any) -> dict[str, Slot]:
-        known = {p.name: p for p in self._members}
-        found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
-        if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
-            shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
-            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
-        low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
-        if dropped := [name for name in masters if name not in low]:
-            warn(
-                f"the state holds master weights that are dropped, of {few(dropped)}: multi_precision=True "
-                "keeps those of float16 and bfloat16 parameters.",
-            )
-        self._heed_wrappers()
-        slots = {}
-        for name, one in found.items():
-            p = known[name]
-            slots[name] = slot = _state.slot_of(self._names, self._plan_of(p, self._settings[name]), p, one)
-            if name in masters and name in low:
-                master = _state.taken(f"the master weight of {name}", masters[name], p, shape_of(p), "float32")
-                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
-        return slots
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_called": [p.name for p in self._members], "_planned_with": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        called = state.pop("_called")
-        self.__dict__.update(state)
-        # Copies of parameters have names of their own.
-        now = dict(zip(called, (p.name for p in self._members), strict=True))
-        self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
-        self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
 
     def __repr__(self) -> str:
         return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"
@@ -428,3 +451,8 @@ def _gradients(params: list[Tensor]) -> list[Tensor | None]:
         if main is not None:
             found[i] = main
     return found
+
+
+def _is_finite(grads: Sequence[Tensor]) -> bool:
+    found = all_finite(grads)
+    return found is None or bool(found)

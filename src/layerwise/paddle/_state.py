@@ -18,7 +18,7 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError, warn
 from layerwise.names import few
-from layerwise.paddle._arrays import Tensor, computing, dtype_name, shape_of, unreadable
+from layerwise.paddle._arrays import Tensor, Variable, computing, dtype_name, shape_of, unreadable
 from layerwise.paddle._spelling import as_rate
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import COUNT
@@ -30,6 +30,9 @@ WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only t
 MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
 BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
+MASTER_KEY = "fp32_master"  # of a master weight that is a variable of a program
+# What programs keep besides: rates, scales of losses, and counts of their own.
+OF_PROGRAM = ("learning_rate", "loss_scaling", "num_good_steps", "num_bad_steps")
 NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
 
 
@@ -86,7 +89,11 @@ class Names(NamedTuple):
     @property
     def steps(self) -> str:
         """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
-        return f"{self.prefix}{self.optimizer.lower()}_step"
+        return self.of_all("step")
+
+    def of_all(self, what: str) -> str:
+        """Return a name that only this class has."""
+        return f"{self.prefix}{self.optimizer.lower()}_{what}"
 
 
 def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -> dict[str, Any]:
@@ -122,11 +129,13 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
     """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
-    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps]
+    keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps, MASTER_KEY]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
         p, own = _parsed(key, known)
+        if p is None and str(key).rpartition("_")[0] in (*OF_PROGRAM, names.of_all("skipped")):
+            continue
         if p is None:
             raise StateError(
                 f"the state holds {key!r}, which is of no parameter here. They are {few(known)}; Paddle numbers them "
@@ -169,11 +178,16 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Sl
 
 
 def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Return a copy of a saved array of this shape in this dtype, where the parameter is."""
+    """Return a copy of a saved array of this shape in this dtype, where the parameter is.
+
+    Integers of 16 bits are bfloat16, as they are in Paddle's files.
+    """
     if not isinstance(value, (paddle.Tensor, np.ndarray)):
         raise StateError(f"{what} must be a tensor, but is {type(value).__name__}.")
     if shape_of(value) != shape:
         raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape}.")
+    if isinstance(value, np.ndarray) and value.dtype == np.uint16:
+        value = (value.astype(np.uint32) << 16).view(np.float32)
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
         raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
     if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
@@ -181,7 +195,8 @@ def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) 
     with paddle.no_grad():
         tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
         copied = paddle.cast(tensor, dtype).clone().detach()
-    return copied if str(copied.place) == str(p.place) else copied.to(p.place)
+    # A variable has no place; what is loaded of it is copied to where it is.
+    return copied if isinstance(p, Variable) or str(copied.place) == str(p.place) else copied.to(p.place)
 
 
 def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:

@@ -1,0 +1,135 @@
+"""What an optimizer saves and takes over, in both of Paddle's modes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from paddle.base import core, dygraph
+from paddle.optimizer.lr import LRScheduler
+
+from layerwise.core.library import LOW
+from layerwise.core.slot import Slot
+from layerwise.errors import ParameterError, StateError, warn
+from layerwise.names import few
+from layerwise.paddle import _state
+from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
+from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names
+from layerwise.storage.weights import MASTER
+
+
+class Checkpoints:
+    """The state of an optimizer as Paddle saves it."""
+
+    # What the optimizer has.
+    _hyper: Any
+    _rule: Any
+    _name: str | None
+    _graph: Any
+    _tensors: Any
+    _members: list[Tensor]
+    _settings: dict[str, Any]
+    _multi_precision: bool
+    _learning_rate: Any
+    _master_weights: dict[str, Tensor]
+    _heed_wrappers: Any
+    _plan_of: Any
+
+    def clear_state(self, which: str | Tensor | None = None) -> None:
+        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        name = which.name if isinstance(which, TENSORS) else which
+        if self._graph is None:
+            self._tensors.clear(name)
+            self._master_weights = _state.masters_of(self._tensors.slots)
+            return
+        slots = self._graph.slots()
+        if name is not None and name not in slots:
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(slots)}.")
+        self._graph.put({} if name is None else {key: slot for key, slot in slots.items() if key != name})
+
+    @property
+    def _names(self) -> Names:
+        return Names(self._hyper.optimizer, "" if self._name is None else f"{self._name}_")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state under the names that Paddle's optimizers give it, for paddle.save.
+
+        In the static graph it is read from the scope, as runs of the program have left it.
+        """
+        if self._graph is None:
+            self._heed_wrappers()
+            found = _state.dump(self._names, self._settings, self._tensors.slots)
+        else:
+            slots = self._graph.slots()
+            with dygraph.guard():
+                found = _state.dump(self._names, self._settings, slots)
+        if isinstance(self._learning_rate, LRScheduler):
+            found[SCHEDULER] = self._learning_rate.state_dict()
+        return found
+
+    def set_state_dict(self, state_dict: Any) -> None:
+        """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was.
+
+        It may have been saved in the other mode. In the static graph run the startup program before.
+        """
+        if not isinstance(state_dict, Mapping):
+            shown = type(state_dict).__name__
+            raise StateError(f"the state must be a dict, but is {shown}. Pass what state_dict() returned.")
+        saved = {key: np.array(x) if isinstance(x, core.DenseTensor) else x for key, x in state_dict.items()}
+        if self._graph is None:
+            slots = self._loaded(saved)
+            _state.load_scheduler(self._learning_rate, saved)
+            self._tensors.begin(slots)
+            self._master_weights = _state.masters_of(slots)
+            return
+        self._graph.check_begun()
+        with dygraph.guard():
+            slots = self._loaded(saved)
+        _state.load_scheduler(self._learning_rate, saved)
+        self._graph.put(slots)
+
+    load_state_dict = set_state_dict
+    set_dict = set_state_dict
+
+    def _loaded(self, saved: Mapping[str, Any]) -> dict[str, Slot]:
+        known = {p.name: p for p in self._members}
+        arrays = {key: x for key, x in saved.items() if key not in BESIDE}
+        found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
+        masters = self._masters(saved.get(MASTERS), known, found)
+        if self._graph is None:
+            self._heed_wrappers()
+        slots = {}
+        for name, one in found.items():
+            p = known[name]
+            slots[name] = slot = _state.slot_of(self._names, self._plan_of(p, self._settings[name]), p, one)
+            if name in masters:
+                master = _state.taken(f"the master weight of {name}", masters[name], p, shape_of(p), "float32")
+                slot.arrays[MASTER] = _state.named_master(p, master, getattr(masters[name], "name", None))
+        return slots
+
+    def _masters(self, saved: Any, known: Mapping[str, Tensor], found: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the master weights that are wanted here; those of a program are among the rest of the state."""
+        masters = {} if saved is None else saved
+        if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
+            shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
+            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
+        masters = {**{name: one[MASTER_KEY] for name, one in found.items() if MASTER_KEY in one}, **masters}
+        low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
+        if dropped := [name for name in masters if name not in low]:
+            warn(
+                f"the state holds master weights that are dropped, of {few(dropped)}: multi_precision=True "
+                "keeps those of float16 and bfloat16 parameters.",
+            )
+        return {name: master for name, master in masters.items() if name in low}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_called": [p.name for p in self._members], "_planned_with": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        called = state.pop("_called")
+        self.__dict__.update(state)
+        # Copies of parameters have names of their own.
+        now = dict(zip(called, (p.name for p in self._members), strict=True))
+        self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
+        self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
