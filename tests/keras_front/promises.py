@@ -338,6 +338,6 @@ def test_an_integer_variable_is_named():
 
 
 def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
+    monkeypatch.setattr(keras.config, "backend", lambda: "openvino")
     with pytest.raises(EngineError, match="KERAS_BACKEND"):
         _optimizer.namespace.__wrapped__()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from math import inf
 from typing import Any
 
 import keras
@@ -34,7 +35,8 @@ CHECKED = {
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-BACKENDS = {"jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}  # with the modules that have their functions
+# With the modules that have their functions. Keras's own would serve all, but turn float64 of PyTorch and NumPy to float32.
+BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
@@ -143,7 +145,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         """Step one variable."""
         i = self._get_variable_index(variable)
         xp, piece, kept, dtype = namespace(), self._pieces[i], self._kept[i], _computing(variable)
-        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, gradient, *kept))
+        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
         t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
         h: Any = piece.h
         lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
@@ -187,13 +189,34 @@ def _computing(variable: Any) -> str:
     return computing(keras.backend.standardize_dtype(variable.dtype))
 
 
+class Functions(Namespace):
+    """The functions of a backend."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Return a gradient in full: an embedding's may have only the rows that were looked up."""
+        return ops.convert_to_tensor(gradient, sparse=False)
+
+
+class OnTensorFlow(Functions):
+    """Keras's own functions, where they are TensorFlow's."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Return a gradient in full."""
+        return import_module("tensorflow").convert_to_tensor(gradient)
+
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
+        """Return x within the bounds, of which each may be None."""
+        return ops.clip(x, -inf if low is None else low, inf if high is None else high)
+
+
 @cache
-def namespace() -> Namespace:
+def namespace() -> Functions:
     """Return the functions of the backend that Keras runs on, of which there is one for each process."""
     backend = keras.config.backend()
     if backend not in BACKENDS:
         raise EngineError(
             f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
-            "KERAS_BACKEND before Keras is imported; on TensorFlow, layerwise.numpy can step copies of the weights."
+            "KERAS_BACKEND before Keras is imported."
         )
-    return Namespace(import_module(BACKENDS[backend]))
+    kind = OnTensorFlow if backend == "tensorflow" else Functions
+    return kind(import_module(BACKENDS[backend]))
