@@ -57,7 +57,8 @@ _MEANT = (
     ("max_unorm", "trust_clip", "bounds of the ratio"),
     ("eps_inside_sqrt", "eps_root", "the eps that is inside the root"),
     ("ns_coeffs", "ns_coefficients", ""),
-    ("adjust_lr_fn consistent_rms", "scale", ""),
+    ("adjust_lr_fn consistent_rms rms_rate", "scale", ""),
+    ("muon_a muon_b muon_c", "ns_coefficients", "(a, b, c)"),
 )
 MEANT = {name: (tuple(ours.split()), remark) for theirs, ours, remark in _MEANT for name in theirs.split()}
 # What others have and no optimizer here has, with the way out.

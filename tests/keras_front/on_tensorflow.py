@@ -1,4 +1,4 @@
-"""Tests of layerwise.keras with what Keras has on TensorFlow alone: `make test-tensorflow` runs them, and promises.py."""
+"""Tests of layerwise.keras with what only TensorFlow has: `make test-tensorflow` runs them, and promises.py."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_tensorflow_saves_a_model_with_its_optimizer(tmp_path):
         served = tf.saved_model.load(tmp_path / folder)
         call = served.serve if folder == "exported" else served.signatures["serving_default"]
         found = call(tf.constant(X))
-        np.testing.assert_allclose([*found.values()][0] if isinstance(found, dict) else found, made(X), rtol=1e-5)
+        np.testing.assert_allclose(next(iter(found.values())) if isinstance(found, dict) else found, made(X), rtol=1e-5)
 
 
 def test_a_checkpoint_of_tensorflow_s_trains_on_bit_for_bit(tmp_path):

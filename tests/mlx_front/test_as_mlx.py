@@ -226,7 +226,17 @@ def test_momentum_may_be_stored_in_bfloat16():
     ids=["Adafactor", "with a rate", "warm", "AdamW", "SGD"],
 )
 def test_numbers_are_those_of_mlx(ours, peer):
-    shapes, ends = {**SHAPES, "stack": (2, 3, 4)}, []
+    same_numbers(ours, peer, {**SHAPES, "stack": (2, 3, 4)})
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.5, "momentum": 0.5}, {"nesterov": False, "ns_steps": 2}])
+def test_with_its_preset_muon_steps_matrices_as_mlx_s_does(options):
+    matrices = {"matrix": (4, 3), "wide": (3, 8)}
+    same_numbers(lambda: front.Muon.like("mlx.Muon", 0.05, **options), lambda: theirs.Muon(0.05, **options), matrices)
+
+
+def same_numbers(ours, peer, shapes):
+    ends = []
     for opt in (ours(), peer()):
         p = tree(0, shapes=shapes)
         for t in range(4):

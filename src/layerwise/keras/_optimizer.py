@@ -19,6 +19,7 @@ from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.hyper import Hyper, options_in_order
+from layerwise.keras._rest import ADAMW, OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
 from layerwise.options import OFF
 from layerwise.rules.arrays import moved
@@ -35,7 +36,7 @@ CHECKED = {
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-# With the modules that have their functions. Keras's own would serve all, but turn float64 of PyTorch and NumPy to float32.
+# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
 BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 
@@ -65,6 +66,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             **{name: given[name] for name in KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
+        self._rest = Rest(given, h) if h.of_matrices else None
         self._excluded_names: tuple[str, ...] = ()
 
     @classmethod
@@ -75,7 +77,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
                 usual = found[option] if len(names) > 1 else (found[option],)
                 made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
                 found[option] = made if len(names) > 1 else made[0]
-        return {**found, **said}
+        return {**found, **OF_PRESETS.get(name, {}), **said}
 
     @classmethod
     def _rate(cls, value: Any) -> Any:
@@ -119,24 +121,31 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if self.built:
             return
         super().build(variables)
-        self._pieces = [self._piece(variable) for variable in variables]
+        named = [(variable.path, tuple(variable.shape)) for variable in variables]
+        self._is_rest = [False] * len(named) if self._rest is None else self._rest.picked(named)
+        self._pieces = [self._piece(*one) for one in zip(variables, self._is_rest, strict=True)]
         self._kept = [
-            [self._state_variable(variable, field, shape) for field, shape in zip(fields, piece.fields, strict=True)]
-            for variable, piece in zip(variables, self._pieces, strict=True)
-            for fields in [self._rule.State._fields]
+            [self._state_variable(variable, one, piece.h) for one in zip(rule.State._fields, piece.fields, strict=True)]
+            for variable, piece, is_rest in zip(variables, self._pieces, self._is_rest, strict=True)
+            for rule in [self._rule_of(is_rest)]
         ]
 
-    def _piece(self, variable: Any) -> Piece:
+    def _rule_of(self, is_rest: bool) -> Any:
+        return ADAMW.rule if is_rest else self._rule
+
+    def _piece(self, variable: Any, is_rest: bool) -> Piece:
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
-        return lay_out(name, self._rule, self._h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
+        h = self._rest.h if self._rest and is_rest else self._h
+        return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
 
-    def _state_variable(self, variable: Any, field: str, shape: Any) -> Any:
+    def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:
+        field, shape = one
         if shape is None or self._overwrite_variable_with_gradient(variable):
             return None
-        dtype = self._h.state_dtypes().get(field) or _computing(variable)
+        dtype = h.state_dtypes().get(field) or _computing(variable)
         # State of the variable's own shape is divided over devices as the variable is.
         layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
@@ -148,10 +157,12 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
         t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
         h: Any = piece.h
-        lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        now = Now(t, lr, lam, beta2=h.beta2_of(1))
-        rule = self._rule.step(xp, p, g, self._rule.State(*state), h, now)
-        [(stepped,)] = local(xp, [Run((rule,), piece.shape)])
+        decay, rule = self.weight_decay, self._rule_of(self._is_rest[i])
+        if self._rest and self._is_rest[i]:
+            lr, decay = lr * self._rest.lr_ratio, self._rest.decay(decay)
+        lam = float(decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        asking = rule.step(xp, p, g, rule.State(*state), h, Now(t, lr, lam, beta2=h.beta2_of(1)))
+        [(stepped,)] = local(xp, [Run((asking,), piece.shape)])
         self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
         for x, new in zip(kept, stepped.state, strict=True):
             if x is not None:
@@ -168,7 +179,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
                 "var_names."
             )
         excluded = {EXCLUDED: {"var_names": [*self._excluded_names]}} if self._excluded_names else {}
-        own = {name: getattr(self._h, name) for name in self._options()}
+        own = {name: getattr(self._h, name) for name in self._options()} | (self._rest.config if self._rest else {})
         return {**super().get_config(), **own, "weight_decay": self.weight_decay, **excluded}
 
     @classmethod
