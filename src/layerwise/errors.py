@@ -5,7 +5,16 @@ from __future__ import annotations
 import sys
 import warnings
 
-INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
+INNER = (
+    "layerwise",
+    "torch",
+    "paddle",
+    "keras",
+    "tensorflow",
+    "jax",
+    "optax",
+    "mlx",
+)  # packages in which no caller's line is
 
 
 class LayerwiseError(Exception):

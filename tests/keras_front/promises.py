@@ -5,6 +5,8 @@ test_backends.py runs them for each backend; by hand: KERAS_BACKEND=torch python
 
 from __future__ import annotations
 
+import warnings
+
 import keras
 import numpy as np
 import pytest
@@ -150,6 +152,58 @@ def test_an_empty_variable_stays_empty():
     assert moved.shape == (0, 2)
 
 
+# ---- at the start
+
+
+AT_ZERO = "began at zero, and will hardly move"
+
+
+def said(optimizer, epochs=2):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = fitted(optimizer, epochs)[0]
+    return made, [one for one in caught if AT_ZERO in str(one.message)]
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars", "Lans"])
+def test_adapted_variables_that_begin_at_zero_are_named_once(name, tmp_path):
+    made, [one] = said(getattr(front, name)(0.01))
+    first, second = (v.path for v in made.trainable_variables if v.path.endswith("bias"))
+    assert str(one.message).startswith(f"{first}, {second} {AT_ZERO}")
+    assert one.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", module="keras")
+        saved_and_loaded(made, tmp_path)
+
+
+def exempting():
+    optimizer = front.Lamb(0.01, adapt="decayed", weight_decay=0.01)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        exempting,
+        lambda: front.AdamW(0.01),
+        lambda: front.Lamb(0.01, adapt=False),
+        lambda: front.Lamb(0.01, min_norm=0.1),
+        lambda: front.Lamb(0.01, trust_clip=(0.01, 10.0)),
+    ],
+)
+def test_variables_that_the_ratio_does_not_hold_are_not_named(make):
+    assert said(make(), 1)[1] == []
+
+
+@not_on_jax
+def test_biases_without_decay_move_as_adam_moves_them():
+    moved = [abs(w).max() for w in weights(exempting(), 20)[1::2]]
+    held = [abs(w).max() for w in weights(front.Lamb(0.01), 20)[1::2]]
+    assert min(moved) > 0.03 > max(held)
+
+
 # ---- rules for matrices
 
 
@@ -215,12 +269,12 @@ def test_the_rate_and_decay_of_the_rest_are_its_own():
 
 @not_on_jax
 def test_a_saved_muon_trains_on_bit_for_bit(tmp_path):
-    options = {"exclude_layers": ["dense_1"], "adam_beta_1": 0.8, "epsilon": 1e-6, "adam_weight_decay": 0.1}
+    options = {"exclude_layers": ["dense_[0-9]+/kernel"], "adam_beta_1": 0.8, "epsilon": 1e-6, "adam_weight_decay": 0.1}
     made = fitted(front.Muon(LR, **options), 3)[0]
     again = saved_and_loaded(made, tmp_path)
     assert serialized(again.optimizer) == serialized(made.optimizer)
     config = again.optimizer.get_config()
-    assert {name: config[name] for name in options} == {**options, "exclude_layers": ("dense_1",)}
+    assert {name: config[name] for name in options} == {**options, "exclude_layers": ("dense_[0-9]+/kernel",)}
     same(weights(None, 2, made), weights(None, 2, again))
 
 
@@ -243,7 +297,7 @@ def test_an_option_of_the_rest_that_cannot_be_is_named(options, says):
 
 def test_a_pattern_that_matches_no_layer_is_named():
     optimizer = front.Muon(exclude_layers=["tail"])
-    with pytest.raises(HyperparameterError, match=r"patterns that match a variable, but is 'tail'.*hidden/kernel"):
+    with pytest.raises(HyperparameterError, match=r"patterns that each match a path, but is 'tail'.*hidden/kernel"):
         optimizer.build(language_model().trainable_variables)
 
 
@@ -453,3 +507,10 @@ def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "openvino")
     with pytest.raises(EngineError, match="KERAS_BACKEND"):
         _optimizer.namespace.__wrapped__()
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_an_argument_that_changes_nothing_in_keras_is_refused_with_its_preset(value):
+    says = rf"`relative_step` must be left out with keras\.Adafactor, but is {value}\. In Keras it changes nothing"
+    with pytest.raises(ContradictionError, match=says):
+        front.Adafactor.like("keras.Adafactor", 0.5, relative_step=value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import keras
@@ -18,6 +18,7 @@ from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.keras._rest import ADAMW, OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
@@ -34,6 +35,16 @@ CHECKED = {
     "weight_decay": (OFF, "Pass a number such as 0.01, or None or 0 for none."),
     **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
+}
+EXEMPT = (
+    'Exempt them from it by adapt="decayed", a weight_decay, and exclude_from_weight_decay(var_names=["bias"]) with '
+    "their names."
+)
+# Arguments of Keras's that change nothing there, by the preset that has its numbers.
+WITHOUT_EFFECT = {
+    "keras.Adafactor": {
+        "relative_step": "In Keras it changes nothing: leave it out. Without the preset it has an effect."
+    }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
 # With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
@@ -68,9 +79,13 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._h = h.settled(lr=0.0)  # one for all rates
         self._rest = Rest(given, h) if h.of_matrices else None
         self._excluded_names: tuple[str, ...] = ()
+        self._is_looked_at = False
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        for argument, way_out in WITHOUT_EFFECT.get(name, {}).items():
+            if argument in given:
+                raise ContradictionError(sentence(argument, f"left out with {name}", given[argument], way_out))
         found, said = spelling.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
         for option, names in spelling.KERAS.of(cls._hyper).items():
             if option in found and option not in said and said.keys() & {*names}:
@@ -129,6 +144,18 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             for variable, piece, is_rest in zip(variables, self._pieces, self._is_rest, strict=True)
             for rule in [self._rule_of(is_rest)]
         ]
+        if not self._is_looked_at:
+            self._look_at_first(variables)
+
+    def _look_at_first(self, variables: Sequence[Any]) -> None:
+        """Say which variables will hardly move."""
+        firsts = []
+        for variable, piece in zip(variables, self._pieces, strict=True):
+            lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
+            first = First(variable.path, piece.h, {"weight_norm": 0.0}, lam)
+            if first.starts_at_zero and _is_zero(variable):
+                firsts.append(first)
+        warn_of(firsts, EXEMPT, "")
 
     def _rule_of(self, is_rest: bool) -> Any:
         return ADAMW.rule if is_rest else self._rule
@@ -188,11 +215,20 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         own = dict(config)
         excluded = own.pop(EXCLUDED, None)
         made = super().from_config(own, custom_objects)
+        made._is_looked_at = True  # weights that are loaded come after the state is made
         if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
             if excluded.get("places"):
                 warn("the config excludes variables from weight decay by their places. Exclude them by var_names.")
         return made
+
+
+def _is_zero(variable: Any) -> bool:
+    """Return whether a variable is 0; False where it has no value yet, or is traced."""
+    try:
+        return prod(variable.shape) > 0 and not bool(ops.any(ops.not_equal(variable, 0)))
+    except Exception:  # of each backend another
+        return False
 
 
 def _computing(variable: Any) -> str:

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from layerwise import spelling
-from layerwise.checks import NONE, Check, Refused, members, number, one_of
-from layerwise.errors import HyperparameterError, sentence
-from layerwise.names import few
+from layerwise.checks import NONE, PATTERNS, all_matched, number, one_of
 from layerwise.options import OFF
 from layerwise.registry import ENTRIES
 
@@ -20,19 +18,8 @@ EMBEDDING, BETAS = "embedding", ("adam_beta_1", "adam_beta_2")
 Shape = tuple[int, ...]
 
 
-def _patterns(value: Any) -> tuple[str, ...]:
-    found = members(value)
-    try:
-        for pattern in found:
-            re.compile(pattern)
-    except (re.error, TypeError):
-        raise Refused from None
-    return found
-
-
-PATTERNS = Check("a list of regular expressions", _patterns) | NONE
 CHECKED = {
-    "exclude_layers": (PATTERNS, 'Pass parts of their paths, such as ["head"], or None for the last matrix.'),
+    "exclude_layers": (PATTERNS | NONE, 'Pass parts of their paths, such as ["head"], or None for the last matrix.'),
     "exclude_embeddings": (one_of(True, False), "Pass True or False."),
     "adam_lr_ratio": (number(0) | NONE, "Pass a factor such as 0.05, or None."),
     "adam_weight_decay": (OFF, "Pass a number such as 0.01, 0 for none, or None for weight_decay."),
@@ -68,7 +55,7 @@ class Rest:
         if wanted is None:
             hidden = {*matrices[:-1]}
         else:
-            _check_matched(wanted, [path for path, _ in variables])
+            all_matched("exclude_layers", wanted, [path for path, _ in variables])
             hidden = {path for path in matrices if not any(re.search(pattern, path) for pattern in wanted)}
         return [path not in hidden for path, _ in variables]
 
@@ -78,10 +65,3 @@ def _usual_ratio(h: Any) -> Any:
     usual = {spec: type(h).__dataclass_fields__[spec].default for spec in ("lr", "scale")}
     own: Any = ADAMW.hyper.__dataclass_fields__["lr"].default
     return 1.0 if h.scale != usual["scale"] else own / usual["lr"]
-
-
-def _check_matched(patterns: Sequence[str], paths: Sequence[str]) -> None:
-    for pattern in patterns:
-        if not any(re.search(pattern, path) for path in paths):
-            way_out = f"The paths are {few(paths)}. Leave the pattern out."
-            raise HyperparameterError(sentence("exclude_layers", "patterns that match a variable", pattern, way_out))

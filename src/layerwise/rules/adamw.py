@@ -26,7 +26,7 @@ from layerwise.options import flag
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_zero, named, once_a_step, one_minus_power
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)

@@ -40,7 +40,7 @@ from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, W
 from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import is_one, is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
@@ -172,6 +172,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b, lam = h.momentum, now.weight_decay
     ahead, beside = b, 1 - b
