@@ -40,7 +40,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun ! -path '*/tests/*' ! -p
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test quick test-all test-timm test-deepspeed test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test quick test-all test-timm test-deepspeed test-tensorflow test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -57,6 +57,7 @@ help:
 	@echo "make test-oldest  a step and a checkpoint with the oldest versions that are supported"
 	@echo "make test-newest  the tests of all APIs with the newest versions, in an environment of their own"
 	@echo "make test-pure    the same with the wheel that has no extension"
+	@echo "make test-tensorflow  Keras on TensorFlow, in an environment of its own"
 	@echo "make check        lint, format, types, and what is generated"
 	@echo "make docs         run the examples in docstrings and documentation"
 	@echo "make dist         the source distribution, and the wheel built from it, in build/dist"
@@ -126,6 +127,13 @@ test-newest:
 	@rm -rf build/newest
 	@$(MAKE) VENV=build/newest CONSTRAINTS=/dev/null build/newest/.parity build/newest/.package
 	@build/newest/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "not repeats" $(FRONTS) $(PYTEST_ARGS)
+
+# In an environment of its own, because TensorFlow has a say in many versions: Keras on its usual backend.
+test-tensorflow: dist-pure
+	@rm -rf build/tensorflow && $(PYTHON) -m venv --without-pip build/tensorflow
+	@$(call install-into,build/tensorflow) -c $(CONSTRAINTS) pytest tensorflow-cpu build/pure/*.whl $$($(PY) tools/requirements.py keras torch)
+	@KERAS_BACKEND=tensorflow build/tensorflow/bin/python -m pytest -W ignore -p no:cacheprovider tests/keras_front/promises.py \
+	  tests/keras_front/on_tensorflow.py $(PYTEST_ARGS)
 
 # Found in its archive before what is installed; with all frameworks that are.
 test-pure: dist-pure $(VENV)/.dev

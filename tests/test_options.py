@@ -25,6 +25,7 @@ from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
 from layerwise.rules.lion import Lion
+from layerwise.rules.muon import Muon
 from layerwise.rules.sgd import SGD
 
 each = pytest.mark.parametrize("cls", [case.hyper for case in CASES])
@@ -194,7 +195,8 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "warmup_init": (FLAG, "True or False"),
     "factored": (dims("last", "largest", "matrix"), "such as ((0,), (1, 2, 3))"),
     "min_dim_size_to_factor": (integers(0, 63), "such as 128"),
-    "AdamW.decay": (choices("decoupled", "l2"), "AdamW"),
+    "AdamW.decay": (choices("decoupled", "l2"), "as in AdamW"),
+    "Muon.decay": (choices("decoupled", "l2"), "as in AdamW"),
     "Lamb.decay": (choices("ratio", "decoupled", "l2"), "AdamW"),
     "Lion.decay": (choices("ratio", "decoupled", "l2"), "AdamW"),
     "NovoGrad.decay": (choices("momentum", "decoupled"), "the paper"),
@@ -330,8 +332,10 @@ def test_adafactor_settles_its_relative_step_by_its_lr(options, settled):
         (Adafactor, {"beta2": 0.9, "beta2_decay": -0.5}, ("`beta2`", "exponent -0.5", "0.9", "Drop one")),
         (Adafactor, {"beta2": 0.9, "decay_offset": 3}, ("`decay_offset`", "0 with beta2=0.9", "3")),
         (Adafactor, {"caution": True}, ("`caution`", "False without momentum", "beta1")),
-        (Lamb, {"keep_norm": True, "decay": "decoupled"}, ("`keep_norm`", "False with decay", "Drop one")),
-        (Lion, {"keep_norm": "first", "decay": "decoupled"}, ("`keep_norm`", "False with decay", "Drop one")),
+        *(
+            (one, {"keep_norm": "first", "decay": "decoupled", "weight_decay": 0.1}, ("`keep_norm`", "False with"))
+            for one in (Lamb, Lion, Muon)
+        ),
         (Lamb, {"keep_norm": True, "radial": 0.5}, ("`radial`", "None with keep_norm=True", "0.5", "Drop one")),
         (Lars, {"adapt": "step", "trust_clip": (0, 1)}, ("`trust_clip`", 'None with adapt="step"', "Drop one")),
         (Lars, {"adapt": "step", "norm": "decayed"}, ("`norm`", '"split" with adapt="step"', "decayed", "‖b‖")),

@@ -97,6 +97,26 @@ KERAS = (
     Argument("gradient_accumulation_steps", "int | None", "None", "Step with the mean gradient of so many batches."),
     Argument("name", "str | None", "None", "The name of the optimizer and its variables."),
 )
+# Of rules for matrices, which leave the rest of a model to AdamW: as far as Keras's Muon has them, by its names.
+KERAS_REST = (
+    Argument(
+        "exclude_layers",
+        "Sequence[str] | None",
+        "None",
+        "Variables step by AdamW if their paths match one of these regular expressions; None is the last matrix alone.",
+    ),
+    Argument("exclude_embeddings", "bool", "True", 'Variables step by AdamW if their paths contain "embedding".'),
+    Argument(
+        "adam_lr_ratio",
+        "float | None",
+        "None",
+        "AdamW's learning rate, as a factor on this one; None is 0.05, or 1 if `scale` makes steps as long as AdamW's.",
+    ),
+    Argument("adam_beta_1", "float", "0.9", "The first of AdamW's `betas`."),
+    Argument("adam_beta_2", "float", "0.999", "The second of AdamW's `betas`."),
+    Argument("adam_weight_decay", "float | None", "None", "AdamW's weight decay; None is `weight_decay`."),
+    Argument("epsilon", "float", "1e-7", "AdamW's `eps`."),
+)
 NUMPY = (
     Argument("lr_scale", "float | ByName[float] | None", "None", "Factor on lr, for all names or by name."),
     Argument(

@@ -268,7 +268,7 @@ def _numpy(entry: Entry) -> list[Parameter]:
 KERAS_HEAD = """
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
@@ -297,7 +297,8 @@ def _keras(entry: Entry) -> list[Parameter]:
         for option, names in KERAS.of(entry.hyper).items()
         for name in names
     ]
-    return [first, *rest, *theirs, *of_front(arguments.KERAS, entry.hyper)]
+    beside = arguments.KERAS_REST if entry.hyper().of_matrices else ()
+    return [first, *rest, *theirs, *of_front((*beside, *arguments.KERAS), entry.hyper)]
 
 
 def _share(option: str, names: Sequence[str], name: str) -> str:

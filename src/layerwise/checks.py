@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import numbers
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -98,6 +99,28 @@ def members(value: Any) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
         raise Refused
     return tuple(value)
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    found = members(value)
+    try:
+        for pattern in found:
+            re.compile(pattern)
+    except (re.error, TypeError):
+        raise Refused from None
+    return found
+
+
+PATTERNS = Check("a list of regular expressions", _patterns)
+
+
+def all_matched(argument: str, patterns: Sequence[str], paths: Sequence[str]) -> None:
+    """Raise if one of these regular expressions is found in none of the paths."""
+    for pattern in patterns:
+        if not any(re.search(pattern, path) for path in paths):
+            first = ", ".join([*paths[:5], *["…"] * (len(paths) > 5)])
+            way_out = f"The paths are {first}. Leave the pattern out."
+            raise HyperparameterError(sentence(argument, "patterns that each match a path", pattern, way_out))
 
 
 def is_used_up(value: Any) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import warnings
 
-INNER = ("layerwise", "torch", "paddle", "keras", "jax", "optax")  # packages in which no caller's line is
+# Frames of these packages are skipped when a warning looks for the user's line.
+INNER = ("layerwise", "torch", "paddle", "keras", "tensorflow", "jax", "optax", "mlx")
 LINE = 200  # characters of a value in a message
 
 

@@ -265,9 +265,10 @@ class StepLength(TrustRatio, NumberOfLayer):
         yield from super().contradictions()
         both = bool(self.keep_norm) and self.radial is not None
         yield both, "radial", f"None with keep_norm={self.keep_norm!r}", "Drop one of them: both hold the norm."
-        apart = bool(self.keep_norm) and getattr(self, "decay", None) == "decoupled"
+        own: Any = self
+        apart = bool(self.keep_norm) and getattr(own, "decay", None) == "decoupled" and is_on(own.weight_decay)
         way_out = "Drop one of them: such decay changes the norm alone."
-        yield apart, "keep_norm", 'False with decay="decoupled"', way_out
+        yield apart, "keep_norm", f'False with decay="decoupled" and weight_decay={own.weight_decay!r}', way_out
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         needed: Any = self

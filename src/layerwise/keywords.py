@@ -57,7 +57,8 @@ _MEANT = (
     ("max_unorm", "trust_clip", "bounds of the ratio"),
     ("eps_inside_sqrt", "eps_root", "the eps that is inside the root"),
     ("ns_coeffs", "ns_coefficients", ""),
-    ("adjust_lr_fn consistent_rms", "scale", ""),
+    ("adjust_lr_fn consistent_rms rms_rate", "scale", ""),
+    ("muon_a muon_b muon_c", "ns_coefficients", "(a, b, c)"),
     # Of functions that make groups.
     ("skip skip_list no_weight_decay no_weight_decay_list decay_exempt", "no_decay", ""),
     ("exclude_from_weight_decay exclude_bias_n_norm wd_ban_list", "no_decay", ""),

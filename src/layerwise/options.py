@@ -68,6 +68,16 @@ def _alternatives(words: tuple[str, ...]) -> str:
     return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
 
 
+def decay(l2: str) -> Any:
+    """Declare where weight decay enters a step without a trust ratio; `l2` says who has it on the gradient."""
+    return option(
+        "decoupled",
+        one_of("decoupled", "l2"),
+        f'Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient ("l2", {l2}).',
+        f'Pass "decoupled" as in AdamW, or "l2" for the gradient, {l2}.',
+    )
+
+
 def place_of_decay() -> Any:
     """Declare where weight decay enters the step of a rule with a trust ratio."""
     return option(

@@ -86,7 +86,8 @@ _CLIPS = (
 
 OPTAX = Spelling(_optax)
 PADDLE = Spelling(lambda h: _of(_PADDLE_OF.get(h.optimizer, _PADDLE), h))
-KERAS = Spelling(lambda h: _of(_BESIDE + _EPS, h))  # arguments beside the options
+# Arguments beside the options. The epsilon of rules for matrices is that of the AdamW beside them, as in Keras.
+KERAS = Spelling(lambda h: _of(_BESIDE if h().of_matrices else _BESIDE + _EPS, h))
 OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # arguments of Keras's own, in their place
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the numbers of an optimizer that Paddle has
 # Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.

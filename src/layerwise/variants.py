@@ -182,6 +182,18 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
         "iterations in bfloat16; eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
         "its AdamW for embeddings, the head and vectors, which is another group of `Mixed`.",
     ),
+    "keras.Muon": of.muon(
+        {"scale": "match_rms_adamw", "weight_decay": 0.004},
+        "steps as long as AdamW's, and decay 0.004; muon_a, muon_b and muon_c are ns_coefficients, rms_rate is scale.",
+        "eps added to the norm; eps of its AdamW divided by √(1 − β₂^t), and that AdamW's decay, which adam_lr_ratio "
+        "does not scale; elsewhere than in the Keras API all of its AdamW, which is another group of `Mixed`.",
+    ),
+    "mlx.Muon": of.muon(
+        {"decay": "l2", "weight_decay": 0.01},
+        "decay 0.01 on the gradient.",
+        "eps added to the norm; vectors, which step by their momentum; filters, whose scale goes by their last two "
+        "dimensions.",
+    ),
     "torch.Muon": of.muon(
         {"weight_decay": 0.1},
         'decay 0.1; adjust_lr_fn is scale, "original" where it is None.',
@@ -208,6 +220,9 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     ),
     "torch.AdamW": of.adamw({}, "our defaults: lr·λ taken off the weights.", "amsgrad."),
     "torch.Adam": of.adamw({"decay": "l2", "weight_decay": 0.0}, "decay on the gradient, 0 unless given.", "amsgrad."),
+    "keras.AdamW": of.adamw(
+        {"weight_decay": 0.004, "eps": 1e-7}, "decay 0.004, eps 1e-7.", "eps divided by √(1 − β₂^t); amsgrad."
+    ),
     "optax.adamw": of.adamw({"weight_decay": 1e-4}, "decay 1e-4; nesterov is NAdam."),
     "torch.SGD": of.sgd({}, "our defaults: decay on the gradient."),
     "optax.sgd": of.sgd({}, "our defaults; its momentum of None is 0."),

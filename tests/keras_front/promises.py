@@ -6,6 +6,7 @@ test_backends.py runs them for each backend; by hand: KERAS_BACKEND=torch python
 from __future__ import annotations
 
 import json
+import warnings
 
 import keras
 import numpy as np
@@ -24,6 +25,7 @@ ON_JAX = keras.config.backend() == "jax"
 # and the tests of the rules run all of them on JAX's functions.
 not_on_jax = pytest.mark.skipif(ON_JAX, reason="is tried on another backend")
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+ADAMW = next(case for case in CASES if case.name == "AdamW")
 LR = float(np.float32(0.02))  # as Keras holds it
 
 
@@ -91,10 +93,24 @@ def test_steps_are_those_of_the_formula(case, seed):
     if drawn.get("lr", 0.0) is None:
         pytest.skip("a relative step has a test of its own")
     options, (params, grads) = settings(drawn), data(seed or 0)
-    stepper, named = case.reference(lr=LR, **options), dict(enumerate(params))
+    ends = referred(case.reference(lr=LR, **options), params, grads)
+    if case.hyper().of_matrices:  # all else steps by AdamW
+        ratio, decay = (0.05 if drawn.get("scale", "original") == "original" else 1.0), options["weight_decay"]
+        rest = referred(
+            ADAMW.reference(lr=LR * ratio, weight_decay=decay, eps=1e-7, maximize=options.get("maximize", False)),
+            params,
+            grads,
+        )
+        ends = [end if np.ndim(end) == 2 else other for end, other in zip(ends, rest, strict=True)]
+        options["exclude_layers"] = []
+    close(taken(getattr(front, case.name)(LR, **options), params, grads), ends, 1e-12, options)
+
+
+def referred(stepper, params, grads):
+    named = dict(enumerate(params))
     for gs in grads:
         named = stepper.step(named, dict(enumerate(gs)))
-    close(taken(getattr(front, case.name)(LR, **options), params, grads), list(named.values()), 1e-12, options)
+    return list(named.values())
 
 
 @not_on_jax
@@ -135,6 +151,155 @@ def test_an_empty_variable_stays_empty():
     empty = np.zeros((0, 2), np.float32)
     [moved] = taken(front.Lamb(0.125), [empty], [[empty]])
     assert moved.shape == (0, 2)
+
+
+# ---- at the start
+
+
+AT_ZERO = "began at zero, and will hardly move"
+
+
+def said(optimizer, epochs=2):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = fitted(optimizer, epochs)[0]
+    return made, [one for one in caught if AT_ZERO in str(one.message)]
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars", "Lans"])
+def test_adapted_variables_that_begin_at_zero_are_named_once(name, tmp_path):
+    made, [one] = said(getattr(front, name)(0.01))
+    first, second = (v.path for v in made.trainable_variables if v.path.endswith("bias"))
+    assert str(one.message).startswith(f"{first}, {second} {AT_ZERO}")
+    assert one.filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        warnings.filterwarnings("ignore", module="keras")
+        saved_and_loaded(made, tmp_path)
+
+
+def exempting():
+    optimizer = front.Lamb(0.01, adapt="decayed", weight_decay=0.01)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        exempting,
+        lambda: front.AdamW(0.01),
+        lambda: front.Lamb(0.01, adapt=False),
+        lambda: front.Lamb(0.01, min_norm=0.1),
+        lambda: front.Lamb(0.01, trust_clip=(0.01, 10.0)),
+    ],
+)
+def test_variables_that_the_ratio_does_not_hold_are_not_named(make):
+    assert said(make(), 1)[1] == []
+
+
+@not_on_jax
+def test_biases_without_decay_move_as_adam_moves_them():
+    moved = [abs(w).max() for w in weights(exempting(), 20)[1::2]]
+    held = [abs(w).max() for w in weights(front.Lamb(0.01), 20)[1::2]]
+    assert min(moved) > 0.03 > max(held)
+
+
+# ---- rules for matrices
+
+
+def language_model():
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    return keras.Sequential(
+        [
+            keras.Input((6,), dtype="int32"),
+            layers.Embedding(20, 8, name="embedding"),
+            layers.Conv1D(8, 3),
+            layers.Flatten(),
+            layers.Dense(16, "tanh", name="hidden"),
+            layers.LayerNormalization(),
+            layers.Dense(4, name="head"),
+        ],
+        name="lm",
+    )
+
+
+def orthogonal(optimizer):
+    """Which variables of a model have the momentum of Muon alone, after a step; and the most that each moved."""
+    made = language_model()
+    start, rng = made.get_weights(), np.random.default_rng(0)
+    made.compile(optimizer, "mse")
+    made.fit(rng.integers(0, 20, (8, 6)), rng.normal(size=(8, 4)), verbose=0)
+    names = [v.path.replace("/", "_") for v in made.trainable_variables]
+    of_muon = [name for name in names if any(f"{name}_momentum_buffer" in v.path for v in optimizer.variables)]
+    moved = [np.abs(a - b).max() for a, b in zip(made.get_weights(), start, strict=True)]
+    return {name.split("_", 1)[1] for name in of_muon}, dict(
+        zip((n.split("_", 1)[1] for n in names), moved, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "of_muon"),
+    [
+        ({}, {"hidden_kernel"}),
+        ({"exclude_layers": []}, {"hidden_kernel", "head_kernel"}),
+        ({"exclude_layers": ["hid+en/"]}, {"head_kernel"}),
+        ({"exclude_embeddings": False}, {"hidden_kernel", "embedding_embeddings"}),
+    ],
+)
+def test_muon_steps_hidden_matrices_and_adamw_the_rest(options, of_muon):
+    found, moved = orthogonal(front.Muon(0.02, **options))
+    assert found == of_muon
+    rest = {name: x for name, x in moved.items() if name not in found}
+    assert max(rest.values()) == pytest.approx(0.001, rel=1e-3)  # a first step of AdamW is its lr
+
+
+def test_the_rate_and_decay_of_the_rest_are_its_own():
+    _, moved = orthogonal(front.Muon(0.02, adam_lr_ratio=0.5))
+    assert moved["head_bias"] == pytest.approx(0.01, rel=1e-3)
+    _, moved = orthogonal(front.Muon(0.02, scale="match_rms_adamw"))
+    assert moved["head_bias"] == pytest.approx(0.02, rel=1e-3)
+    plain, both, alone = (
+        orthogonal(front.Muon(0.02, weight_decay=decay, adam_weight_decay=own))[1]
+        for decay, own in ((0.0, None), (10.0, None), (10.0, 0.0))
+    )
+    assert both["hidden_kernel"] == alone["hidden_kernel"] != plain["hidden_kernel"]
+    assert both["embedding_embeddings"] != alone["embedding_embeddings"] == plain["embedding_embeddings"]
+
+
+@not_on_jax
+def test_a_saved_muon_trains_on_bit_for_bit(tmp_path):
+    options = {"exclude_layers": ["dense_[0-9]+/kernel"], "adam_beta_1": 0.8, "epsilon": 1e-6, "adam_weight_decay": 0.1}
+    made = fitted(front.Muon(LR, **options), 3)[0]
+    again = saved_and_loaded(made, tmp_path)
+    assert serialized(again.optimizer) == serialized(made.optimizer)
+    config = again.optimizer.get_config()
+    assert {name: config[name] for name in options} == {**options, "exclude_layers": ("dense_[0-9]+/kernel",)}
+    same(weights(None, 2, made), weights(None, 2, again))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"exclude_layers": "head"}, "`exclude_layers` must be a list of regular expressions or None"),
+        ({"exclude_layers": ["["]}, "`exclude_layers` must be a list of regular expressions"),
+        ({"exclude_embeddings": "no"}, "`exclude_embeddings` must be one of True, False"),
+        ({"adam_lr_ratio": -1}, "`adam_lr_ratio` must be a finite number ≥ 0 or None"),
+        ({"adam_beta_2": 1.0}, r"`adam_beta_2` must be a number in \[0, 1\)"),
+        ({"adam_weight_decay": -1.0}, "`adam_weight_decay` must be"),
+        ({"epsilon": -1.0}, "`epsilon` must be"),
+    ],
+)
+def test_an_option_of_the_rest_that_cannot_be_is_named(options, says):
+    with pytest.raises(HyperparameterError, match=says):
+        front.Muon(**options)
+
+
+def test_a_pattern_that_matches_no_layer_is_named():
+    optimizer = front.Muon(exclude_layers=["tail"])
+    with pytest.raises(HyperparameterError, match=r"patterns that each match a path, but is 'tail'.*hidden/kernel"):
+        optimizer.build(language_model().trainable_variables)
 
 
 def low(number):
@@ -340,29 +505,10 @@ def test_an_integer_variable_is_named():
 
 
 def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
-    monkeypatch.setattr(keras.config, "backend", lambda: "tensorflow")
+    monkeypatch.setattr(keras.config, "backend", lambda: "openvino")
     with pytest.raises(EngineError, match="KERAS_BACKEND"):
         _optimizer.namespace.__wrapped__()
 
 
-@not_on_jax
-def test_a_weight_decay_that_is_set_is_checked_as_one_that_was_given():
-    optimizer = front.Muon(LR, keep_norm=True)
-    for value, words in ((0.1, r"`keep_norm` must be False with weight_decay=0\.1"), (-1, "`weight_decay` must be")):
-        with pytest.raises(HyperparameterError, match=words):
-            optimizer.weight_decay = value
-        assert optimizer.weight_decay == 0
-    optimizer.weight_decay = 0
-    other = front.AdamW(LR)
-    other.weight_decay = np.float32(0.5)
-    assert type(other.weight_decay) is float
-    assert other.get_config()["weight_decay"] == 0.5
-
-
-@not_on_jax
-def test_a_config_has_plain_python_objects():
-    """Numbers of NumPy could not be written as JSON."""
-    odd = {"betas": np.array([0.5, 0.75]), "eps": np.float32(0.25), "clipnorm": np.float64(1), "use_ema": np.True_}
-    odd |= {"ema_momentum": np.float64(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
-    config = front.Lamb(np.float64(LR), **odd).get_config()
-    assert json.loads(json.dumps(config)) == {**config, "betas": [0.5, 0.75]}
+import json
+import warnings

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import warnings
+
 import numpy as np
 import pytest
 from cases import CASES
@@ -18,6 +22,7 @@ from layerwise import preset, schedules  # noqa: E402
 from layerwise.errors import (  # noqa: E402
     ContradictionError,
     HyperparameterError,
+    ParameterError,
     StateError,
 )
 from layerwise.mlx import _optimizer  # noqa: E402
@@ -202,6 +207,90 @@ def test_momentum_may_be_stored_in_bfloat16():
     assert [x.dtype for x in opt.state["matrix"].values()] == [mx.bfloat16, mx.float32]
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.deepcopy, lambda opt: pickle.loads(pickle.dumps(opt))], ids=["deep", "pickled"]
+)
+@pytest.mark.parametrize("name", ["AdamW", "Lamb", "Adafactor", "Muon"])
+def test_an_optimizer_with_state_can_be_copied_and_goes_on_alike(name, copied):
+    opt, p = getattr(front, name)(0.05), tree(0)
+    p = opt.apply_gradients(tree(1), p)
+    other = copied(opt)
+    ends = [one.apply_gradients(tree(2), p) for one in (opt, other)]
+    assert bits(ends[0]) == bits(ends[1])
+    assert bits(dict(tree_flatten(opt.state))) == bits(dict(tree_flatten(other.state)))
+
+
+# ---- what surely goes wrong
+
+
+def said(step):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        step()
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("name", ["Lamb", "Lars", "Lans"])
+def test_adapted_parameters_that_begin_at_zero_are_named_once(name):
+    opt, p = getattr(front, name)(0.05), {**tree(0), "bias": mx.zeros(3), "nothing": mx.zeros(0)}
+    [first] = said(lambda: opt.init(p))
+    assert first.startswith("bias began at zero, and will hardly move")
+    assert said(lambda: opt.apply_gradients(p, p)) == []
+    assert said(lambda: opt.init({**p, "more": mx.zeros(2)}))[0].startswith("more began at zero")
+
+
+@pytest.mark.parametrize(("name", "options"), [("AdamW", {}), ("Lamb", {"adapt": False}), ("Lamb", {"min_norm": 0.1})])
+def test_parameters_that_the_ratio_does_not_hold_are_not_named(name, options):
+    assert said(lambda: getattr(front, name)(0.05, **options).init({"bias": mx.zeros(3)})) == []
+
+
+@pytest.mark.slow
+def test_a_compiled_step_has_no_values_to_look_at():
+    made, opt = model(small=True), front.Lamb(0.05)
+    made.bias = mx.zeros(1)
+    assert said(lambda: trained(opt, 1, made, compiled=True)) == []
+
+
+# ---- rules for matrices
+
+
+def language_model():
+    mx.random.seed(0)
+    return nn.Sequential(nn.Embedding(10, 4), nn.Conv1d(4, 4, 1), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    ("exclude", "hidden"),
+    [
+        (None, {"layers.1.weight", "layers.2.weight"}),
+        ([], {"layers.1.weight", "layers.2.weight", "layers.4.weight"}),
+        ([r"layers\.[12]\."], {"layers.4.weight"}),
+    ],
+)
+def test_muon_steps_hidden_matrices_and_another_the_rest(exclude, hidden):
+    made = language_model()
+    rest = front.AdamW(0.001, weight_decay=0.0)
+    opt = theirs.MultiOptimizer([front.Muon(0.02), rest], [front.hidden_matrices(made, exclude)])
+    start, params = weights(made), made.trainable_parameters()
+    assert said(lambda: opt.update(made, tree_map(mx.ones_like, params))) == []
+    of_muon = {path.removesuffix(".momentum_buffer") for path, _ in tree_flatten(opt.optimizers[0].state)}
+    assert of_muon - {"step", "learning_rate"} == hidden
+    moved = {name: np.abs(w - start[name]).max() for name, w in weights(made).items()}
+    assert all(x == pytest.approx(0.001, rel=1e-2) for name, x in moved.items() if name not in hidden)
+
+
+def test_muon_says_that_it_is_not_for_vectors():
+    [first] = said(lambda: front.Muon(0.02).init({"bias": mx.ones(3), "matrix": mx.ones((3, 2))}))
+    assert first.startswith("Muon is for hidden matrices, and steps vectors too: 'bias'. ")
+
+
+def test_a_choice_of_matrices_that_cannot_be_is_refused():
+    with pytest.raises(HyperparameterError, match=r"`exclude_layers` must be patterns that each match a path"):
+        front.hidden_matrices(language_model(), ["head"])
+    with pytest.raises(ParameterError, match=r"`model` must be an mlx\.nn\.Module, but is a dict"):
+        front.hidden_matrices({})
+
+
 # ---- numbers
 
 
@@ -226,7 +315,17 @@ def test_momentum_may_be_stored_in_bfloat16():
     ids=["Adafactor", "with a rate", "warm", "AdamW", "SGD"],
 )
 def test_numbers_are_those_of_mlx(ours, peer):
-    shapes, ends = {**SHAPES, "stack": (2, 3, 4)}, []
+    same_numbers(ours, peer, {**SHAPES, "stack": (2, 3, 4)})
+
+
+@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.5, "momentum": 0.5}, {"nesterov": False, "ns_steps": 2}])
+def test_with_its_preset_muon_steps_matrices_as_mlx_s_does(options):
+    matrices = {"matrix": (4, 3), "wide": (3, 8)}
+    same_numbers(lambda: front.Muon.like("mlx.Muon", 0.05, **options), lambda: theirs.Muon(0.05, **options), matrices)
+
+
+def same_numbers(ours, peer, shapes):
+    ends = []
     for opt in (ours(), peer()):
         p = tree(0, shapes=shapes)
         for t in range(4):
@@ -240,13 +339,33 @@ def test_presets_are_spelled_as_mlx_does():
     assert front.Lamb.like("apex.FusedLAMB", 0.25, eps=0.5)._h.eps == 0.5
 
 
-def test_sums_over_two_million_numbers_keep_the_digits_of_float32():
-    """MLX's own lose two of three digits on a CPU."""
-    x = mx.full((2_000_000,), 0.1)
-    terms = _optimizer.FUNCTIONS.sum(x, axis=(0,), keepdims=True)
-    np.testing.assert_allclose(terms.item(), 2_000_000 * float(np.float32(0.1)), rtol=1e-7)
-    norm = _optimizer.FUNCTIONS.length(_optimizer.FUNCTIONS.squares(x, (0,)))
-    np.testing.assert_allclose(norm.item(), np.sqrt(2_000_000) * float(np.float32(0.1)), rtol=1e-7)
+@pytest.mark.parametrize("n", [2_000_000, 1_999_993])
+def test_sums_over_two_million_numbers_keep_the_digits_of_float32(n):
+    """MLX's own lose two of three digits on a CPU, and squares of such sizes do not fit float32."""
+    drawn = np.exp(4 * np.random.default_rng(0).normal(size=n)).astype(np.float32)
+    for given in (np.full(n, 0.1, np.float32), drawn, drawn * np.float32(1e25), drawn * np.float32(1e-30)):
+        x, exact, xp = mx.array(given), given.astype(np.float64), _optimizer.Functions()
+        total = xp.sum(x, axis=(0,), keepdims=True)
+        np.testing.assert_allclose(total.item(), exact.sum(), rtol=2e-7)
+        norm = xp.length(xp.squares(x, (0,)))
+        np.testing.assert_allclose(norm.item(), np.linalg.norm(exact), rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((24, 30), (0,)), ((24, 30), (1,)), ((24, 30), (0, 1)), ((5, 16, 7), (1, 2))]
+)
+def test_sums_along_some_dimensions_are_over_all_of_them(shape, axis):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    found = _optimizer.Functions().sum(mx.array(x), axis=axis, keepdims=True)
+    np.testing.assert_allclose(numpy_of(found), x.sum(axis=axis, keepdims=True), rtol=0, atol=1e-5)
+
+
+def test_the_sign_of_the_smallest_numbers_is_a_sign_and_nan_stays():
+    for dtype, own in ((np.float32, mx.float32), (np.float64, mx.float64)):
+        small = np.finfo(dtype).smallest_subnormal
+        x = mx.array(np.array([small, -small, 0, 3, -np.inf, np.inf, np.nan], dtype), dtype=own)
+        signs = numpy_of(_optimizer.Functions().signs(x))
+        np.testing.assert_array_equal(signs, [1, -1, 0, 1, -1, 1, np.nan])
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e25])

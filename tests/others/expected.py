@@ -46,9 +46,9 @@ EXPECTED = {
     "keras": [
         Difference(
             "AdafactorTest-test_correctness_with_golden",
-            r"0\.3031 \(DESIRED\)",
-            "relative_step=False changes nothing in Keras, and here it is heeded",
-            "docs/others.md#Keras",
+            "ContradictionError: `relative_step` must be left out with keras.Adafactor",
+            "relative_step=False changes nothing in Keras, and here it is refused",
+            "docs/keras.md#What is different",
         ),
     ],
     "torch": [

@@ -1,5 +1,6 @@
-"""keras.optimizers.Lamb and Adafactor run beside ours, on Keras's NumPy backend."""
+"""keras.optimizers.Lamb, Adafactor, AdamW and Muon run beside ours, on Keras's NumPy backend."""
 
+from functools import partial
 from inspect import signature
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from parity.live import SHAPES, Draw, assert_same, largest, ours, tensors
 
 from layerwise import preset
-from layerwise.numpy import Adafactor, Lamb
+from layerwise.numpy import Adafactor, AdamW, Lamb
 
 pytestmark = pytest.mark.slow
 with pytest.MonkeyPatch.context() as environment:
@@ -28,12 +29,13 @@ def in_float64(monkeypatch):
     keras.config.set_floatx(floatx)
 
 
-@pytest.mark.parametrize("name", ["Lamb", "Adafactor"])
+@pytest.mark.parametrize("name", ["Lamb", "Adafactor", "AdamW", "Muon"])
 def test_every_argument_of_keras_is_taken(name):
     import layerwise.keras
 
     given, here = (signature(getattr(of, name)).parameters for of in (keras.optimizers, layerwise.keras))
-    assert given.keys() - {"kwargs"} <= here.keys()
+    another_rule = {"amsgrad", "muon_a", "muon_b", "muon_c", "rms_rate"}  # or options by other names
+    assert given.keys() - {"kwargs"} - another_rule <= here.keys()
 
 
 def theirs(build, params, grads):
@@ -56,6 +58,17 @@ class Rising(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step):
         return self.lr * (1 + step) / 4
+
+
+def adamw(draw):
+    # Keras's eps is divided by √(1 − b2^t).
+    lr, betas = draw.between(1e-3, 1e-1), (draw.of(0.0, 0.5, 0.9), draw.of(0.5, 0.95, 0.999))
+    weight_decay = draw.of(0.1, 1.0)
+    their_clip, our_clip = clipping(draw)
+    return (
+        lambda: keras.optimizers.AdamW(lr, weight_decay, *betas, 1e-30, **their_clip),
+        {"lr": lr, "betas": betas, "eps": 1e-30, "weight_decay": weight_decay, **our_clip},
+    )
 
 
 def clipping(draw):
@@ -102,6 +115,7 @@ def adafactor(draw):
 CASES = {
     "lamb": (keras.optimizers.Lamb, Lamb, preset("keras.Lamb"), lamb),
     "adafactor": (keras.optimizers.Adafactor, Adafactor, preset("keras.Adafactor"), adafactor),
+    "adamw": (keras.optimizers.AdamW, AdamW, preset("keras.AdamW"), adamw),
 }
 
 
@@ -117,13 +131,45 @@ def test_drawn_options(case, seed):
 
 # In float32 Keras forms 1 − b2**t with an error of 2^-24 / (1 − b2), as optax does.
 @pytest.mark.parametrize(("dtype", "of_size", "of_move"), [("float64", 1e-12, 0.0), ("float32", 3e-6, 6e-5)])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", ["lamb", "adafactor"])
 def test_defaults(case, dtype, of_size, of_move):
     their_class, our_class, preset_options, _ = CASES[case]
     params, grads = tensors(dtype)
     assert_same(
-        ours(our_class(**preset_options), params, grads), theirs(their_class, params, grads), params, of_size, of_move
+        ours(our_class(**preset_options), params, grads),
+        theirs(their_class, params, grads),
+        params,
+        of_size,
+        of_move,
     )
+
+
+def test_adamw_has_the_defaults_of_keras():
+    given = signature(keras.optimizers.AdamW).parameters
+    assert preset("keras.AdamW") == {"weight_decay": given["weight_decay"].default, "eps": given["epsilon"].default}
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs_only"),
+    [
+        ({}, {}),
+        ({"exclude_layers": ["wi.e"], "weight_decay": 0.1}, {}),
+        ({"momentum": 0.5, "nesterov": False, "ns_steps": 2, "adam_beta_1": 0.5, "adam_weight_decay": 0.1}, {}),
+        (
+            {"adam_lr_ratio": 0.1, "adam_weight_decay": 0.0, "scale": 0.3, "ns_coefficients": (2.0, -1.5, 0.5)},
+            {"rms_rate": 0.3, "muon_a": 2.0, "muon_b": -1.5, "muon_c": 0.5},
+        ),
+    ],
+)
+def test_muon_leaves_the_same_variables_to_the_same_adamw(mine, theirs_only):
+    import layerwise.keras
+
+    params, grads = tensors(shapes={**SHAPES, "embedding": (6, 3)})
+    renamed = {name: x for name, x in mine.items() if name not in ("scale", "ns_coefficients")}
+    build = partial(keras.optimizers.Muon, 0.05, epsilon=1e-30, **{**renamed, **theirs_only})
+    like = partial(layerwise.keras.Muon.like, "keras.Muon", 0.05, epsilon=1e-30, **mine)
+    # Keras adds 1e-7 to the norm of the momentum; ours is at least that.
+    assert_same(theirs(like, params, grads), theirs(build, params, grads), params, 1e-6)
 
 
 def test_adafactor_measures_the_decayed_tensor():

@@ -41,6 +41,7 @@ class Muon(Stepper):
         lr=0.02,
         momentum=0.95,
         weight_decay=0,
+        decay="decoupled",
         nesterov=True,
         scale="original",
         ns_coefficients="jordan",
@@ -62,6 +63,7 @@ class Muon(Stepper):
     ):
         super().__init__(lr, weight_decay, blocks, max_grad_norm, max_grad_norm_per_tensor, max_grad_value, maximize)
         self.momentum = momentum
+        self.decay = decay
         self.nesterov = nesterov
         self.scale = scale
         self.ns_coefficients = ns_coefficients
@@ -79,11 +81,15 @@ class Muon(Stepper):
         """One step of one tensor."""
         lr = lr * lr_scale
         rows, columns = self.rows_and_columns(p.shape)
+        if self.decay == "l2":
+            g = np.array(g)
+            for i in indices(p):
+                g[i] += lam * p[i]
         x = self.of_all_matrices(self.averaged(state, g, t), rows, columns)
         scale = self.factor(math.prod(p.shape[d] for d in rows), math.prod(p.shape[d] for d in columns))
         r, decayed = np.empty(p.shape), np.empty(p.shape)
         for i in indices(p):
-            decayed[i] = p[i] - lr * lam * p[i]
+            decayed[i] = p[i] - lr * lam * p[i] if self.decay == "decoupled" else p[i]
             r[i] = scale * x[i]
         weight_norm, update_norm = norm(decayed), norm(r)
         ratio = trust_ratio(self, weight_norm, update_norm, lam)
@@ -160,6 +166,8 @@ def _vectors(world: Any) -> None:
     close([tall], [1.5**0.5 * after.T], 1e-12)
     [[vector]] = path(world, rule.Muon(1.0, **options), [p[0]], [[np.array([3.0, 0.0, 4.0])]])
     close([-vector], [[0.9, 0.0, 1.2]], 1e-12)
+    [[decayed]] = path(world, rule.Muon(1.0, decay="l2", weight_decay=0.5, **options), [g], [[g * 0]])
+    close([decayed - g], [after], 1e-12)
     # m is 0.5 and then 1.25 of a gradient of 1 and then 2; the corrected u is 0.5·1.25/0.875 + 0.5·2/0.75.
     [_, [after]] = path(
         world, rule.Muon(1.0, 0.5, eps=100.0, ns_coefficients=(1.0, 0.0, 0.0)), [np.zeros(1)], [[[1.0]], [[2.0]]]
@@ -207,7 +215,8 @@ def _limits(world: Any) -> None:
 
 def _consistent(options: Options) -> Options:
     options = one_hold_of_norm(options)
-    return {**options, "weight_decay": 0.0} if options["keep_norm"] else options
+    apart = options["keep_norm"] and options["decay"] == "decoupled"
+    return {**options, "weight_decay": 0.0} if apart else options
 
 
 CASE = Case(
@@ -216,6 +225,7 @@ CASE = Case(
         "lr": (0.1, 0.5),
         "momentum": (0.95, 0.0),
         "weight_decay": (0.0, 0.1),
+        "decay": ("decoupled", "l2"),
         "nesterov": (True, False, "corrected"),
         "scale": ("original", "match_rms_adamw", 0.7),
         "ns_coefficients": ("jordan", "polar_express", (2.0, -1.5, 0.5), ((3.0, -3.0, 1.0), (1.5, -0.5, 0.0))),
@@ -233,6 +243,7 @@ CASE = Case(
     measured={"adapt": True},
     relative={"adapt": True},
     shows_with={
+        ("decay", "l2"): {"weight_decay": 0.1},
         ("adapt", "decayed"): {"weight_decay": 0.1},
         "trust_clip": {"adapt": True},
         "min_norm": {"adapt": True},

@@ -518,6 +518,7 @@ def muon(
     *,
     mask: ByLeaf = None,
     adapt: Adapt = False,
+    decay: Literal["decoupled", "l2"] = "decoupled",
     nesterov: bool | Literal["corrected"] = True,
     scale: Literal["original", "match_rms_adamw"] | Number = "original",
     ns_coefficients: Any = "jordan",
@@ -547,6 +548,8 @@ def muon(
     """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
 
     Args:
+        decay: Apply weight_decay to the weights, times learning_rate ("decoupled"), or to the gradient ("l2", as in
+            MLX).
         scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
             columns) ("match_rms_adamw"), or another number than 0.2.
     """

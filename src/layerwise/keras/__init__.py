@@ -1,4 +1,4 @@
-"""The optimizers as `keras.optimizers.Optimizer`s, on Keras's JAX, PyTorch and NumPy backends.
+"""The optimizers as `keras.optimizers.Optimizer`s, on its backends TensorFlow, JAX, PyTorch and NumPy.
 
 Their names are known to `keras.saving`, so that a saved model loads once this package is imported.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
+from math import inf, prod
 from typing import Any
 
 import keras
@@ -18,7 +19,9 @@ from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, options_in_order
+from layerwise.keras._rest import ADAMW, OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
 from layerwise.options import OFF
 from layerwise.rules.arrays import moved
@@ -34,8 +37,19 @@ CHECKED = {
     **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
     "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
 }
+EXEMPT = (
+    'Exempt them from it by adapt="decayed", a weight_decay, and exclude_from_weight_decay(var_names=["bias"]) with '
+    "their names."
+)
+# Arguments of Keras's that change nothing there, by the preset that has its numbers.
+WITHOUT_EFFECT = {
+    "keras.Adafactor": {
+        "relative_step": "In Keras it changes nothing: leave it out. Without the preset it has an effect."
+    }
+}
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-BACKENDS = {"jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}  # with the modules that have their functions
+# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
+BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
@@ -64,7 +78,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             **{name: given[name] for name in KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
+        self._rest = Rest(given, h) if h.of_matrices else None
         self._excluded_names: tuple[str, ...] = ()
+        self._is_looked_at = False
 
     @property
     def weight_decay(self) -> float | None:
@@ -81,13 +97,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        for argument, way_out in WITHOUT_EFFECT.get(name, {}).items():
+            if argument in given:
+                raise ContradictionError(sentence(argument, f"left out with {name}", given[argument], way_out))
         found, said = spelling.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
         for option, names in spelling.KERAS.of(cls._hyper).items():
             if option in found and option not in said and said.keys() & {*names}:
                 usual = found[option] if len(names) > 1 else (found[option],)
                 made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
                 found[option] = made if len(names) > 1 else made[0]
-        return {**found, **said}
+        return {**found, **OF_PRESETS.get(name, {}), **said}
 
     @classmethod
     def _rate(cls, value: Any) -> Any:
@@ -131,24 +150,43 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if self.built:
             return
         super().build(variables)
-        self._pieces = [self._piece(variable) for variable in variables]
+        named = [(variable.path, tuple(variable.shape)) for variable in variables]
+        self._is_rest = [False] * len(named) if self._rest is None else self._rest.picked(named)
+        self._pieces = [self._piece(*one) for one in zip(variables, self._is_rest, strict=True)]
         self._kept = [
-            [self._state_variable(variable, field, shape) for field, shape in zip(fields, piece.fields, strict=True)]
-            for variable, piece in zip(variables, self._pieces, strict=True)
-            for fields in [self._rule.State._fields]
+            [self._state_variable(variable, one, piece.h) for one in zip(rule.State._fields, piece.fields, strict=True)]
+            for variable, piece, is_rest in zip(variables, self._pieces, self._is_rest, strict=True)
+            for rule in [self._rule_of(is_rest)]
         ]
+        if not self._is_looked_at:
+            self._look_at_first(variables)
 
-    def _piece(self, variable: Any) -> Piece:
+    def _look_at_first(self, variables: Sequence[Any]) -> None:
+        """Say which variables will hardly move."""
+        firsts = []
+        for variable, piece in zip(variables, self._pieces, strict=True):
+            lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
+            first = First(variable.path, piece.h, {"weight_norm": 0.0}, lam)
+            if first.starts_at_zero and _is_zero(variable):
+                firsts.append(first)
+        warn_of(firsts, EXEMPT, "")
+
+    def _rule_of(self, is_rest: bool) -> Any:
+        return ADAMW.rule if is_rest else self._rule
+
+    def _piece(self, variable: Any, is_rest: bool) -> Piece:
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
-        return lay_out(name, self._rule, self._h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
+        h = self._rest.h if self._rest and is_rest else self._h
+        return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
 
-    def _state_variable(self, variable: Any, field: str, shape: Any) -> Any:
+    def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:
+        field, shape = one
         if shape is None or self._overwrite_variable_with_gradient(variable):
             return None
-        dtype = self._h.state_dtypes().get(field) or _computing(variable)
+        dtype = h.state_dtypes().get(field) or _computing(variable)
         # State of the variable's own shape is divided over devices as the variable is.
         layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
@@ -157,13 +195,15 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         """Step one variable."""
         i = self._get_variable_index(variable)
         xp, piece, kept, dtype = namespace(), self._pieces[i], self._kept[i], _computing(variable)
-        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, gradient, *kept))
+        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
         t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
         h: Any = piece.h
-        lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        now = Now(t, lr, lam, beta2=h.beta2_of(1))
-        rule = self._rule.step(xp, p, g, self._rule.State(*state), h, now)
-        [(stepped,)] = local(xp, [Run((rule,), piece.shape)])
+        decay, rule = self.weight_decay, self._rule_of(self._is_rest[i])
+        if self._rest and self._is_rest[i]:
+            lr, decay = lr * self._rest.lr_ratio, self._rest.decay(decay)
+        lam = float(decay or 0.0) if self._use_weight_decay(variable) else 0.0
+        asking = rule.step(xp, p, g, rule.State(*state), h, Now(t, lr, lam, beta2=h.beta2_of(1)))
+        [(stepped,)] = local(xp, [Run((asking,), piece.shape)])
         self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
         for x, new in zip(kept, stepped.state, strict=True):
             if x is not None:
@@ -180,7 +220,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
                 "var_names."
             )
         excluded = {EXCLUDED: {"var_names": [*self._excluded_names]}} if self._excluded_names else {}
-        own = {name: getattr(self._h, name) for name in self._options()}
+        own = {name: getattr(self._h, name) for name in self._options()} | (self._rest.config if self._rest else {})
         return {**super().get_config(), **own, "weight_decay": self.weight_decay, **excluded}
 
     @classmethod
@@ -189,6 +229,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         own = dict(config)
         excluded = own.pop(EXCLUDED, None)
         made = super().from_config(own, custom_objects)
+        made._is_looked_at = True  # weights that are loaded come after the state is made
         if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
             if excluded.get("places"):
@@ -196,18 +237,47 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return made
 
 
+def _is_zero(variable: Any) -> bool:
+    """Return whether a variable is 0; False where it has no value yet, or is traced."""
+    try:
+        return prod(variable.shape) > 0 and not bool(ops.any(ops.not_equal(variable, 0)))
+    except Exception:  # of each backend another
+        return False
+
+
 def _computing(variable: Any) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
     return computing(keras.backend.standardize_dtype(variable.dtype))
 
 
+class Functions(Namespace):
+    """The functions of a backend."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Return a gradient in full: an embedding's may have only the rows that were looked up."""
+        return ops.convert_to_tensor(gradient, sparse=False)
+
+
+class OnTensorFlow(Functions):
+    """Keras's own functions, where they are TensorFlow's."""
+
+    def dense(self, gradient: Any) -> Any:
+        """Return a gradient in full."""
+        return import_module("tensorflow").convert_to_tensor(gradient)
+
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
+        """Return x within the bounds, of which each may be None."""
+        return ops.clip(x, -inf if low is None else low, inf if high is None else high)
+
+
 @cache
-def namespace() -> Namespace:
+def namespace() -> Functions:
     """Return the functions of the backend that Keras runs on, of which there is one for each process."""
     backend = keras.config.backend()
     if backend not in BACKENDS:
         raise EngineError(
             f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
-            "KERAS_BACKEND before Keras is imported; on TensorFlow, layerwise.numpy can step copies of the weights."
+            "KERAS_BACKEND before Keras is imported."
         )
-    return Namespace(import_module(BACKENDS[backend]))
+    kind = OnTensorFlow if backend == "tensorflow" else Functions
+    return kind(import_module(BACKENDS[backend]))

@@ -23,7 +23,7 @@ Arguments of all:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
@@ -367,7 +367,19 @@ class Lion(Optimizer):
 
 @of_rule(__doc__)
 class Muon(Optimizer):
-    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1."""
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Args:
+        exclude_layers: Variables step by AdamW if their paths match one of these regular expressions; None is the
+            last matrix alone.
+        exclude_embeddings: Variables step by AdamW if their paths contain "embedding".
+        adam_lr_ratio: AdamW's learning rate, as a factor on this one; None is 0.05, or 1 if `scale` makes steps as
+            long as AdamW's.
+        adam_beta_1: The first of AdamW's `betas`.
+        adam_beta_2: The second of AdamW's `betas`.
+        adam_weight_decay: AdamW's weight decay; None is `weight_decay`.
+        epsilon: AdamW's `eps`.
+    """
 
     def __init__(
         self,
@@ -376,6 +388,7 @@ class Muon(Optimizer):
         weight_decay: float | None = 0.0,
         *,
         adapt: Adapt = False,
+        decay: Literal["decoupled", "l2"] = "decoupled",
         nesterov: bool | Literal["corrected"] = True,
         scale: Literal["original", "match_rms_adamw"] | float = "original",
         ns_coefficients: Any = "jordan",
@@ -389,7 +402,13 @@ class Muon(Optimizer):
         zero_norm_ratio: float = 1.0,
         min_norm: float = 0.0,
         maximize: bool = False,
-        epsilon: float | None = None,
+        exclude_layers: Sequence[str] | None = None,
+        exclude_embeddings: bool = True,
+        adam_lr_ratio: float | None = None,
+        adam_beta_1: float = 0.9,
+        adam_beta_2: float = 0.999,
+        adam_weight_decay: float | None = None,
+        epsilon: float = 1e-7,
         clipnorm: float | None = None,
         clipvalue: float | None = None,
         global_clipnorm: float | None = None,

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import mlx.core as mx
 from mlx import optimizers as theirs
-from mlx.utils import tree_map, tree_map_with_path
+from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
-from layerwise.checks import Check, number
+from layerwise.checks import number
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace, Scaled
-from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
+from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence, warn
+from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.layout import Piece, lay_out
+from layerwise.names import few
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 from layerwise.variants import Like, preset
@@ -23,7 +26,12 @@ LR, DECAY = "learning_rate", "weight_decay"
 CALLED = {"lr": LR}
 OF_ALL = ("step", LR, DECAY)  # in the state, beside that of parameters
 COMPUTED_IN = {mx.float64: mx.float64, **dict.fromkeys((mx.float32, mx.float16, mx.bfloat16), mx.float32)}
+MOST = 8  # numbers that are added up in float32 with hardly an error
 SCHEDULE = "A schedule must return such a number for every step."
+
+
+AT_ZERO = {"weight_norm": 0.0}  # what a first step measures of such a tensor
+EXEMPT = "Leave them to an optimizer without it, by mlx.optimizers.MultiOptimizer."
 
 
 class Optimizer(theirs.Optimizer, Like):
@@ -40,12 +48,13 @@ class Optimizer(theirs.Optimizer, Like):
         made: Any = self._hyper
         h = made(**options)
         if h.follows_step:
-            h = h.settled(beta2=_of_arrays("beta2", number(0, 1), h.beta2))
+            h = h.settled(beta2=_OfArrays("beta2", h.beta2, 1))
         rates = {LR: h.lr, **({DECAY: h.weight_decay} if callable(h.weight_decay) else {})}
         for name, rate in rates.items():
-            self._maybe_schedule(name, _of_arrays(name, number(0), rate) if callable(rate) else rate)
+            self._maybe_schedule(name, _OfArrays(name, rate) if callable(rate) else rate)
         self._h = h.settled(lr=0.0)  # one for all rates
         self._pieces: dict[Any, Piece] = {}
+        self._seen: set[str] = set()
 
     @classmethod
     def _like(cls, name: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,16 +85,33 @@ class Optimizer(theirs.Optimizer, Like):
                 raise ParameterError(f"the state has a number called {name!r}. Give that parameter another name.")
         tree_map_with_path(_check_parameter, parameters)
         super().init(parameters)
+        leaves: Any = tree_flatten(parameters)
+        if new := [(path, p) for path, p in leaves if path not in self._seen]:
+            self._seen.update(path for path, _ in new)
+            self._look_at_first(new)
+
+    def _look_at_first(self, new: Sequence[tuple[str, mx.array]]) -> None:
+        """Say once what surely goes wrong with these parameters."""
+        h: Any = self._h
+        lam = 1.0 if DECAY in self._schedulers else h.weight_decay
+        zero = _zeros(new) if First("", h, AT_ZERO, lam).starts_at_zero else ()
+        warn_of([First(path, h, AT_ZERO, lam) for path in zero], EXEMPT, "")
+        if h.of_matrices and (vectors := [path for path, p in new if p.ndim < 2]):
+            name = type(self).__name__
+            warn(
+                f"{name} is for hidden matrices, and steps vectors too: {few(vectors)}. Leave the rest to another: "
+                f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])."
+            )
 
     def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         """Make the state of one parameter."""
         state.update({field: mx.zeros(shape, dtype) for field, (shape, dtype) in self._fields(parameter).items()})
 
     def _piece(self, parameter: mx.array) -> Piece:
-        key = parameter.shape, parameter.dtype
+        key = tuple(parameter.shape), float(mx.finfo(parameter.dtype).eps)
         if key not in self._pieces:
-            eps = mx.finfo(parameter.dtype).eps
-            [self._pieces[key]] = lay_out("", self._rule, self._h, tuple(parameter.shape), None, eps).pieces
+            shape, eps = key
+            [self._pieces[key]] = lay_out("", self._rule, self._h, shape, None, eps).pieces
         return self._pieces[key]
 
     def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -124,21 +150,27 @@ class Optimizer(theirs.Optimizer, Like):
 
     def _stepped(self, leaves: Sequence[Any]) -> Iterator[mx.array]:
         """Step tensors, given as gradients, parameters and states; write the states and yield the new parameters."""
-        ends = local(FUNCTIONS, [self._run(*leaf) for leaf in leaves])
+        xp = Functions()
+        ends = local(xp, [self._run(xp, *leaf) for leaf in leaves])
         for (_, p, state), (stepped,) in zip(leaves, ends, strict=True):
             new = zip(self._rule.State._fields, stepped.state, strict=True)
             state.update({field: x.astype(state[field].dtype) for field, x in new if x is not None})
-            yield moved(FUNCTIONS, p.astype(COMPUTED_IN[p.dtype]), stepped.moves).astype(p.dtype)
+            moves = tuple((still(a), x) for a, x in stepped.moves)
+            yield moved(xp, p.astype(COMPUTED_IN[p.dtype]), moves).astype(p.dtype)
 
-    def _run(self, gradient: mx.array, parameter: mx.array, state: Mapping[str, Any]) -> Run:
+    def _run(self, xp: Functions, gradient: mx.array, parameter: mx.array, state: Mapping[str, Any]) -> Run:
         piece, dtype = self._piece(parameter), COMPUTED_IN[parameter.dtype]
         h: Any = piece.h
-        p, g, t, lr = (x.astype(dtype) for x in (parameter, gradient, self.step, self.learning_rate))
+        p, g = (x.astype(dtype) for x in (parameter, gradient))
         fields = map(state.get, self._rule.State._fields)
         kept = self._rule.State(*(None if x is None else x.astype(dtype) for x in fields))
+        now = xp.once(("now", id(h), dtype), lambda: self._now(h, dtype))
+        return Run((self._rule.step(xp, p, g, kept, h, now),), piece.shape, together=h.asks_of_model)
+
+    def _now(self, h: Any, dtype: Any) -> Now:
+        t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))
         lam = self.state[DECAY].astype(dtype) if DECAY in self._schedulers else h.weight_decay
-        now = Now(t, lr, lam, beta2=h.beta2_of(t, mx.maximum))
-        return Run((self._rule.step(FUNCTIONS, p, g, kept, h, now),), piece.shape, together=h.asks_of_model)
+        return Now(t, lr, lam, beta2=h.beta2_of(t, mx.maximum))
 
     def _check_state(self, path: str, parameter: mx.array, state: Any) -> None:
         wanted = {field: shape for field, (shape, _) in self._fields(parameter).items()}
@@ -150,14 +182,25 @@ class Optimizer(theirs.Optimizer, Like):
             )
 
 
-def _of_arrays(name: str, check: Check, schedule: Callable[[Any], Any]) -> Callable[[mx.array], mx.array]:
-    """Return a schedule that answers with arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
+class _OfArrays:
+    """A schedule that answers with arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
 
-    def answer(step: mx.array) -> mx.array:
-        value = schedule(step)
-        return mx.array(value if isinstance(value, mx.array) else check(f"{name}(step)", value, SCHEDULE))
+    def __init__(self, name: str, schedule: Callable[[Any], Any], high: float = inf) -> None:
+        self._name, self._schedule, self._high = name, schedule, high
 
-    return answer
+    def __call__(self, step: mx.array) -> mx.array:
+        value = self._schedule(step)
+        if isinstance(value, mx.array):
+            return value
+        return mx.array(number(0, self._high)(f"{self._name}(step)", value, SCHEDULE))
+
+
+def _zeros(parameters: Sequence[tuple[str, mx.array]]) -> list[str]:
+    """Return those that are zero; none if they are traced, and have no values here."""
+    try:
+        return [path for path, p in parameters if p.size and not mx.any(p).item()]
+    except (ValueError, RuntimeError):
+        return []
 
 
 def _check_parameter(path: str, parameter: Any) -> None:
@@ -190,29 +233,82 @@ class Norm(Scaled):
 
 
 class Functions(Namespace):
-    """The functions of `mlx.core`."""
+    """The functions of `mlx.core`, for one step.
+
+    `mx.compile` takes all arithmetic up to an array into one loop over it, also what is the same for each of its
+    elements. So numbers of a step, a tensor, a row or a column are kept `still`, and are then computed once.
+    """
 
     amax = staticmethod(mx.max)
     asarray = staticmethod(mx.array)  # which is the older name
 
+    def __init__(self) -> None:
+        super().__init__(mx)
+        self._known: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is the same for many tensors of the step."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
+        """Return the numbers of a step."""
+        kept = self.once((of, id(h), id(now)), lambda: (still(of(self, h, now)), h, now))  # whose places stay theirs
+        return kept[0]
+
     def squares(self, terms: Any, dims: tuple[int, ...]) -> Scaled:
         """Sum the squares over these dimensions, as exactly as the device can."""
-        return super().squares(_wide(terms), dims)
+        wide = _wide(terms)
+        if wide.dtype == terms.dtype:
+            return super().squares(terms, dims)
+        squares = wide * wide  # of float32 fit float64
+        total = mx.sum(squares, axis=dims, keepdims=True) if dims else squares
+        return Scaled(mx.ones_like(total), total)
+
+    def length(self, squares: Scaled) -> Any:
+        """Return the root of a sum of squares."""
+        return still(super().length(squares))
+
+    def sqrt(self, x: Any) -> Any:
+        """Return the root."""
+        root = mx.sqrt(x)
+        return still(root) if 1 in x.shape else root
 
     def sum(self, terms: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         """Sum over these dimensions, to the last digits of the dtype."""
-        return mx.sum(_wide(terms), axis=axis, keepdims=keepdims).astype(terms.dtype)
+        longest = max(axis, key=lambda d: terms.shape[d])
+        parts = _in_parts(terms, longest) if _wide(terms[:0]).dtype != terms.dtype else terms
+        return mx.sum(_wide(parts), axis=axis, keepdims=keepdims).astype(terms.dtype)
+
+    def signs(self, x: Any) -> Any:
+        """Return 1, −1, or x itself where it is 0 or nan."""
+        large = mx.array(1e162 if x.dtype == mx.float64 else 1e23, x.dtype)  # its square times any number is above 1
+        return mx.maximum(mx.minimum(x * large * large, 1.0), -1.0)
 
     def unless_off(self, a: Any, y: Any) -> Any:
         """Return y, and 0 where `a` is: rates are arrays, of which nobody knows before a step that they are 0."""
-        return mx.where(a == 0, mx.zeros_like(y), y) if isinstance(a, mx.array) else y
+        return mx.where(a == 0, mx.zeros((), y.dtype), y) if isinstance(a, mx.array) else y
 
     def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
         """Return an array, or a tensor's sum of squares in the shape of all tensors'."""
         return Norm(*(mx.reshape(one, shape) for one in x)) if isinstance(x, Scaled) else mx.reshape(x, shape)
 
 
-FUNCTIONS = Functions(mx)
+def still(x: Any) -> Any:
+    """Return an array, or numbers some of which are arrays, by an operation that no loop takes in."""
+    if isinstance(x, tuple):
+        return type(x)(*map(still, x)) if hasattr(x, "_fields") else tuple(map(still, x))
+    return mx.squeeze(mx.expand_dims(x, 0), 0) if isinstance(x, mx.array) else x
+
+
+def _in_parts(terms: Any, d: int) -> Any:
+    """Return sums of a few numbers each along a dimension, which is that much shorter."""
+    shape = terms.shape
+    few = next((n for n in range(MOST, 3, -1) if shape[d] % n == 0), 1)
+    if few == 1 or not terms.size:
+        return terms
+    return mx.sum(mx.reshape(terms, (*shape[:d], few, shape[d] // few, *shape[d + 1 :])), axis=d)
 
 
 def _wide(terms: Any) -> Any:

@@ -281,6 +281,7 @@ class Muon(Optimizer):
         weight_decay: Rate = 0.0,
         *,
         adapt: Adapt = False,
+        decay: Literal["decoupled", "l2"] = "decoupled",
         nesterov: bool | Literal["corrected"] = True,
         scale: Literal["original", "match_rms_adamw"] | float = "original",
         ns_coefficients: Any = "jordan",

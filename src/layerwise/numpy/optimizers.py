@@ -385,7 +385,11 @@ class Lion(Optimizer):
 
 @of_rule(__doc__)
 class Muon(Optimizer):
-    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1."""
+    """Muon (Jordan et al. 2024; Liu et al., arXiv 2502.16982): momentum with all singular values brought to about 1.
+
+    Args:
+        decay: Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient ("l2", as in MLX).
+    """
 
     def __init__(
         self,
@@ -394,6 +398,7 @@ class Muon(Optimizer):
         weight_decay: Scheduled = 0.0,
         *,
         adapt: Adapt | ByName[Adapt] = False,
+        decay: Literal["decoupled", "l2"] | ByName[bool | float | str] = "decoupled",
         nesterov: bool | Literal["corrected"] = True,
         scale: Literal["original", "match_rms_adamw"] | float = "original",
         ns_coefficients: Any = "jordan",
@@ -411,7 +416,6 @@ class Muon(Optimizer):
         max_grad_value: float | Bounds | None = None,
         maximize: bool = False,
         lr_scale: float | ByName[float] | None = None,
-        decay: ByName[bool | float] | None = None,
         blocks: Split | ByName[Split] | None = None,
         skip_nonfinite: bool = False,
         master_weights: bool | Literal["split", "split24"] = False,

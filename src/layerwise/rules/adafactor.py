@@ -49,7 +49,7 @@ from layerwise.rules.factors import (
     second_moment,
 )
 from layerwise.rules.parts import cautious, clip_of, ready
-from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero, named
+from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero, named, once_a_step
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -224,6 +224,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(*second_moment(h.factored, shape), e)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b2, clamps, by_step = _b2(xp, now, h), h.eps_mode == "clamp", h.decay_scale == "step"
     b1 = 0.0 if h.beta1 is None else h.beta1

@@ -17,7 +17,7 @@ from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.rules.arrays import length, mix, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import named, one_minus_power, root
+from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b1, b2 = h.betas
     return named(

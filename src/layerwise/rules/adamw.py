@@ -21,13 +21,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
 from layerwise import options
-from layerwise.checks import one_of
 from layerwise.hyper import ClippedByNorm, Scheduled, StoredMomentum
-from layerwise.options import flag, option
+from layerwise.options import flag
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_zero, named, once_a_step, one_minus_power
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,7 @@ class AdamW(StoredMomentum, ClippedByNorm):
     weight_decay: Scheduled = options.weight_decay(0.01, optax_default=1e-4)
     _: KW_ONLY
     eps_root: float = options.eps_root()
-    decay: Literal["decoupled", "l2"] = option(
-        "decoupled",
-        one_of("decoupled", "l2"),
-        'Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient ("l2", Adam).',
-        'Pass "decoupled" for AdamW or "l2" for Adam.',
-    )
+    decay: Literal["decoupled", "l2"] = options.decay("Adam")
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
     momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
 
@@ -59,6 +53,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)

@@ -46,7 +46,7 @@ from layerwise.rules.factors import (
     second_moment,
 )
 from layerwise.rules.parts import clip_of, ready
-from layerwise.rules.scalars import named
+from layerwise.rules.scalars import named, once_a_step
 
 EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
 
@@ -96,6 +96,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(row, col, whole, shape, row, col)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), b3, (eps1, eps2) = h.betas, h.beta3, h.eps
     return named(

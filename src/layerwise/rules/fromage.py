@@ -27,7 +27,7 @@ from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, length, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, one_like
+from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_like
 from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
 
 
@@ -75,6 +75,7 @@ def shapes(h: Any, shape: Shape) -> State:
     )
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr = now.lr
     root = (1 + lr * lr) ** 0.5

@@ -37,7 +37,7 @@ from layerwise.options import flag, option
 from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import is_one, is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 
@@ -94,6 +94,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape, norm=h.shape_of_norm(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)

@@ -28,7 +28,7 @@ from layerwise.hyper import BoundedTrustRatio, Scheduled
 from layerwise.rules.arrays import final, length, mix, plus, square
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, one_minus_power
+from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_minus_power
 from layerwise.rules.trust import floored, trust_of, trust_ratio
 
 
@@ -53,6 +53,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     b1, b2 = h.betas
     return named(

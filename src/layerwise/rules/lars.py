@@ -38,7 +38,7 @@ from layerwise.options import OFF, flag, option
 from layerwise.rules.arrays import add, length, plus, unless_off
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import between, choose, damped, is_one, is_zero, named
+from layerwise.rules.scalars import between, choose, damped, is_one, is_zero, named, once_a_step
 from layerwise.rules.trust import Length, floored, lengthened, trust_of, trusted
 
 
@@ -112,6 +112,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
     split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)

@@ -12,7 +12,7 @@ from layerwise.hyper import ClippedByNorm
 from layerwise.options import option
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
-from layerwise.rules.scalars import at_least, is_zero, named, root
+from layerwise.rules.scalars import at_least, is_zero, named, once_a_step, root
 
 
 def dims_option() -> Any:
@@ -55,6 +55,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(None if is_zero(h.momentum) else shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     return named(
         b=h.momentum,  # m ← b·m + a·g

@@ -29,7 +29,7 @@ from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import named, root
+from layerwise.rules.scalars import named, once_a_step, root
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 
@@ -59,6 +59,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, norm=h.shape_of_norm(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     return named(
@@ -95,5 +96,7 @@ def _sign(xp: Any, x: Array) -> Array:
     if is_complex(x):
         size = root(xp, square(x))
         return x / xp.where(size == 0, xp.ones_like(size), size)
+    if hasattr(xp, "signs"):
+        return xp.signs(x)
     one = xp.ones_like(x)
     return xp.where(x > 0, one, xp.where(x < 0, -one, x))

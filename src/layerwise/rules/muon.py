@@ -17,6 +17,7 @@ Departures, each an option:
     Jordan: 3.4445, −4.7750, 2.0315  ns_coefficients:  "polar_express" (arXiv 2505.16932), or those of each iteration
     Jordan: steps as long as r       adapt:  p ← p − lr·ratio·r,  ratio = ‖p‖ / ‖r‖;   trust_clip, min_norm: its bounds;
                                      keep_norm, radial:  as in lion.py
+    lam off the weights              decay="l2":  g ← g + lam·p instead, as in MLX
     Jordan: u of m and g             nesterov="corrected":  b·m/(1 − b^(t+1)) + (1 − b)·g/(1 − b^t), as in optax
 
 Heavy ball, m ← b·m + g, is the same but for eps: x does not depend on the length of u. Jordan divides by ‖u‖ + eps.
@@ -34,12 +35,12 @@ from layerwise import factoring, options
 from layerwise.checks import Check, Contradiction, Refused, as_float, integer, members, number, one_of
 from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
 from layerwise.options import option
-from layerwise.rules.arrays import add, after, final, mix, shrinking
+from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, Whole
 from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import is_on, is_one, is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
@@ -94,6 +95,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     weight_decay: Scheduled = options.weight_decay()
     _: KW_ONLY
     adapt: Adapt = options.adapt(False)
+    decay: Literal["decoupled", "l2"] = options.decay("as in MLX")
     nesterov: bool | Literal["corrected"] = option(
         True,
         one_of(True, False, "corrected"),
@@ -129,9 +131,6 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         yield from super().contradictions()
         stored = self.momentum_dtype is not None and is_zero(self.momentum)
         yield stored, "momentum_dtype", "None without momentum", "Pass momentum, such as 0.95."
-        decays = bool(self.keep_norm) and is_on(self.weight_decay)
-        way_out = "Drop one of them: such decay changes the norm alone."
-        yield decays, "keep_norm", f"False with weight_decay={self.weight_decay!r}", way_out
 
     @property
     def of_matrices(self) -> bool:
@@ -139,7 +138,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
 
     @property
     def reads_weights(self) -> bool:
-        return self.adapt is not False or bool(self.keep_norm) or self.radial is not None
+        return self.decay == "l2" or self.adapt is not False or bool(self.keep_norm) or self.radial is not None
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Muon:
         own = tuple(d for d in range(len(shape)) if d not in block_dims)
@@ -173,13 +172,15 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
-    b = h.momentum
+    b, lam = h.momentum, now.weight_decay
     ahead, beside = b, 1 - b
     if h.nesterov == "corrected":
         ahead = ahead / one_minus_power(xp, b, now.t + 1)
         beside = beside / one_minus_power(xp, b, now.t)
     return named(
+        l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
         b=b,  # m ← b·m + a·g
         a=1 - b,
         ahead=ahead,  # u = ahead·m + beside·g
@@ -187,14 +188,14 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         eps=h.eps,
         scale=h.scale,  # r = scale·x
         lr=now.lr,  # p ← p − lam·p − lr·ratio·r
-        lam=now.lr * now.weight_decay,
-        trust=trust_of(xp, h, now.weight_decay),
+        lam=now.lr * lam if h.decay == "decoupled" else 0.0,
+        trust=trust_of(xp, h, lam),
     )
 
 
 def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
-    u = g = yield from ready(xp, g, h, now)
+    u = g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     if m is not None:
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
         u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m

@@ -26,7 +26,7 @@ from layerwise.options import flag, option
 from layerwise.rules.arrays import add, length, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, one_like, one_minus_power, root
+from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_like, one_minus_power, root
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lam, one = h.betas, now.weight_decay, one_like(xp, now.t)
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from functools import cache
+from collections.abc import Callable
+from functools import cache, wraps
 from math import inf, log, sqrt
 from typing import Any
 
@@ -18,6 +19,17 @@ def named(**numbers: Scalar) -> Any:
 @cache
 def _kind(*names: str) -> Any:
     return namedtuple("Coefficients", names)  # its names are not known here
+
+
+def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    """Let a namespace that has a way of its own take the numbers of a step: once for all tensors that share them."""
+
+    @wraps(coefficients)
+    def taken(xp: Any, h: Any, now: Any) -> Any:
+        own = getattr(xp, "coefficients", None)
+        return coefficients(xp, h, now) if own is None else own(coefficients, h, now)
+
+    return taken
 
 
 def is_number(x: Scalar) -> bool:

@@ -24,7 +24,7 @@ from layerwise.options import option
 from layerwise.rules.arrays import add, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import damped, is_one, is_zero, named
+from layerwise.rules.scalars import damped, is_one, is_zero, named, once_a_step
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     lr, lam = now.lr, now.weight_decay
     return named(

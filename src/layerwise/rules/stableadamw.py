@@ -26,7 +26,7 @@ from layerwise.hyper import ClippedByNorm, Scheduled
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import clip_of, ready
-from layerwise.rules.scalars import is_zero, named, one_minus_power
+from layerwise.rules.scalars import is_zero, named, once_a_step, one_minus_power
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,7 @@ def shapes(h: Any, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
+@once_a_step
 def coefficients(xp: Any, h: Any, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     a1, a2 = ((1 - b) / one_minus_power(xp, b, now.t) for b in (b1, b2))

@@ -612,6 +612,7 @@ class Muon(Optimizer):
         weight_decay: Weight decay λ.
         adapt: Use the trust ratio for all tensors (True), for none (False), or where weight_decay is not 0
             ("decayed").
+        decay: Apply weight_decay to the weights, times lr ("decoupled"), or to the gradient ("l2", as in MLX).
         nesterov: Look one step ahead, as Nesterov's momentum does (True), with both terms corrected for their bias
             ("corrected"), or not (False).
         scale: The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows,
@@ -645,6 +646,7 @@ class Muon(Optimizer):
         weight_decay: Rate = 0.0,
         *,
         adapt: Adapt = False,
+        decay: Literal["decoupled", "l2"] = "decoupled",
         nesterov: bool | Literal["corrected"] = True,
         scale: Literal["original", "match_rms_adamw"] | float = "original",
         ns_coefficients: Any = "jordan",

@@ -1,0 +1,67 @@
+"""The variables that rules for hidden matrices leave to AdamW, as Keras's own Muon does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from layerwise import spelling
+from layerwise.checks import NONE, PATTERNS, all_matched, number, one_of
+from layerwise.options import OFF
+from layerwise.registry import ENTRIES
+
+ADAMW = ENTRIES["AdamW"]
+# What a preset asks of arguments that are Keras's.
+OF_PRESETS: Mapping[str, Mapping[str, Any]] = {"keras.Muon": {"exclude_layers": (), "adam_weight_decay": 0.004}}
+EMBEDDING, BETAS = "embedding", ("adam_beta_1", "adam_beta_2")
+Shape = tuple[int, ...]
+
+
+CHECKED = {
+    "exclude_layers": (PATTERNS | NONE, 'Pass parts of their paths, such as ["head"], or None for the last matrix.'),
+    "exclude_embeddings": (one_of(True, False), "Pass True or False."),
+    "adam_lr_ratio": (number(0) | NONE, "Pass a factor such as 0.05, or None."),
+    "adam_weight_decay": (OFF, "Pass a number such as 0.01, 0 for none, or None for weight_decay."),
+}
+
+
+class Rest:
+    """AdamW for what is no hidden matrix, and the choice of these variables."""
+
+    def __init__(self, given: Mapping[str, Any], h: Any) -> None:
+        betas = spelling.pair(ADAMW.hyper, "betas", BETAS, given)
+        eps = ADAMW.hyper.check("eps", given["epsilon"], "epsilon")
+        made: Any = ADAMW.hyper
+        self.h: Any = made(lr=0.0, betas=betas, eps=eps, weight_decay=0.0, maximize=h.maximize)
+        checked = {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
+        self.config = {**checked, **dict(zip(BETAS, betas, strict=True)), "epsilon": eps}
+        ratio = self.config["adam_lr_ratio"]
+        self.lr_ratio = _usual_ratio(h) if ratio is None else ratio
+
+    def decay(self, of_matrices: Any) -> Any:
+        """Return the weight decay: that of the matrices, or one of its own."""
+        own = self.config["adam_weight_decay"]
+        return of_matrices if own is None else own
+
+    def picked(self, variables: Sequence[tuple[str, Shape]]) -> list[bool]:
+        """Return which of the variables, given as paths and shapes, are no hidden matrices."""
+        matrices = [
+            path
+            for path, shape in variables
+            if len(shape) == 2 and not (self.config["exclude_embeddings"] and EMBEDDING in path.lower())
+        ]
+        wanted = self.config["exclude_layers"]
+        if wanted is None:
+            hidden = {*matrices[:-1]}
+        else:
+            all_matched("exclude_layers", wanted, [path for path, _ in variables])
+            hidden = {path for path in matrices if not any(re.search(pattern, path) for pattern in wanted)}
+        return [path not in hidden for path, _ in variables]
+
+
+def _usual_ratio(h: Any) -> Any:
+    """Return the factor on a learning rate that gives AdamW's: 1 for steps as long as AdamW's."""
+    usual = {spec: type(h).__dataclass_fields__[spec].default for spec in ("lr", "scale")}
+    own: Any = ADAMW.hyper.__dataclass_fields__["lr"].default
+    return 1.0 if h.scale != usual["scale"] else own / usual["lr"]
