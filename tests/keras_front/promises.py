@@ -510,5 +510,31 @@ def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
         _optimizer.namespace.__wrapped__()
 
 
-import json
-import warnings
+@not_on_jax
+def test_a_weight_decay_that_is_set_is_checked_as_one_that_was_given():
+    optimizer = front.Muon(LR, keep_norm=True)
+    for value, words in ((0.1, r"`keep_norm` must be False with weight_decay=0\.1"), (-1, "`weight_decay` must be")):
+        with pytest.raises(HyperparameterError, match=words):
+            optimizer.weight_decay = value
+        assert optimizer.weight_decay == 0
+    optimizer.weight_decay = 0
+    other = front.AdamW(LR)
+    other.weight_decay = np.float32(0.5)
+    assert type(other.weight_decay) is float
+    assert other.get_config()["weight_decay"] == 0.5
+
+
+@not_on_jax
+def test_a_config_has_plain_python_objects():
+    """Numbers of NumPy could not be written as JSON."""
+    odd = {"betas": np.array([0.5, 0.75]), "eps": np.float32(0.25), "clipnorm": np.float64(1), "use_ema": np.True_}
+    odd |= {"ema_momentum": np.float64(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
+    config = front.Lamb(np.float64(LR), **odd).get_config()
+    assert json.loads(json.dumps(config)) == {**config, "betas": [0.5, 0.75]}
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_an_argument_that_changes_nothing_in_keras_is_refused_with_its_preset(value):
+    says = rf"`relative_step` must be left out with keras\.Adafactor, but is {value}\. In Keras it changes nothing"
+    with pytest.raises(ContradictionError, match=says):
+        front.Adafactor.like("keras.Adafactor", 0.5, relative_step=value)
