@@ -149,3 +149,19 @@ def test_an_eps_of_none_is_that_of_the_parameters_own_dtype(dtype):
     p.grad = torch.full_like(p, torch.finfo(dtype).eps / 4)
     opt.step()
     assert p.detach().float().tolist() == [-0.25] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "counted"), [({}, 0), ({"fused": True}, 2), ({"skip_nonfinite": True}, 2)], ids=str
+)
+def test_steps_that_a_scaler_leaves_out_are_counted_where_the_step_leaves_them_out(options, counted):
+    model = torch.nn.Linear(4, 4)
+    opt, scaler = Lamb(model.parameters(), lr=0.01, **options), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    before = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        opt.zero_grad()
+        scaler.scale(model(torch.full((2, 4), torch.inf)).sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+    assert all(map(torch.equal, before, model.parameters()))
+    assert int(opt.skipped) == counted

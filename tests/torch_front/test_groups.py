@@ -355,9 +355,5 @@ def test_a_bias_that_began_at_zero_without_decay_is_exempt_by_an_option():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_a_trainer(adapt="decayed")
-    for options in (
-        {"decay": 0.0},
-        {"cls": Lars, "adapt": "step", "decay": 0.1},
-    ):  # which would turn it off, or change it
-        with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from it by param_groups"):
-            of_a_trainer(**options)
+    with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from it by param_groups"):
+        of_a_trainer(decay=0.0)  # where the option would turn all ratios off

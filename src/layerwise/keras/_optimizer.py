@@ -19,7 +19,7 @@ from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
-from layerwise.first import First, warn_of
+from layerwise.first import First, WaysOut, warn_of
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.keras._rest import ADAMW, OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
@@ -169,7 +169,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             first = First(variable.path, piece.h, {"weight_norm": 0.0}, lam)
             if first.starts_at_zero and _is_zero(variable):
                 firsts.append(first)
-        warn_of(firsts, EXEMPT, "")
+        warn_of(firsts, WaysOut(EXEMPT, "", ""))
 
     def _rule_of(self, is_rest: bool) -> Any:
         return ADAMW.rule if is_rest else self._rule

@@ -14,7 +14,7 @@ from layerwise.checks import number
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace, Scaled
 from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence, warn
-from layerwise.first import First, warn_of
+from layerwise.first import First, WaysOut, warn_of
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.layout import Piece, lay_out
 from layerwise.names import few
@@ -95,7 +95,7 @@ class Optimizer(theirs.Optimizer, Like):
         h: Any = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if First("", h, AT_ZERO, lam).starts_at_zero else ()
-        warn_of([First(path, h, AT_ZERO, lam) for path in zero], EXEMPT, "")
+        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT, "", ""))
         if h.of_matrices and (vectors := [path for path, p in new if p.ndim < 2]):
             name = type(self).__name__
             warn(

@@ -47,8 +47,9 @@ class Optimizer(Stepper, Like):
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        if isinstance(given["lr"], (Mapping, Sequence)) or np.ndim(given["lr"]):
-            kind = type(given["lr"]).__name__
+        lr = given["lr"]
+        if isinstance(lr, (Mapping, list, tuple)) or np.size(lr) != 1:
+            kind = type(lr).__name__
             raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)
         self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()

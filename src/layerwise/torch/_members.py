@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+<<<<<<< .merge_file_Dg4SZ7
 from itertools import chain
+=======
+from contextlib import contextmanager
+>>>>>>> .merge_file_KQajKE
 from typing import Any
 from weakref import proxy, ref
 
@@ -80,17 +84,22 @@ def is_named(group: Mapping[str, Any]) -> bool:
     return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
 
 
-def give_names(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Name parameters by their places in groups without names, if others have some; return the groups that got names.
+@contextmanager
+def named_by_places(groups: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Name parameters by their places in groups without names, if others have some, and take that back on an error.
 
     PyTorch takes names for all groups or for none. Callers that add a group later seldom have any.
     """
     without = [(number, group) for number, group in enumerate(groups) if not is_named(group)]
-    if len(without) == len(groups):
-        return []
+    without = without if len(without) < len(groups) else []
     for number, group in without:
         group["param_names"] = [place_of(i, number) for i in range(len(group["params"]))]
-    return [group for _, group in without]
+    try:
+        yield
+    except Exception:
+        for _, group in without:
+            del group["param_names"]
+        raise
 
 
 def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:

@@ -13,11 +13,11 @@ from torch import Tensor
 from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.slot import own_entries
-from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.hyper import Hyper
 from layerwise.names import ByName, check_matched
 from layerwise.torch._alone import Alone
-from layerwise.torch._members import apart, give_names, is_named
+from layerwise.torch._members import apart, is_named, named_by_places
 from layerwise.torch._planner import Setup
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.checkpoints import _loading
@@ -28,9 +28,14 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
+<<<<<<< .merge_file_RN3dKK
 from layerwise.torch.step._due import of_group
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_given, check_group, listed, warn_of_odd, warn_of_set
+=======
+from layerwise.torch.step._engines import check_device, check_rule, engine_name
+from layerwise.torch.step._given import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
+>>>>>>> .merge_file_09IbBY
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
@@ -148,19 +153,18 @@ class Optimizer(torch.optim.Optimizer, Like):
         with of_group(len(self.param_groups)):
             group = groups.new({**self.defaults, **group}, group)
         group |= {"params": listed(param_group["params"]), **dict.fromkeys(given)}
-        self._check_blocks(group)
-        number, named = len(self.param_groups), give_names([*self.param_groups, group])
-        try:
-            super().add_param_group(group)
-            stepper_of(self).ranks.added(group["params"])
-            self._check_members(group, number)
-            groups.see(group)
-            warn_of_odd(self.param_groups, param_group["params"])
-        except Exception:
-            del self.param_groups[number:]
-            for one in named:
-                one.pop("param_names", None)
-            raise
+        check_blocks(stepper_of(self).setup.blocks.given, group, is_named(group))
+        number = len(self.param_groups)
+        with named_by_places([*self.param_groups, group]):
+            try:
+                super().add_param_group(group)
+                stepper_of(self).ranks.added(group["params"])
+                self._check_members(group, number)
+                groups.see(group)
+                warn_of_odd(self.param_groups, param_group["params"])
+            except Exception:
+                del self.param_groups[number:]
+                raise
 
     def __repr__(self) -> str:
         return in_lines(type(self).__name__, self.param_groups, stepper_of(self).groups)
@@ -175,13 +179,6 @@ class Optimizer(torch.optim.Optimizer, Like):
             cuts.cut_of(name, p)
             groups.check_fits(group, _tensors.computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
-
-    def _check_blocks(self, group: Mapping[str, Any]) -> None:
-        given = stepper_of(self).setup.blocks.given
-        if isinstance(given, Mapping) and group["params"] and not is_named(group):
-            raise HyperparameterError(
-                sentence("blocks", "None for parameters without names", given, "Pass named_parameters().")
-            )
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is no option of the group."""

@@ -117,7 +117,7 @@ def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, S
 
     What another program keeps is divided if it has the buffer's shape, and is otherwise each tensor's.
     """
-    divided = {key: x for key, x in state.items() if key in own_entries(state) or _has_shape(x, plan.shape)}
+    divided = {**own_entries(state), **{key: x for key, x in state.items() if _has_shape(x, plan.shape)}}
     divided.pop("step", None)
     of_each = {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items() if key not in divided}
     found: list[State] = [

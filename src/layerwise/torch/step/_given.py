@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from layerwise.checks import is_used_up
-from layerwise.errors import ArgumentError, ParameterError, warn
+from layerwise.errors import ArgumentError, HyperparameterError, ParameterError, sentence, warn
 
 NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message
@@ -57,6 +57,14 @@ def check_group(group: Mapping[str, Any]) -> None:
         keys = ", ".join(map(repr, group)) or "nothing"
         raise ParameterError(f"a parameter group must have 'params', but has {keys}. Add them, such as a list.")
     check_params(group["params"])
+
+
+def check_blocks(blocks: Any, group: Mapping[str, Any], named: bool) -> None:
+    """Raise if blocks are said by the names of parameters that have none."""
+    if isinstance(blocks, Mapping) and group["params"] and not named:
+        raise HyperparameterError(
+            sentence("blocks", "None for parameters without names", blocks, "Pass named_parameters().")
+        )
 
 
 def _mapping(params: Mapping[Any, Any]) -> str:

@@ -37,7 +37,7 @@ class Kind:
     def settings(self, options: Mapping[str, Any]) -> Hyper:
         """Return checked settings, which are the same for all rates that are on."""
         # Nobody waits for a device: a rate there counts as on.
-        given = {name: 1.0 if is_on_device(x) else x for name, x in options.items()}
+        given = {**options, **{name: 1.0 for name in RATES if is_on_device(options[name])}}
         made: Any = self.hyper
         fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
         found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
@@ -48,7 +48,8 @@ class Kind:
 
         Rates that are tensors stay: a captured step reads them.
         """
-        odd = {name: group[name] for name in self.known if name in group and not is_fixed(group[name])}
+        odd = {name: group[name] for name in self.known if name in group}
+        odd = {name: x for name, x in odd.items() if isinstance(x, type) or not is_fixed(x)}  # a dtype may be a class
         return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
 
     def _plain(self, name: str, value: Any) -> Any:

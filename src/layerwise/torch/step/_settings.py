@@ -216,7 +216,8 @@ class Groups:
 
     def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of a group that are no plain Python objects, such as numbers of NumPy, in such a form."""
-        return self.kinds.of(group).in_plain_form(group)
+        named = self.kinds.named(group)
+        return {**{key: named[key] for key in self.kinds.keys}, **self.kinds.of(group).in_plain_form(group)}
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
