@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-<<<<<<< .merge_file_Dg4SZ7
-from itertools import chain
-=======
 from contextlib import contextmanager
->>>>>>> .merge_file_KQajKE
+from itertools import chain
 from typing import Any
 from weakref import proxy, ref
 

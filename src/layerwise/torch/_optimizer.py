@@ -28,14 +28,9 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
-<<<<<<< .merge_file_RN3dKK
 from layerwise.torch.step._due import of_group
 from layerwise.torch.step._engines import check_device, engine_name
-from layerwise.torch.step._given import check_given, check_group, listed, warn_of_odd, warn_of_set
-=======
-from layerwise.torch.step._engines import check_device, check_rule, engine_name
 from layerwise.torch.step._given import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
->>>>>>> .merge_file_09IbBY
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
     NOT_OF_A_GROUP,
