@@ -94,7 +94,7 @@ class Settings:
         return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
     def holds(self, groups: Sequence[Group]) -> bool:
-        """Return True if no option has changed, or could have in place, and no rate between 0 and more."""
+        """Return True if no option has changed, or could have without being replaced, and rates are as off or on."""
         if not all(self._fixed) or self._sizes != list(map(len, groups)):
             return False
         try:
