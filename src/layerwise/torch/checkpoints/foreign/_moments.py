@@ -54,8 +54,8 @@ class TorchAdam(Adam):
         names = {False: "torch.Adam", True: "torch.AdamW"}
         if ours is None:
             return (
-                f"the checkpoint is of {names[found]} (decoupled_weight_decay={found}), not of {names[wanted]}, and with "
-                f"weight_decay these take other steps. Make the optimizer with AdamW.like({names[found]!r}, …)."
+                f"the checkpoint is of {names[found]} (decoupled_weight_decay={found}), not of {names[wanted]}, and "
+                f"with weight_decay these take other steps. Make the optimizer with AdamW.like({names[found]!r}, …)."
             )
         return (
             f"ours has taken the steps of {names[wanted]}, and theirs takes those of {names[found]}, which differ with "
