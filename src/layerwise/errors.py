@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Sequence
 
 # Frames of these packages are skipped when a warning looks for the user's line.
 INNER = ("layerwise", "torch", "paddle", "keras", "tensorflow", "jax", "optax", "mlx")
@@ -70,7 +71,7 @@ def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
 def shown(value: object) -> str:
     """Return a value as messages show it, in one line: an array of several numbers by its dtype and shape."""
     shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
-    if dtype is not None and any(n != 1 for n in shape):
+    if dtype is not None and isinstance(shape, Sequence) and any(n != 1 for n in shape):
         return f"an array of {dtype} of the shape {tuple(shape)}"
     line = " ".join(repr(value).split())
     return line if len(line) <= LINE else f"{line[:LINE]}… (a {type(value).__name__})"

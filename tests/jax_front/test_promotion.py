@@ -33,7 +33,7 @@ def steps(opt, dtype, count=2):
     return params
 
 
-def careful(stack, **switches):
+def careful(stack):
     for switch in (jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"), jax.debug_nans(True)):
         stack.enter_context(switch)
 

@@ -165,7 +165,7 @@ def _is_end(x: Any) -> bool:
 
 
 def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
-    """Return the first place where a tree differs from the parameters', or from a prefix of it up to `is_end`."""
+    """Return the first place where a tree differs from the parameters', or from a prefix of it."""
     return next(_differences(wanted, found, where, is_end), "its nodes differ in what they hold besides arrays")
 
 

@@ -1,0 +1,121 @@
+"""States put together from parts: each in the storage format, and in the place, that is wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from layerwise.errors import StateError
+from layerwise.jax import optimizers
+from layerwise.jax._bits import rounded
+from layerwise.jax._storage import Grouped, MasterState, numbers, stored
+from layerwise.jax._trees import Leaves, of_state
+from layerwise.registry import ENTRIES
+
+
+def in_numbers(state: Any, leaves: Leaves) -> Any:
+    """Return a state with numbers where it has groups of 8 bits."""
+    trees = {part: getattr(state, part) for part in parts_of(state).values()}
+    grouped = {part: of_state(leaves, part, tree) for part, tree in trees.items() if isinstance(tree, Grouped)}
+    return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
+
+
+def _shape(x: Any) -> Any:
+    return None if x is None else tuple(np.shape(x.codes if isinstance(x, Grouped) else x))
+
+
+def _placed(given: Any, like: Any) -> Any:
+    return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
+
+
+def _in_form(given: Any, like: Any) -> Any:
+    """Return an array, or codes with their scales, in the form of `like`."""
+    if not isinstance(like, Grouped):
+        return _placed(numbers(given), like)
+    if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
+        given = Grouped(*stored(like.codes, like.scale).encode(jnp.asarray(numbers(given), jnp.float32), 0))
+    return Grouped(*map(_placed, given, like))
+
+
+def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
+    """Return the companions of weights in the wanted form."""
+    if wanted is None or held is None:
+        return wanted
+    held = jnp.asarray(held)
+    if held.dtype == wanted.dtype:
+        return _placed(held, wanted)
+    full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, held).read()
+    if jnp.issubdtype(wanted.dtype, jnp.floating):
+        return _placed(full, wanted)
+    # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
+    other, rest = stored(p, wanted).encode(full, 0)
+    same = other == p.astype(other.dtype)
+    return _placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
+
+
+# ---- the parts of a state
+
+
+def own_of(state: Any) -> Any:
+    return state.inner if isinstance(state, MasterState) else state
+
+
+def held_of(state: Any, leaves: Leaves) -> list[Any]:
+    """Return the companions of each parameter's weights in a state."""
+    return of_state(leaves, "weights", state.weights if isinstance(state, MasterState) else None)
+
+
+def begun(transform: Any, params: Any) -> Any:
+    """Return the state before the first step, which shows what is wanted."""
+    whole = transform.init(params)
+    if type(own_of(whole)) not in RULES:
+        found = type(own_of(whole)).__name__
+        raise StateError(f"the optimizer must be one of layerwise.jax, but its state is a {found}.")
+    return whole
+
+
+RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTRIES.items()}
+
+
+def parts_of(state: Any) -> dict[str, str]:
+    """Return the parts of a state: their names in the PyTorch API and the rules, and their names here."""
+    if type(state) not in RULES:
+        raise StateError(
+            f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
+        )
+    return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
+
+
+def filled_in(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], held: Sequence[Any]) -> Any:
+    """Return our state with these trees in it, each array with the required shape, dtype and place, and with what it
+    needs beside weights, made of what another state held.
+    """
+    ours, filled = own_of(whole), {}
+    for part, given in trees.items():
+        if (wanted := getattr(ours, part)) is not None:
+            each = zip(leaves.names, of_state(leaves, part, wanted), of_state(leaves, part, given), strict=True)
+            filled[part] = leaves.part_of_state([_fitted(f"{part} of {name}", *pair) for name, *pair in each])
+    made = ours._replace(count=jnp.asarray(count, jnp.int32), **filled)
+    if not isinstance(whole, MasterState):
+        return made
+    rows = zip(leaves.arrays, held_of(whole, leaves), held, strict=True)
+    return MasterState(made, leaves.like([_weights_in_form(*row) for row in rows]))
+
+
+def _fitted(what: str, ours: Any, theirs: Any) -> Any:
+    shape, has = _shape(ours), _shape(theirs)
+    if shape is None:
+        return None
+    if has != shape:
+        raise StateError(f"{what} must have the shape {shape}, but has {has or 'none'}. Do the options agree?")
+    return _in_form(theirs, ours)
+
+
+def like_theirs(theirs: Any, ours: Any) -> Any:
+    if ours is not None and _shape(ours) != _shape(theirs):
+        raise StateError(f"theirs needs the shape {_shape(theirs)}, and ours has {_shape(ours)}.")
+    return theirs if ours is None else _placed(ours, theirs)
