@@ -17,7 +17,7 @@ import torch
 from layerwise.torch import Lamb
 from layerwise.errors import LayerwiseError
 
-large = [torch.nn.Parameter(torch.ones(10, 1000, 1000)) for _ in range(2)]  # whose memory goes back to the system at once
+large = [torch.nn.Parameter(torch.ones(10, 1000, 1000)) for _ in range(2)]  # freed memory leaves
 small = [torch.nn.Parameter(torch.ones(300, 1000)) for _ in range(2)]
 stop = threading.Event()
 
