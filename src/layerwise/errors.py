@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 # Frames of these packages are skipped when a warning looks for the user's line.
 INNER = ("layerwise", "torch", "paddle", "keras", "tensorflow", "jax", "optax", "mlx")
-LINE = 200  # characters of a value in a message
+LINE = 120  # characters of a value in a message
 
 
 class LayerwiseError(Exception):
@@ -69,12 +69,14 @@ def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it, in one line: an array of several numbers by its dtype and shape."""
-    shape, dtype = getattr(value, "shape", ()), getattr(value, "dtype", None)
-    if dtype is not None and isinstance(shape, Sequence) and any(n != 1 for n in shape):
-        return f"an array of {dtype} of the shape {tuple(shape)}"
+    """Return a value as messages show it, in one short line: a large array by its dtype and shape."""
     line = " ".join(repr(value).split())
-    return line if len(line) <= LINE else f"{line[:LINE]}… (a {type(value).__name__})"
+    if len(line) <= LINE:
+        return line
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if dtype is not None and isinstance(shape, Sequence):
+        return f"an array of {dtype} of the shape {tuple(shape)}"
+    return f"{line[:LINE]}… (a {type(value).__name__})"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
