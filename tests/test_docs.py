@@ -160,7 +160,7 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
             assert ast.literal_eval(default) == options[name], name
 
 
-COMING_FROM = [ROOT / "docs" / name for name in ("coming-from.md", "others.md")]
+COMING_FROM = [ROOT / "docs" / name for name in ("coming-from.md", "others.md", "paddle.md")]
 PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 MIGRATIONS = [
     pytest.param(

@@ -451,5 +451,5 @@ FRONTS = {
     "numpy": Front("The optimizers as classes that update named arrays in place.", NUMPY_HEAD, _numpy),
     "keras": Front("The optimizers as classes of `keras.optimizers.Optimizer`.", KERAS_HEAD, _keras),
     "mlx": Front("The optimizers as classes of `mlx.optimizers.Optimizer`.", MLX_HEAD, _mlx),
-    "paddle": Front("The optimizers as classes of `paddle.optimizer.Optimizer`.", PADDLE_HEAD, _paddle),
+    "paddle": Front("The optimizers as classes of `paddle.optimizer.Optimizer`.", PADDLE_HEAD, _paddle, "paddle.md"),
 }

@@ -16,6 +16,7 @@ from layerwise.names import few
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
 from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names
+from layerwise.paddle._static import Graph
 from layerwise.storage.weights import MASTER
 
 
@@ -26,7 +27,7 @@ class Checkpoints:
     _hyper: Any
     _rule: Any
     _name: str | None
-    _graph: Any
+    _graph: Graph | None
     _tensors: Any
     _members: list[Tensor]
     _settings: dict[str, Any]
