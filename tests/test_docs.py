@@ -51,7 +51,7 @@ ABSENT = (
 NOT_RUN = 'title="not run here: needs {}"'
 # Pages whose sections are programs of their own, and so is what follows `import os`, by which Keras is told its backend
 # before it is first imported, for good.
-OF_PROGRAMS = ("coming-from.md", "others.md", "trainers.md")
+OF_PROGRAMS = ("coming-from.md", "numpy.md", "trainers.md")
 PROGRAM = re.compile(r"^(?=## )|^(?=```python\nimport os$)", re.MULTILINE)
 
 
@@ -160,7 +160,7 @@ def test_option_tables_list_every_option_with_its_default(case: Case) -> None:
             assert ast.literal_eval(default) == options[name], name
 
 
-COMING_FROM = [ROOT / "docs" / name for name in ("coming-from.md", "others.md")]
+COMING_FROM = [ROOT / "docs" / name for name in ("coming-from.md", "numpy.md", "paddle.md")]
 PEERS = re.compile(r"^\| `([\w.]+)` \| default \| `(layerwise[\w.]+)` \|\n\|[-|]+\n((?:\|.*\n)+)", re.MULTILINE)
 MIGRATIONS = [
     pytest.param(

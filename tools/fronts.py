@@ -57,7 +57,7 @@ class Front(NamedTuple):
     title: str
     head: str  # of the module, below its docstring
     parameters: Callable[[Entry], list[Parameter]]
-    guide: str = "others.md"
+    guide: str = "numpy.md"
     given: str = "locals()"
     own: bool = (
         False  # whether each describes its rule's options in the source, where editors look, and not help() alone
@@ -452,5 +452,5 @@ FRONTS = {
     "numpy": Front("The optimizers as classes that update named arrays in place.", NUMPY_HEAD, _numpy),
     "keras": Front("The optimizers as classes of `keras.optimizers.Optimizer`.", KERAS_HEAD, _keras, "keras.md"),
     "mlx": Front("The optimizers as classes of `mlx.optimizers.Optimizer`.", MLX_HEAD, _mlx, "mlx.md"),
-    "paddle": Front("The optimizers as classes of `paddle.optimizer.Optimizer`.", PADDLE_HEAD, _paddle),
+    "paddle": Front("The optimizers as classes of `paddle.optimizer.Optimizer`.", PADDLE_HEAD, _paddle, "paddle.md"),
 }

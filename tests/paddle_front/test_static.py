@@ -233,7 +233,7 @@ def skipped(program):
 
 
 def _bits(state):
-    return {key: np.asarray(x.numpy()).tobytes() for key, x in state.items() if hasattr(x, "numpy")}
+    return {key: x.tobytes() for key, x in state.items()}
 
 
 # ---- models

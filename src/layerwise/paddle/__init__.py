@@ -1,4 +1,4 @@
-"""The optimizers as `paddle.optimizer.Optimizer`s, in dynamic graph mode.
+"""The optimizers as `paddle.optimizer.Optimizer`s, in dynamic graph mode and in programs of the static graph.
 
 >>> import paddle
 >>> from layerwise.paddle import Lamb

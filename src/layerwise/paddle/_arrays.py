@@ -204,7 +204,7 @@ def dense(g: Tensor) -> Tensor:
         if not rows:
             return found
         places = paddle.to_tensor(rows, "int64", place=g.place).unsqueeze(1)
-        values = paddle.nn.clip.get_tensor_from_selected_rows(g)
+        values = g._get_tensor_from_selected_rows()
         return paddle.scatter_nd_add(found, places, paddle.cast(values, wide))
 
 

@@ -16,6 +16,7 @@ from layerwise.names import few
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
 from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names
+from layerwise.paddle._static import Graph
 from layerwise.storage.weights import MASTER
 
 
@@ -26,7 +27,7 @@ class Checkpoints:
     _hyper: Any
     _rule: Any
     _name: str | None
-    _graph: Any
+    _graph: Graph | None
     _tensors: Any
     _members: list[Tensor]
     _settings: dict[str, Any]
@@ -55,7 +56,7 @@ class Checkpoints:
     def state_dict(self) -> dict[str, Any]:
         """Return the state under the names that Paddle's optimizers give it, for paddle.save.
 
-        In the static graph it is read from the scope, as runs of the program have left it.
+        In the static graph it is read from the scope, into arrays of NumPy, as paddle.static.save writes them.
         """
         if self._graph is None:
             self._heed_wrappers()
@@ -63,7 +64,7 @@ class Checkpoints:
         else:
             slots = self._graph.slots()
             with dygraph.guard():
-                found = _state.dump(self._names, self._settings, slots)
+                found = _in_numpy(_state.dump(self._names, self._settings, slots))
         if isinstance(self._learning_rate, LRScheduler):
             found[SCHEDULER] = self._learning_rate.state_dict()
         return found
@@ -133,3 +134,7 @@ class Checkpoints:
         now = dict(zip(called, (p.name for p in self._members), strict=True))
         self._tensors.slots = {now[name]: slot for name, slot in self._tensors.slots.items()}
         self._master_weights = {now[name]: master for name, master in self._master_weights.items()}
+
+
+def _in_numpy(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _in_numpy(x) if isinstance(x, Mapping) else x.numpy() for key, x in state.items()}

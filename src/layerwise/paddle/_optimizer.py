@@ -264,12 +264,12 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         for p, g in pairs:
             check_parameter(p)
             check_gradient(p, g)
-        graph.begin(program)
         # What is appended is computed in the dtypes that a step computes in, whatever the model is.
         with paddle.static.program_guard(program), paddle.amp.auto_cast(enable=False):
             self._adopt([p for p, _ in pairs])
             self._heed_wrappers()
             plans = [self._plan_of(p, self._settings[p.name]) for p, _ in pairs]
+            graph.begin(program)
             skip = graph.skip(
                 self._get_auxiliary_var("found_inf"), [g for _, g in pairs] if self._skip_nonfinite else []
             )
