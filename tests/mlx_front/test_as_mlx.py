@@ -199,6 +199,17 @@ def test_what_has_no_elements_stays_so_and_disturbs_nothing():
         assert bits(found["matrix"]) == bits(alone.apply_gradients(tree(1), tree(0))["matrix"])
 
 
+@pytest.mark.parametrize("name", ["AdamW", "Muon", "Adafactor"])
+def test_tensors_of_other_dtypes_and_shapes_step_as_they_do_alone(name):
+    shapes = {"matrix": (4, 3), "wide": (3, 8)}
+    p = {**tree(0, shapes=shapes), "double": tree(0, mx.float64)["matrix"], "half": tree(0, mx.bfloat16)["matrix"]}
+    g = {key: mx.ones_like(x) + x for key, x in p.items()}
+    together = getattr(front, name)(0.05, weight_decay=0.1).apply_gradients(g, p)
+    for key, x in p.items():
+        alone = getattr(front, name)(0.05, weight_decay=0.1).apply_gradients({key: g[key]}, {key: x})
+        assert bits(alone[key]) == bits(together[key]), key
+
+
 def test_momentum_may_be_stored_in_bfloat16():
     opt = front.AdamW(0.1, momentum_dtype="bfloat16")
     opt.init(tree(0, mx.float16))

@@ -254,8 +254,7 @@ class Functions(Namespace):
 
     def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
         """Return the numbers of a step."""
-        kept = self.once((of, id(h), id(now)), lambda: (still(of(self, h, now)), h, now))  # whose places stay theirs
-        return kept[0]
+        return self.once((of, id(now)), lambda: still(of(self, h, now)))  # which `once` has made for these settings
 
     def squares(self, terms: Any, dims: tuple[int, ...]) -> Scaled:
         """Sum the squares over these dimensions, as exactly as the device can."""
