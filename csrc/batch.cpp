@@ -45,8 +45,8 @@ void draw(Storage& storage, uint64_t t) {
 
 }  // namespace
 
-Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
-    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops), exact_(exact) {
+Batch::Batch(std::vector<Tensor> tensors, bool stops)
+    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops) {
   if (stops_)
     for (Tensor& t : tensors_) name_sums_of_factors(t);
   for (int i = 0; i < this->tensors(); i++) {
@@ -57,7 +57,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
   }
   first_layer_.push_back(int(layers_.size()));
   int64_t room = 0;
-  for (Layer& l : layers_) room += l.chunks * l.room();
+  for (Layer& l : layers_) room += l.chunks * SUMS;
   partial_.resize(size_t(room));
   left_ = std::make_unique<std::atomic<int64_t>[]>(layers_.size());
   double* partial = partial_.data();
@@ -65,7 +65,7 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops, bool exact)
     for (Layer& l : layers_of(i)) {
       l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
       l.f = factors_[index(l)].get(), l.storage = storage_[index(l)].get();
-      l.partial = partial, partial += l.chunks * l.room(), count_ += l.count;
+      l.partial = partial, partial += l.chunks * SUMS, count_ += l.count;
     }
   stats_.resize(layers_.size());
   reported_.resize(layers_.size());
@@ -130,7 +130,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   if (dims.size() > MAX_DIMS) throw std::length_error("more dimensions that do not lie in a row than the engine takes");
 
   l.dims = uint8_t(dims.size());
-  l.wide = t.arrays[ROLE_P].dtype == F64, l.exact = exact_;
+  l.wide = t.arrays[ROLE_P].dtype == F64;
   const Dtype own = l.wide ? F64 : F32;
   for (int r = 0; r < ARRAYS; r++) {
     l.dtype[r] = t.arrays[size_t(r)].dtype;
@@ -162,9 +162,9 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   // State in fewer bits can be stored at once if nothing reads it again. To spare the second conversion is worth half of
   // the last cache.
   rounded &= l.program->keeps >= 0;
-  l.caches = !stops_ && !recomputes(l) && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
+  l.caches = !stops_ && !l.wide && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
              (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
-  l.late = stops_ || recomputes(l) || (rounded && !l.caches);
+  l.late = stops_ || l.wide || (rounded && !l.caches);
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
@@ -406,9 +406,9 @@ void Batch::carry_out(const Task& task, Work work) {
 
 void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   const Kernels& all = kernels();
-  const Functions& k = l.exact ? *all.exact : l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
+  const Functions& k = l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
   const Passes& passes = *(l.f ? l.program->factored : l.program->whole)[k.set];
-  double* sums = l.partial + l.room() * chunk;
+  double* sums = l.partial + SUMS * chunk;
   if (work.kind == PREPARE) return clear_factors(l);
   if (work.kind == STORE) return store_factors(l);
   if (work.kind == APPLY) {
@@ -417,42 +417,28 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
     return;
   }
   std::fill_n(sums, SUMS, 0.0);
-  if (l.exact) std::fill_n(sums, l.room(), 0.0);
   if (work.kind == MEASURE) passes.measure[work.round](l, chunk, sums);
   else k.square(l, chunk, sums);
   auto& left = left_[index(l)];
   if (left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     left.store(l.chunks, std::memory_order_relaxed);
-    add_up(l, work);
+    add_up_chunks(l, work);
     if (!stops_) answer(l, work);
   }
 }
 
-// Calls f(i, plain) for each sum of a layer that some work makes.
-template <class F>
-void Batch::for_sums(const Layer& l, Work work, F&& f) {
-  if (work.kind != MEASURE) return f(0, false);
-  const Total* totals = l.program->totals + l.first(work.round);
-  for (int i = 0, n = l.sums(work.round); i < n; i++) f(i, is_plain(totals[i]));
-}
-
 // Called by the thread that has done the last chunk of a layer.
-void Batch::add_up(Layer& l, Work work) {
-  if (l.exact || l.chunks > 1)
-    for_sums(l, work, [&](int i, bool plain) { layerwise::add_up(l.sum(l.partial, i, plain), 1, l.chunks, l.room()); });
+void Batch::add_up_chunks(Layer& l, Work work) {
+  add_up(l.partial, sums_of(l, work), l.chunks, SUMS);
   if (work.kind == MEASURE && l.f && work.round == 0) add_up_factors(l);
 }
 
 void Batch::answer(Layer& l, Work work) {
   if (work.kind == MODEL) return;  // every layer's part is waited for
-  double squares = 0, *to = work.kind == MEASURE ? l.totals + l.first(work.round) : &squares;
-  for_sums(l, work, [&](int i, bool plain) {
-    const Digits sum = l.sum(l.partial, i, plain);
-    make_totals(sum, 1), to[i] = *sum.at;
-  });
-  if (work.kind == OWN) l.clip_own = shorter(squares, l.gradient->own);
+  if (work.kind == OWN) l.clip_own = shorter(l.partial[0], l.gradient->own);
   if (work.kind != MEASURE) return;
   const int round = work.round, first = l.first(round), known = first + l.sums(round);
+  std::copy_n(l.partial, l.sums(round), l.totals + first);
   for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
   if (l.f && round == 0) return answer_factors(l, !stops_);
@@ -474,23 +460,20 @@ void Batch::remember(Layer& l) {
   for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 
-// Added up tensor by tensor, as it is where others complete the sum.
-void Batch::add_squares(int tensor, double* to) {
+double Batch::squares(int tensor) {
+  double sum = 0;
   for (const Layer& l : layers_of(tensor))
-    if (l.clips_model) add(l.sum(l.partial, 0, false), of_model(to), 1);
+    if (l.clips_model) sum += l.partial[0];
+  return sum;
 }
 
+// Added up tensor by tensor, as it is where others complete the sum.
 void Batch::answer_model() {
-  double sums[2][WIDE.digits] = {};
-  for (int t = 0; !model_ && t < tensors(); t++) {
-    std::fill_n(sums[1], WIDE.digits, 0.0);
-    add_squares(t, sums[1]);
-    add(of_model(sums[1]), of_model(sums[0]), 1);
-  }
-  make_totals(of_model(sums[0]), 1);
-  const double squares = model_ ? *model_ : sums[0][0];
+  double sum = 0;
+  for (int t = 0; !model_ && t < tensors(); t++) sum += squares(t);
+  if (model_) sum = *model_;
   for (Layer& l : layers_)
-    if (l.clips_model) l.clip_model = shorter(squares, l.gradient->model);
+    if (l.clips_model) l.clip_model = shorter(sum, l.gradient->model);
 }
 
 std::vector<double> Batch::measured(int tensor, int which) {

@@ -91,16 +91,21 @@ enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_T
 struct Request {
   int tensor, stage, which;  // in engines/programs.py, `requests_of`
   Sum sum;
-  int place;      // among the sums of its round
-  Window window;  // of each number, whose digits lie as in Digits
+  int place;  // among the sums of its round
   int64_t at, length;
 };
+
+// Adds up what chunks have of n sums, each so many numbers behind the one before, in their order.
+inline void add_up(double* sums, int64_t n, int64_t chunks, int64_t room) {
+  for (int64_t s = 1; s < chunks; s++)
+    for (int64_t i = 0; i < n; i++) sums[i] += sums[s * room + i];
+}
 
 class Batch {
  public:
   // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `stops`, others complete the
-  // sums, and nothing is written before `apply`. With `exact`, no order of sums changes a bit.
-  Batch(std::vector<Tensor> tensors, bool stops, bool exact);
+  // sums, and nothing is written before `apply`.
+  Batch(std::vector<Tensor> tensors, bool stops);
   ~Batch();
   Batch(const Batch&) = delete;
 
@@ -174,12 +179,10 @@ class Batch {
   void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Work work);
   void carry_out(Layer& layer, Work work, int64_t chunk);
-  template <class F>
-  static void for_sums(const Layer& layer, Work work, F&& f);
-  void add_up(Layer& layer, Work work);
+  static int sums_of(const Layer& layer, Work work) { return work.kind == MEASURE ? layer.sums(work.round) : 1; }
+  void add_up_chunks(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
-  Digits of_model(double* at) const { return {at, 1, exact_ ? WIDE : ORDINARY}; }
-  void add_squares(int tensor, double* to);  // of the model's sum
+  double squares(int tensor);  // its share of the model's sum
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
   static void remember(Layer& layer);
@@ -210,7 +213,7 @@ class Batch {
   const double* model_ = nullptr;  // as `step` was given it
   bool own_norms_first_ = false;  // each tensor's own norm is needed before that of all
 
-  const bool stops_, exact_;
+  const bool stops_;
   std::vector<Round> rounds_;
   size_t round_ = 0;  // how many have been measured
   std::vector<double> sums_;

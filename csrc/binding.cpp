@@ -134,8 +134,7 @@ using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
 class Jobs {
  public:
-  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, bool stops, bool exact)
-      : compute_(std::move(numbers)) {
+  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, bool stops) : compute_(std::move(numbers)) {
     if (nb::len(grads) != nb::len(jobs) || nb::len(forms) != nb::len(jobs))
       throw nb::value_error("as many gradients and forms are needed as there are jobs");
     std::vector<layerwise::Tensor> tensors;
@@ -148,7 +147,7 @@ class Jobs {
       if (!see(job, grads[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
       tensors.back().full_shape = full_shape(job, tensors.back().shape);
     }
-    batch_ = std::make_unique<Batch>(std::move(tensors), stops, exact);
+    batch_ = std::make_unique<Batch>(std::move(tensors), stops);
   }
 
   // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
@@ -197,10 +196,10 @@ class Jobs {
     batch_->leave();
     batch_->busy.store(false);
   }
-  std::vector<std::tuple<int, int, int, int64_t, int>> requests() const {
-    std::vector<std::tuple<int, int, int, int64_t, int>> found;
+  std::vector<std::tuple<int, int, int, int64_t>> requests() const {
+    std::vector<std::tuple<int, int, int, int64_t>> found;
     for (const Request& request : batch_->requests())
-      found.emplace_back(request.tensor, request.stage, request.which, request.length, request.window.digits);
+      found.emplace_back(request.tensor, request.stage, request.which, request.length);
     return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
@@ -413,30 +412,6 @@ bool use_torch(nb::typed<nb::tuple, size_t, size_t, size_t> addresses, nb::handl
   return use_torch_functions(found, plain.ptr(), negated.ptr());
 }
 
-using Lines = nb::ndarray<nb::ro, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using OfDigits = nb::ndarray<double, nb::numpy, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-
-void add_digits(const Lines& lines, bool squares, int low, const OfDigits& digits) {
-  const bool wide = lines.dtype() == nb::dtype<double>();
-  if (!wide && lines.dtype() != nb::dtype<float>()) throw nb::value_error("lines are of float32 or float64");
-  if (digits.shape(0) != lines.shape(0)) throw nb::value_error("every line has digits of its own");
-  const int64_t n = int64_t(lines.shape(1));
-  const Functions& k = *kernels().exact;
-  nb::gil_scoped_release others;
-  for (int64_t i = 0; i < int64_t(lines.shape(0)); i++) {
-    const Digits to{digits.data() + i * int64_t(digits.shape(1)), 1, {low, int(digits.shape(1))}};
-    if (wide) k.add_wide(static_cast<const double*>(lines.data()) + i * n, n, squares, to);
-    else k.add_narrow(static_cast<const float*>(lines.data()) + i * n, n, squares, to);
-    k.carry(to, 1);
-  }
-}
-
-void totals(const OfDigits& digits, int low, const nb::ndarray<double, nb::numpy, nb::ndim<1>, nb::c_contig, nb::device::cpu>& to) {
-  if (to.shape(0) != digits.shape(1)) throw nb::value_error("a number for each column");
-  const int64_t n = int64_t(to.shape(0));
-  kernels().exact->total(Digits{digits.data(), n, {low, int(digits.shape(0))}}, n, to.data());
-}
-
 std::vector<std::string> instruction_sets() {
   std::vector<std::string> found;
   for (const Kernels* k : available_kernels()) found.emplace_back(k->name);
@@ -485,12 +460,6 @@ NB_MODULE(_native, m) {
         "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),
         "Return the number that each of these tensors of int64 holds, or None if one is of another kind.");
-  m.def("add_digits", &add_digits, nb::arg("lines"), nb::arg("squares"), nb::arg("low"), nb::arg("digits"),
-        nb::sig("def add_digits(lines: object, squares: bool, low: int, digits: object) -> None"),
-        "Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).");
-  m.def("totals", &totals, nb::arg("digits"), nb::arg("low"), nb::arg("totals"),
-        nb::sig("def totals(digits: object, low: int, totals: object) -> None"),
-        "Write the number that each column of digits makes, which are used up.");
   m.def("count", &count, nb::arg("tensors"), "Add one to each of these counts; return False, with nothing done, if one is of another kind.");
   nb::class_<Kept>(m, "Kept", "The objects that the state of parameters consisted of when a step was prepared.")
       .def("__init__", [](Kept* self, Objects params, Dict states) {
@@ -521,8 +490,8 @@ NB_MODULE(_native, m) {
            nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
   m.def("programs", &program_names, "Return the names of the printed programs.");
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects, Objects, nb::object, bool, bool>(), nb::arg("jobs"), nb::arg("grads"),
-           nb::arg("forms"), nb::arg("numbers"), nb::arg("stops") = false, nb::arg("exact") = false)
+      .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"),
+           nb::arg("forms"), nb::arg("numbers"), nb::arg("stops") = false)
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
            "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")
@@ -534,7 +503,7 @@ NB_MODULE(_native, m) {
            "The same for a batch that stops: take it for a step in rounds, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, and how many numbers and digits.")
+      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
            "Those numbers, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")

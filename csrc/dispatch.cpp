@@ -15,18 +15,17 @@ std::vector<const Kernels*> available_kernels() {
   [[maybe_unused]] const Instructions has = instructions();
 #if LAYERWISE_HAS(512)
   static const Kernels kernels_avx512{"avx512", &avx512_narrow_functions, &avx2_any_functions,
-                                      &avx512_low_functions, &avx2_exact_functions};
+                                      &avx512_low_functions};
   if (has.avx512) found.push_back(&kernels_avx512);
 #endif
 #if LAYERWISE_HAS(2)
-  static const Kernels kernels_avx2{"avx2", &avx2_any_functions, &avx2_any_functions, &avx2_low_functions,
-                                    &avx2_exact_functions};
+  static const Kernels kernels_avx2{"avx2", &avx2_any_functions, &avx2_any_functions, &avx2_low_functions};
   if (has.avx2) found.push_back(&kernels_avx2);
 #endif
 #endif
 #if LAYERWISE_HAS(0)
   static const Kernels kernels_baseline{"baseline", &baseline_any_functions, &baseline_any_functions,
-                                        &baseline_low_functions, &baseline_exact_functions};
+                                        &baseline_low_functions};
   found.push_back(&kernels_baseline);
 #endif
   return found;

@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "compiler.hpp"
-#include "dispatch.hpp"
 #include "layer.hpp"
 
 namespace layerwise {
@@ -15,9 +14,8 @@ namespace {
 #include "printed/adafactor.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;     // each has column sums of its own,
-constexpr int64_t MOST_ROWS = 1 << 12;  // that digits take before they are carried
-constexpr int64_t LEAST_OF_SUM = 8;     // which are worth it for so many elements of each, or four times as many if exact
+constexpr int64_t MOST_CHUNKS = 64;  // each has column sums of its own,
+constexpr int64_t LEAST_OF_SUM = 8;  // which are worth it for so many elements of each
 
 const AdafactorNumbers& numbers(const Layer& l) { return *reinterpret_cast<const AdafactorNumbers*>(l.k); }
 
@@ -48,15 +46,6 @@ struct Along {
   }
 };
 
-// All of its sums, of the first chunk or of all.
-struct Sums {
-  Digits R, C, G_total, R_total;
-
-  explicit Sums(const Layer& l)
-      : R(l.f->R.of(l.window(true), 0)), C(l.f->C.of(l.window(true), 0)),
-        G_total{l.f->G_total, l.f->matrices, R.window}, R_total{l.f->R_total, l.f->matrices, R.window} {}
-};
-
 template <class T>
 T read(Dtype dtype, const char* at) {
   T x;
@@ -67,15 +56,10 @@ T read(Dtype dtype, const char* at) {
 template <class T>
 void total_in(const Layer& l) {
   const Factors& f = *l.f;
-  const Sums sums(l);
-  std::fill_n(f.G_total, sums.G_total.size(), 0.0), std::fill_n(f.R_total, sums.R_total.size(), 0.0);
+  std::fill_n(f.G_total, f.matrices, 0.0), std::fill_n(f.R_total, f.matrices, 0.0);
   for_entries(l, Along(l, ROW, ROW).of, f.R.stride, [&](int64_t i, int64_t at, int64_t m) {
-    for (int k = 0; k < sums.R.window.digits; k++) sums.G_total[k][m] += sums.R[k][i];
-    if (i % MOST_ROWS == MOST_ROWS - 1) carry(sums.G_total, f.matrices);
-    const double row = double(read<T>(f.R.dtype, f.R.stored + at));
-    l.exact ? kernels().exact->add_number(row, sums.R_total.from(m)) : void(f.R_total[m] += row);
+    f.G_total[m] += f.R.sums[i], f.R_total[m] += double(read<T>(f.R.dtype, f.R.stored + at));
   });
-  carry(sums.G_total, f.matrices), carry(sums.R_total, f.matrices);
 }
 
 // Computes R and C of this step, and stores them, or makes the factors of u, or both.
@@ -105,8 +89,8 @@ void answer_means(const Layer& l) {
   for (int64_t m = 0; m < f.matrices; m++) f.R_total[m] = averaged_mean(k, f.R_total[m] / rows, f.G_total[m] / all);
 }
 
-void exchange(const Layer& l, const Along& along, const Digits& sums, const int64_t* stride, const Digits& to, bool back) {
-  for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { exchange_number(sums.from(i), to.from(at), back); });
+void exchange(const Layer& l, const Along& along, double* sums, const int64_t* stride, double* to, bool back) {
+  for_entries(l, along.of, stride, [&](int64_t i, int64_t at, int64_t) { exchange_number(sums[i], to[at], back); });
 }
 
 }  // namespace
@@ -135,9 +119,8 @@ std::unique_ptr<Factors> make_factors(Layer& l, const Tensor& t, const std::vect
 }
 
 int64_t most_pieces(const Layer& l, const Factors& f, int d) {
-  const int64_t own_sums = ((l.stride[d][ROW] ? 0 : f.R.n) + (l.stride[d][COL] ? 0 : f.C.n)) * l.window(true).digits;
-  const int64_t least = l.exact ? 4 * LEAST_OF_SUM : LEAST_OF_SUM;
-  const int64_t most = own_sums ? std::min(l.count / least / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
+  const int64_t own_sums = (l.stride[d][ROW] ? 0 : f.R.n) + (l.stride[d][COL] ? 0 : f.C.n);
+  const int64_t most = own_sums ? std::min(l.count / LEAST_OF_SUM / own_sums, MOST_CHUNKS) : MOST_CHUNKS;
   return std::max<int64_t>(d + 1 == l.dims ? std::min(most, l.size[d] / 256) : most, 1);
 }
 
@@ -149,33 +132,29 @@ int64_t place_factors(Layer& l, char* at) {
     used += (bytes + 63) / 64 * 64;
     return piece;
   };
-  const int64_t number = l.wide ? 8 : 4, digits = 8 * l.window(true).digits;
+  const int64_t number = l.wide ? 8 : 4, sum = sizeof(double);
   for (const auto& [side, own] : {std::pair{&f.R, ROW}, {&f.C, COL}}) {
     side->cut = !l.stride[l.split][own];
-    side->sums = reinterpret_cast<double*>(take(digits * side->n * (side->cut ? l.chunks : 1)));
+    side->sums = reinterpret_cast<double*>(take(sum * side->n * (side->cut ? l.chunks : 1)));
     side->factor = take(number * side->n);
   }
-  f.G_total = reinterpret_cast<double*>(take(digits * f.matrices));
-  f.R_total = reinterpret_cast<double*>(take(digits * f.matrices));
+  f.G_total = reinterpret_cast<double*>(take(sum * f.matrices));
+  f.R_total = reinterpret_cast<double*>(take(sum * f.matrices));
   return used;
 }
 
 void clear_factors(const Layer& l) {
-  const Sums sums(l);
-  if (!l.f->R.cut) std::fill_n(sums.R.at, sums.R.size(), 0.0);
-  if (!l.f->C.cut) std::fill_n(sums.C.at, sums.C.size(), 0.0);
+  for (const Side* side : {&l.f->R, &l.f->C})
+    if (!side->cut) std::fill_n(side->sums, side->n, 0.0);
 }
 
 void add_up_factors(const Layer& l) {
-  const Sums sums(l);
-  add_up(sums.R, sums.R.n, l.f->R.cut ? l.chunks : 1, sums.R.size());
-  add_up(sums.C, sums.C.n, l.f->C.cut ? l.chunks : 1, sums.C.size());
+  for (const Side* side : {&l.f->R, &l.f->C})
+    if (side->cut) add_up(side->sums, side->n, l.chunks, side->n);
   l.wide ? total_in<double>(l) : total_in<float>(l);
 }
 
 void answer_factors(const Layer& l, bool write) {
-  const Sums sums(l);
-  for (const Digits& one : {sums.R, sums.C, sums.G_total, sums.R_total}) make_totals(one, one.n);
   answer_means(l);
   l.wide ? update_in<double>(l, write, true) : update_in<float>(l, write, true);
 }
@@ -195,17 +174,11 @@ void name_sums_of_factors(Tensor& t) {
     if (!t.form.rows.empty()) t.arrays[role] = {true, F32, spread_of_factors(t, sum).stride};
 }
 
-void exchange_number(const Digits& own, const Digits& to, bool back) {
-  for (int k = 0; k < to.window.digits; k++) back ? *own[k] = *to[k] : *to[k] = *own[k];
-}
-
-void exchange_factors(const Layer& l, Sum sum, const Digits& to, const std::array<int64_t, ROLES>& base, bool back) {
+void exchange_factors(const Layer& l, Sum sum, double* to, const std::array<int64_t, ROLES>& base, bool back) {
   const Factors& f = *l.f;
-  const Sums sums(l);
-  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), sums.R, f.R.out, to.from(base[ROLE_SUM_R]), back);
-  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), sums.C, f.C.out, to.from(base[ROLE_SUM_C]), back);
-  const Digits& one = sum == SUM_G ? sums.G_total : sums.R_total;
-  exchange(l, Along(l, ROW, COL), one, f.matrix_out, to.from(base[ROLE_SUM_M]), back);
+  if (sum == SUM_ROWS) return exchange(l, Along(l, ROW, ROW), f.R.sums, f.R.out, to + base[ROLE_SUM_R], back);
+  if (sum == SUM_COLS) return exchange(l, Along(l, COL, COL), f.C.sums, f.C.out, to + base[ROLE_SUM_C], back);
+  exchange(l, Along(l, ROW, COL), sum == SUM_G ? f.G_total : f.R_total, f.matrix_out, to + base[ROLE_SUM_M], back);
 }
 
 }  // namespace layerwise

@@ -21,7 +21,7 @@ inline bool is_statistic(Sum sum) { return sum >= SUM_ROWS && sum <= SUM_R; }
 struct Spread { int64_t length; std::vector<int64_t> stride; };
 Spread spread_of_factors(const Tensor& tensor, Sum sum);  // with size 1 along rows or columns or both
 void name_sums_of_factors(Tensor& tensor);
-void exchange_factors(const Layer& layer, Sum sum, const Digits& to, const std::array<int64_t, ROLES>& base, bool back);
-void exchange_number(const Digits& own, const Digits& to, bool back);
+void exchange_factors(const Layer& layer, Sum sum, double* to, const std::array<int64_t, ROLES>& base, bool back);
+inline void exchange_number(double& own, double& to, bool back) { back ? own = to : to = own; }
 
 }  // namespace layerwise

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "compiler.hpp"
-#include "digits.hpp"
 
 namespace layerwise {
 
@@ -77,14 +76,14 @@ struct Passes {
 #endif
 #define LAYERWISE_HAS(level) (LAYERWISE_ONLY == -1 || LAYERWISE_ONLY == level)
 #if !defined(LAYERWISE_X86)
-#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low) X(baseline_exact)
+#define LAYERWISE_SETS(X) X(baseline_any) X(baseline_low)
 #elif LAYERWISE_ONLY == 2
-#define LAYERWISE_SETS(X) X(avx2_any) X(avx2_low) X(avx2_exact)
+#define LAYERWISE_SETS(X) X(avx2_any) X(avx2_low)
 #elif LAYERWISE_ONLY == 512
-#define LAYERWISE_SETS(X) X(avx2_any) X(avx2_exact) X(avx512_narrow) X(avx512_low)
+#define LAYERWISE_SETS(X) X(avx2_any) X(avx512_narrow) X(avx512_low)
 #else
-#define LAYERWISE_SETS(X)                                                                                      \
-  X(baseline_any) X(baseline_low) X(baseline_exact) X(avx2_any) X(avx2_low) X(avx2_exact) X(avx512_narrow) X(avx512_low)
+#define LAYERWISE_SETS(X) \
+  X(baseline_any) X(baseline_low) X(avx2_any) X(avx2_low) X(avx512_narrow) X(avx512_low)
 #endif
 #define LAYERWISE_ITEM(x) x,
 enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
@@ -137,14 +136,14 @@ struct Side {
   int64_t n;        // length of R, or of C, over all matrices
   int64_t divisor;  // of means: how many columns, or rows, an unsharded matrix has
   bool cut;         // whether every chunk has all of the sums to itself, to be added up
-  double* sums;     // of G, in digits; those of the chunks lie behind one another
+  double* sums;     // of G; those of the chunks lie behind one another
   void* factor;     // √(R/mean(R)), or √C, or its reciprocal, in the dtype of the arithmetic
   char* stored;
   Dtype dtype;
   int64_t stride[MAX_DIMS];  // of what is stored: in bytes, in the layer's dimensions
   int64_t out[MAX_DIMS];     // where its sums go when they leave the batch: in numbers
 
-  Digits of(Window window, int64_t chunk) const { return {sums + (cut ? chunk * n * window.digits : 0), n, window}; }
+  double* of(int64_t chunk) const { return sums + (cut ? chunk * n : 0); }
 };
 
 struct Factors {
@@ -165,7 +164,6 @@ struct Layer {
   bool late;            // `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
-  bool exact;           // its sums are
   uint8_t dims, split;  // the chunks cut the dimension `split`
   int64_t step, chunks, count, each;  // a chunk has `each` elements, the last one perhaps fewer
   double entries;  // of the unsharded layer
@@ -186,37 +184,21 @@ struct Layer {
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
 
-  Window window(bool plain) const { return exact ? window_of(wide, plain) : ORDINARY; }
-  int64_t room() const { return SUMS * window(false).digits; }  // for the sums of a chunk, in numbers
-  Digits sum(double* of_chunk, int i, bool plain) const {
-    return {of_chunk + i * window(false).digits, 1, window(plain)};
-  }
   int rounds() const { return program->rounds_of(f); }
   int sums(int round) const { return program->sums_of(f, round); }
   int first(int round) const { return program->first_of(f, round); }
 };
 
-// Kernels for float64 and for exact sums are for late layers alone: both are rare.
-inline bool recomputes(const Layer& layer) { return layer.exact || layer.wide; }
-
 // What an instruction set provides for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
-  Set set;                                                     // of the kernels of programs
-  // For exact sums alone (kernels/digits.hpp): numbers, or their squares, go to a sum; sums that have been carried go to
-  // others; and numbers are made of sums, whose digits are used up.
-  void (*add_narrow)(const float* x, int64_t n, bool squares, const Digits& to) = nullptr;
-  void (*add_wide)(const double* x, int64_t n, bool squares, const Digits& to) = nullptr;
-  void (*add_number)(double x, const Digits& to) = nullptr;
-  void (*carry)(const Digits& sums, int64_t count) = nullptr;
-  void (*add)(const Digits& sums, const Digits& to, int64_t count) = nullptr;
-  void (*total)(const Digits& sums, int64_t count, double* to) = nullptr;
+  Set set;  // of the kernels of programs
 };
 
-// For arithmetic in float32, in float64, for layers whose p and g are bfloat16 and lie in a row, and for exact sums.
+// For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.
 struct Kernels {
   const char* name;
-  const Functions *narrow, *wide, *low, *exact;
+  const Functions *narrow, *wide, *low;
 };
 
 // All rules with printed programs.

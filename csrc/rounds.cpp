@@ -38,20 +38,16 @@ void Batch::make_rounds() {
 void Batch::request(Round& round, int tensor, Work work) const {
   const Tensor& t = tensors_[size_t(tensor)];
   const int stage = work.kind == MEASURE ? 2 + work.round : work.kind;
-  auto add = [&, which = 0](Sum sum, int place, bool plain) mutable {
-    const Window own = window_of(t.arrays[ROLE_P].dtype == F64, plain);
-    const Window window = !exact_ ? ORDINARY : sum == SUM_MODEL ? WIDE : own;
-    round.requests.push_back({tensor, stage, which++, sum, place, window, round.length, length_of(t, sum) * window.digits});
+  auto add = [&, which = 0](Sum sum, int place) mutable {
+    round.requests.push_back({tensor, stage, which++, sum, place, round.length, length_of(t, sum)});
     round.length += round.requests.back().length;
   };
-  if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0, false);
-  if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0, false);
+  if (work.kind == OWN && t.form.clips_own) add(SUM_OWN, 0);
+  if (work.kind == MODEL && t.form.clips_model) add(SUM_MODEL, 0);
   if (work.kind != MEASURE || work.round >= t.rounds()) return;
   if (t.factored() && work.round == 0)
-    for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0, true);
-  const Program& p = program(tensor);
-  const Total* totals = p.totals + p.first_of(t.factored(), work.round);
-  for (int i = 0; i < p.sums_of(t.factored(), work.round); i++) add(SUM_TOTAL, i, is_plain(totals[i]));
+    for (Sum sum : {SUM_ROWS, SUM_COLS, SUM_G, SUM_R}) add(sum, 0);
+  for (int i = 0; i < program(tensor).sums_of(t.factored(), work.round); i++) add(SUM_TOTAL, i);
 }
 
 const std::vector<Request>& Batch::requests() const {
@@ -91,15 +87,13 @@ void Batch::leave() {
 
 // Moves the numbers of one request from the layers to `sums_` or back.
 void Batch::exchange(const Request& request, bool back) {
-  const Digits to{sums_.data() + request.at, request.length / request.window.digits, request.window};
-  if (request.sum == SUM_MODEL && !back) return add_squares(request.tensor, to.at);
-  if (request.sum == SUM_MODEL) make_totals(to, 1);
+  double* to = sums_.data() + request.at;
+  if (request.sum == SUM_MODEL && !back) *to = squares(request.tensor);
   int64_t i = 0;
   for (Layer& l : layers_of(request.tensor)) {
-    if (request.sum == SUM_MODEL) l.clip_model = shorter(*to.at, l.gradient->model);
-    else if (is_statistic(request.sum)) exchange_factors(l, request.sum, to, base_[index(l)], back);
-    else exchange_number({l.sum(l.partial, request.place, false).at, 1, to.window}, to.from(i), back);
-    i++;
+    if (request.sum != SUM_MODEL && !is_statistic(request.sum)) exchange_number(l.partial[request.place], to[i++], back);
+    else if (request.sum != SUM_MODEL) exchange_factors(l, request.sum, to, base_[index(l)], back);
+    else if (back) l.clip_model = shorter(*to, l.gradient->model);
   }
 }
 

@@ -19,8 +19,8 @@ options_of() {
 
 # Each a file, with what CMakeLists.txt defines for it: those of rules for each rule, and kernels for each set besides.
 sources=$(ls csrc/*.cpp tests/engines/driver.cpp | grep -vE 'csrc/(binding|arrays|watch|signals|rule)\.cpp')
-sets="baseline_any baseline_low baseline_exact avx2_any avx2_low avx2_exact avx512_narrow avx512_low"
-if [ "$(uname -m)" != x86_64 ]; then sets="baseline_any baseline_low baseline_exact"; fi
+sets="baseline_any baseline_low avx2_any avx2_low avx512_narrow avx512_low"
+if [ "$(uname -m)" != x86_64 ]; then sets="baseline_any baseline_low"; fi
 rules=$(ls csrc/printed/*.hpp | grep -vE '/(rules|storage)\.hpp')
 of_rule() { echo "-DLAYERWISE_RULE=$(basename "$1" .hpp) -DLAYERWISE_HEADER=\\\"printed/$(basename "$1")\\\" -Icsrc $2"; }
 for rule in $rules; do sources+=$'\n'$(of_rule "$rule" csrc/rule.cpp); done
@@ -29,7 +29,6 @@ for set in $sets; do
   case $set in
     *_low) of_set+=" -DLAYERWISE_LOW" ;;
     *_narrow) of_set+=" -DLAYERWISE_NARROW" ;;
-    *_exact) of_set+=" -DLAYERWISE_EXACT=${set%_exact}_any" ;;
   esac
   sources+=$'\n'"$of_set csrc/kernels/shared.cpp"
   # Each rule with the first set, and each set with the rules that have loops of their own: all others share LAMB's.

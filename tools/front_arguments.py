@@ -64,12 +64,6 @@ TORCH = (
         "None",
         "Processes with other tensors of the same model, as in a pipeline; they clip and skip together.",
     ),
-    Argument(
-        "reproducible",
-        "bool",
-        "False",
-        "Sum exactly, so that a step gives the same bits for any number of processes and any sharding.",
-    ),
     Argument("differentiable", "bool", "False", "Let autograd differentiate through the step, as in torch.optim."),
     Argument("capturable", "bool", "False", "Allow the step to be captured in a CUDA graph, as in torch.optim."),
     Argument(

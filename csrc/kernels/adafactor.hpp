@@ -32,62 +32,44 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   return sum;
 }
 
-// Adds g² of a run, as T has it, to exact sums: each to one of `varying`, and with `both` to one of `other`, or all to the
-// first of these. A digit takes 2^12 numbers. If no more can come to it, it is carried when the chunks are added up.
-template <class T>
-void add_exactly_to(const Layer& layer, const T* __restrict g, const Digits& varying, const Digits& other, bool both,
-                    int64_t n) {
-  const bool carries = layer.each > n << 12;
-  alignas(64) T terms[BLOCK];
-  for_blocks(n, [&](int64_t from, int64_t size) {
-    LAYERWISE_SIMD()
-    for (int64_t i = 0; i < size; i++) terms[i] = g[from + i] * g[from + i];
-    add_each(terms, size, varying.from(from), carries);
-    if (both) add_each(terms, size, other.from(from), carries);
-    else add_exactly(terms, size, false, other);
-  });
+// A loop, because an empty tensor may have no memory, which memset does not take.
+inline void clear(double* sums, int64_t n) {
+  for (int64_t i = 0; i < n; i++) sums[i] = 0;
 }
 
 template <class T, class S>
 void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   const Factors& f = *layer.f;
-  const Digits R = f.R.of(layer.window(true), chunk), C = f.C.of(layer.window(true), chunk);
-  if (f.R.cut) memset(R.at, 0, size_t(R.size()) * sizeof(double));
-  if (f.C.cut) memset(C.at, 0, size_t(C.size()) * sizeof(double));
+  double *R = f.R.of(chunk), *C = f.C.of(chunk);
+  if (f.R.cut) clear(R, f.R.n);
+  if (f.C.cut) clear(C, f.C.n);
   const Varying kind = varying(layer);
   for_short_runs(layer, chunk, longest<T, S>(layer, 1 << P | 1 << G), [&](const int64_t* off, int64_t n) {
     const Run<T> run{layer, off, n, scratch};
     const S* g = run.template gradient_as<S>();
-    const Digits r = R.from(off[ROW]), c = C.from(off[COL]);
-    if constexpr (EXACT) add_exactly_to(layer, g, kind == ROWS ? r : c, kind == ROWS ? c : r, kind == BOTH, n);
-    else if (kind == COLS) *r.at += add_to<T, S>(g, c.at, n);
-    else if (kind == ROWS) *c.at += add_to<T, S>(g, r.at, n);
-    else add_to<T, S>(g, c.at, n), add_to<T, S>(g, r.at, n);
-    if (wants_weights(layer)) add_squares(layer, run.template weights<S>(), n, sums);
+    double *r = R + off[ROW], *c = C + off[COL];
+    if (kind == COLS) *r += add_to<T, S>(g, c, n);
+    else if (kind == ROWS) *c += add_to<T, S>(g, r, n);
+    else add_to<T, S>(g, c, n), add_to<T, S>(g, r, n);
+    if (wants_weights(layer)) *sums += squares(run.template weights<S>(), n);
   });
 }
 
-// How u is made of g and its two factors along a run. Without the clamp these are reciprocals. Exact steps divide by rows
-// first, whichever of both varies, because parts of a tensor may vary along others than the whole.
-enum Order { CLAMPED, FIXED_FIRST, VARYING_FIRST };
-
-template <class T, Order ORDER>
+// How u is made of g and its two factors along a run. Without the clamp these are reciprocals.
+template <class T, bool CLAMPED>
 struct FactoredUpdate {
   T eps1;
   T operator()(T g, T fixed, T varying) const {
-    if (ORDER == CLAMPED) return g / at_least(fixed * varying, eps1);
-    return ORDER == FIXED_FIRST ? g * fixed * varying : g * varying * fixed;
+    return CLAMPED ? g / at_least(fixed * varying, eps1) : g * fixed * varying;
   }
 };
 
 // Calls f with how u is made in a layer.
 template <class T, class F>
 void with_update(const Layer& layer, F&& f) {
-  if (clamps(layer)) return f(FactoredUpdate<T, CLAMPED>{T(factored_numbers(layer).least)});
-  if constexpr (EXACT)
-    if (varying(layer) == ROWS) return f(FactoredUpdate<T, VARYING_FIRST>{});
-  f(FactoredUpdate<T, FIXED_FIRST>{});
+  if (clamps(layer)) return f(FactoredUpdate<T, true>{T(factored_numbers(layer).least)});
+  f(FactoredUpdate<T, false>{});
 }
 
 template <bool Both, class T, class S, class U>
@@ -101,20 +83,6 @@ double update_squares(const U u, const S* __restrict g, const T* __restrict fixe
   return uu;
 }
 
-template <bool Both, class T, class S, class U>
-void add_updates(const Layer& layer, const U u, const S* g, const T* fixed, const T* varying, int64_t n, double* sum) {
-  if constexpr (EXACT) {
-    alignas(64) T terms[BLOCK];
-    for_blocks(n, [&](int64_t from, int64_t size) {
-      LAYERWISE_SIMD()
-      for (int64_t i = 0; i < size; i++) terms[i] = u(g[from + i], fixed[Both ? from + i : 0], varying[from + i]);
-      add_exactly(terms, size, true, layer.sum(sum, 0, false));
-    });
-  } else {
-    *sum += update_squares<Both>(u, g, fixed, varying, n);
-  }
-}
-
 template <class T, class S>
 void measure_update(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
@@ -123,9 +91,9 @@ void measure_update(const Layer& layer, int64_t chunk, double* sums) {
     for_short_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
       const S* g = Run<T>{layer, off, n, scratch}.template gradient_as<S>();
       const T *row = (const T*)layer.f->R.factor + off[ROW], *col = (const T*)layer.f->C.factor + off[COL];
-      if (kind == COLS) add_updates<false>(layer, u, g, row, col, n, sums);
-      else if (kind == ROWS) add_updates<false>(layer, u, g, col, row, n, sums);
-      else add_updates<true>(layer, u, g, row, col, n, sums);
+      if (kind == COLS) *sums += update_squares<false>(u, g, row, col, n);
+      else if (kind == ROWS) *sums += update_squares<false>(u, g, col, row, n);
+      else *sums += update_squares<true>(u, g, row, col, n);
     });
   });
 }

@@ -34,16 +34,10 @@ double squares(const S* __restrict x, int64_t n) {
   return xx;
 }
 
-template <class S>
-void add_squares(const Layer& layer, const S* x, int64_t n, double* sum) {
-  if constexpr (EXACT) add_exactly(x, n, true, layer.sum(sum, 0, false));
-  else *sum += squares(x, n);
-}
-
 template <class T, class S>
 void square_of(const Layer& layer, int64_t chunk, double* sums) {
   Scratch<T> scratch;
   for_runs(layer, chunk, longest<T, S>(layer, 1 << G), [&](const int64_t* off, int64_t n) {
-    add_squares(layer, Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n, sums);
+    *sums += squares(Run<T>{layer, off, n, scratch}.template gradient_as<S>(), n);
   });
 }

@@ -4,8 +4,8 @@
 // round; and `apply`, the new weights and the rest of the state. Between the last round and `apply` a small layer caches
 // the terms that cost most. For a large one `apply` computes them again, because a root and a quotient cost less than four
 // bytes of memory. Where a layer is late, nothing is stored before `apply`, which then computes the kept state again:
-// others complete the sums, or the terms have to be of state that has not been rounded, or numbers are of float64 or sums
-// exact: these are rare, and have no other kernels.
+// others complete the sums, or the terms have to be of state that has not been rounded, or numbers are of float64, which is
+// rare and has no other kernels.
 
 // Whether a sum of squares in float32 is reliable. A smaller one may lack terms that became 0, and an infinite one may be of
 // finite numbers.
@@ -40,10 +40,9 @@ inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
   if constexpr (WRITES >> S3 & 1) at.s3[i] = s[3];
 }
 
-// Exact sums take terms as they are, and square them.
 template <class R, int ROUND, class U>
 inline U summed(U x, int i) {
-  return EXACT || is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
+  return is_plain(R::TOTALS[ROUND][i]) ? x : x * x;
 }
 
 // Which state a pass finds: that before the step, which it keeps or leaves as it is; or that which is kept already.
@@ -132,21 +131,6 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
   }
 }
 
-// Makes the terms of one block after the other, and adds them up exactly.
-template <class R, int ROUND, class T, class S>
-void measure_exactly(const Layer& layer, const R k, const Arrays<T, S> at, int64_t n, double* sums) {
-  alignas(64) T terms[SUMS][BLOCK];
-  for_blocks(n, [&](int64_t from, int64_t size) {
-    LAYERWISE_SIMD()
-    for (int64_t i = 0; i < size; i++)
-      measure_element<R, ROUND, BEFORE, false, false>(k, at, from + i, terms[0][i], terms[1][i], terms[2][i], terms[3][i]);
-    for (int i = 0; i < R::SUMS[ROUND]; i++) {
-      const bool plain = is_plain(R::TOTALS[ROUND][i]);
-      add_exactly(terms[i], size, !plain, layer.sum(sums, i, plain));
-    }
-  });
-}
-
 // Computes the new weights of an element. Cached terms are read where they are.
 template <class R, State FOUND, bool CACHED, class T, class S, class D>
 LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
@@ -203,14 +187,13 @@ void measure_as(const Layer& layer, int64_t chunk, double* sums) {
     const Run<T> run{layer, off, n, scratch};
     Arrays<T, S> at = arrays_of<reads, T, S>(run);
     if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
-    if constexpr (EXACT) measure_exactly<R, ROUND>(layer, k, at, n, sums);
-    else measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
+    measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
     if (STORES) write_back<R::KEEP_WRITES>(run);
   });
 }
 
 template <class T>
-inline constexpr bool RECOMPUTES = EXACT || sizeof(T) == 8;
+inline constexpr bool RECOMPUTES = sizeof(T) == 8;
 
 // What is cached is of layers that are not late.
 template <class R, int ROUND, class T, class S>

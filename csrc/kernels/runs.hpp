@@ -4,12 +4,6 @@
 // eighth of the loop's time where it does not wait for memory.
 inline constexpr int64_t BLOCK = 512;
 
-// Calls f(from, n) for each block.
-template <class F>
-inline void for_blocks(int64_t count, F&& f) {
-  for (int64_t from = 0; from < count; from += BLOCK) f(from, count - from < BLOCK ? count - from : BLOCK);
-}
-
 inline Draws draws_of(const Layer& layer, const int64_t* off, Operand k) {
   const Stored& stored = layer.storage->of[k];
   const int64_t step = layer.stride[layer.dims - 1][INDEX];
@@ -34,18 +28,18 @@ struct Run {
 
   T* read(Operand k) const {
     if (layer.direct[k]) return (T*)place(k);
-    if (EXACT || in_format(k)) load_format(k);
+    if (in_format(k)) load_format(k);
     else load<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
     return scratch.of[k];
   }
   void write(Operand k) const {
     if (layer.direct[k]) return;
-    if (EXACT || in_format(k)) store_format(k);
+    if (in_format(k)) store_format(k);
     else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
   bool in_format(Operand k) const { return layer.storage && !layer.storage->of[k].plain(); }
-  void load_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_FORMATS, load_format)(layer, off, n, k, scratch.of[k]); }
-  void store_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_FORMATS, store_format)(layer, off, n, k, scratch.of[k]); }
+  void load_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_SET, load_format)(layer, off, n, k, scratch.of[k]); }
+  void store_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_SET, store_format)(layer, off, n, k, scratch.of[k]); }
   Draws draws(Operand k) const { return draws_of(layer, off, k); }
   const T* gradient() const;
 

@@ -9,13 +9,6 @@ namespace {
 #define LAYERWISE_SQUARE(T, S) square_of<T, S>
 void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_SQUARE, sums); }
 
-constexpr Functions functions() {
-  if constexpr (EXACT)
-    return {square, LAYERWISE_SET, add_exactly<float>, add_exactly<double>, add_number, carry, add_digits, make_totals};
-  else
-    return {square, LAYERWISE_SET};
-}
-
 }  // namespace
 
 #define LAYERWISE_OF_STORED(T)                                                                                       \
@@ -25,14 +18,12 @@ constexpr Functions functions() {
   void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer& l, const int64_t* off, int64_t n, Operand k, const T* from) { \
     store_stored(l, off, n, k, from);                                                                                \
   }
-#ifndef LAYERWISE_EXACT
 LAYERWISE_OF_STORED(float)
-#endif
-#if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW) && !defined(LAYERWISE_EXACT)
+#if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW)
 LAYERWISE_OF_STORED(double)
 #endif
 
 extern const Functions LAYERWISE_NAME(LAYERWISE_SET, functions);
-const Functions LAYERWISE_NAME(LAYERWISE_SET, functions) = functions();
+const Functions LAYERWISE_NAME(LAYERWISE_SET, functions){square, LAYERWISE_SET};
 
 }  // namespace layerwise

@@ -55,14 +55,6 @@ def counts(tensors: list[object]) -> list[int] | None:
     Return the number that each of these tensors of int64 holds, or None if one is of another kind.
     """
 
-def add_digits(lines: object, squares: bool, low: int, digits: object) -> None:
-    """
-    Add the numbers of each line, or their squares, exactly to its digits, the first of which counts 2^(40·low).
-    """
-
-def totals(digits: object, low: int, totals: object) -> None:
-    """Write the number that each column of digits makes, which are used up."""
-
 def count(tensors: list[object]) -> bool:
     """
     Add one to each of these counts; return False, with nothing done, if one is of another kind.
@@ -113,7 +105,6 @@ class Batch:
         forms: list[object],
         numbers: object,
         stops: bool = False,
-        exact: bool = False,
     ) -> None: ...
     def step(
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
@@ -140,9 +131,9 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def requests(self) -> list[tuple[int, int, int, int, int]]:
+    def requests(self) -> list[tuple[int, int, int, int]]:
         """
-        The requests of this round: the job, the stage of its requests, which of those, and how many numbers and digits.
+        The requests of this round: the job, the stage of its requests, which of those, and how many numbers.
         """
 
     def sums(self) -> NDArray[numpy.float64]:

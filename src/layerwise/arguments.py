@@ -21,7 +21,6 @@ TORCH: dict[str, Any] = {
     "seed": 0,
     "skip_nonfinite": False,
     "model_group": None,
-    "reproducible": False,
     "differentiable": False,
     "capturable": False,
     "fused": None,

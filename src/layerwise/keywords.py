@@ -76,6 +76,7 @@ NOT_HERE = {
         ("percentile_clipping", "min_8bit_size", "is_paged", "cpu_offload", "set_grad_none"),
         "It has no counterpart. Leave it out.",
     ),
+    "reproducible": "A step has the same bits from run to run and for any number of threads without it. Leave it out.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Threads and company do not change a bit of a step: sums are added up in the same order."""
+"""Threads, company and another run do not change a bit of a step: sums are added up in the same order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from math import prod
 
 import numpy as np
 import pytest
-from cases import KERNELED, case_of
+import torch
+from cases import CASES, KERNELED, case_of
 from engines.worlds import WORLDS, bits, make_job, needed, new_gradient, now_of
 
 import layerwise
+import layerwise.torch
 
 pytestmark = needed
 NUMPY = WORLDS[0]
@@ -53,6 +55,30 @@ def test_threads_do_not_change_a_bit(case, options, dtype, threads):
         threads(n)
         found.append(walked(NUMPY.engine(), many(case, options, dtype)))
     assert found[0] == found[1] == found[2]
+
+
+def trained(case, fused):
+    """The bits of weights after some steps of PyTorch's tensors, small ones, stacks of them and slices."""
+    draw = torch.Generator().manual_seed(0)
+    params = [
+        torch.nn.Parameter(torch.randn(shape, generator=draw)) for shape in [*[(33, 40)] * 3, (7,), (), (900, 700)]
+    ]
+    options = {name: x for name, x in CLIPPED.items() if name in case.options}
+    opt = getattr(layerwise.torch, case.name)(params, lr=0.1, fused=fused, **options)
+    for _ in range(3):
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=draw)
+        opt.step()
+    return [p.detach().numpy().tobytes() for p in params]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.name != "Muon"], ids=lambda case: case.name)
+@pytest.mark.parametrize("fused", [None, False])
+def test_a_run_has_the_bits_of_the_run_before(case, fused):
+    found = trained(case, fused)
+    moved = [torch.ones(n) for n in range(1, 300)]  # memory elsewhere
+    assert trained(case, fused) == found
+    del moved
 
 
 @cases

@@ -46,7 +46,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "drive",
         "drive/",
-        "test_requests.py engines/test_rounds.py torch_front/test_exact_sums.py sharding/test_model_group.py "
+        "test_requests.py engines/test_rounds.py sharding/test_model_group.py "
         "sharding/test_collectives.py sharding/test_layouts.py",
     ),
     _room(
@@ -61,7 +61,7 @@ ROOMS: tuple[Room, ...] = (
         "native",
         "csrc/",
         "engines/test_formats.py engines/test_jobs.py engines/test_prepared.py engines storage test_interrupts.py "
-        "contract/test_extremes.py torch_front/test_exact_sums.py "
+        "contract/test_extremes.py "
         "torch_front/test_changes_between_steps.py contract/test_storage.py torch_front/test_tensors.py "
         "torch_front/test_memory.py sharding/test_model_group.py",
     ),

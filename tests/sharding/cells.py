@@ -27,7 +27,6 @@ NAME = "first.qkv"  # the parameter that is
 DOUBLE = torch.float64
 # By how much numbers may differ that were rounded in another order, as a part of the largest of a tensor.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6, torch.bfloat16: 2**-7}
-EXACTLY = {"reproducible": True}
 Layout = str | int | None  # a name of a table; the number of a drawn one; whole
 
 
@@ -208,8 +207,7 @@ def cell(front: Any, row: Row, wanted: Wanted) -> Found:
 def alone(front: Any, row: Row) -> Wanted:
     """What one process has in the end that has everything whole."""
     options = {**row.options, **EVENTS[row.event].options}
-    if not options.get("reproducible"):  # else last digits are an engine's own
-        options.pop("fused", None)
+    options.pop("fused", None)
     return _alone(front, row.event, row.dtype, tuple(sorted(options.items())), row.steps or EVENTS[row.event].steps)
 
 
@@ -221,8 +219,8 @@ def _alone(front: Any, event: str, dtype: torch.dtype, options: tuple[tuple[str,
         lying.give(i % 4, like.missing if i == 1 else ())
         if i != like.skipped:
             opt.step()
-    tolerance = 0.0 if dict(options).get("reproducible") else tolerance_of(front, dtype)
-    return Wanted({name: numbers(x).copy() for name, x in lying.parts(opt).items()}, measured(opt), tolerance)
+    parts = {name: numbers(x).copy() for name, x in lying.parts(opt).items()}
+    return Wanted(parts, measured(opt), tolerance_of(front, dtype))
 
 
 def tolerance_of(front: Any, dtype: torch.dtype) -> float:

@@ -16,7 +16,6 @@ import torch.distributed as dist
 from cases import CASES
 from sharding.cells import (
     CLIP,
-    EXACTLY,
     MAY_SKIP,
     NAME,
     ODD,
@@ -221,8 +220,6 @@ def test_a_first_step_that_is_not_taken_leaves_no_state(ranks, front):
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of all ranks, and what the odd one has otherwise
     "engine": (CLIP, {"fused": False}),
     **dict.fromkeys(["buckets", "later buckets"], ({"fused": False}, {})),
-    "reproducible": ({**CLIP, **EXACTLY}, {"reproducible": False}),
-    "reproducible, by the rule": ({**CLIP, **EXACTLY}, {"reproducible": False, "fused": False}),
 }
 # The sizes of buckets in the second step, on most ranks and on the odd one. The first bucket of 40 is that of 42.
 BUCKETS = {"buckets": (1 << 27, 40), "later buckets": (40, 42)}
@@ -269,9 +266,6 @@ by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine
         ("fsdp on 2", "model_group", True, ["model_group is there on one and missing"]),
         ("two-dimensional", "model_group", True, ["model_group is there on one and missing"]),
         *(("fsdp on 2", which, False, ["what steps it is"]) for which in BUCKETS),
-        ("fsdp on 2", "reproducible", False, []),
-        ("fsdp on 2", "reproducible, by the rule", False, []),
-        ("plain", "reproducible, by the rule", True, []),
     ],
 )
 def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, in_group, words):

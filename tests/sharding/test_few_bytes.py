@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from sharding.cells import EXACTLY
 from sharding.counting import Collectives
 from sharding.layouts import mesh_of, place
 from sharding.models import copies, named, whole
@@ -20,7 +19,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard
 
 from layerwise.storage import groups
-from layerwise.torch import Lamb, Lars, full_precision_state_dict, load_full_precision_state_dict
+from layerwise.torch import Lamb, full_precision_state_dict, load_full_precision_state_dict
 
 # Rows and columns that no number of ranks divides, one that all divide in groups, and small ones.
 SHAPES = {"odd": (67, 70), "even": (16, 512), "stack": (5, 30, 33), "vector": (4352,), "small": (7, 5)}
@@ -127,31 +126,6 @@ def cases(*fast: tuple[int, str, str]) -> Any:
 
 
 FIRST = "split24 and int8"
-
-
-@cases(*((3, "fsdp", form) for form in FORMATS), (2, "columns", FIRST), (4, "strided", FIRST))
-def test_the_same_bits_where_no_sum_matters(ranks, world, layout, form):
-    """Codes, scales, remainders, and bfloat16 by the same random bits; what would be cut is float32, and says so."""
-    options, cut = {**FORMATS[form], **OF_ELEMENTS}, cut_by(world, layout, form)
-    whole_, *_ = ranks.run(1, _stepped, "whole", options, 2, Lars)[0]
-    for found, storage, warned, _ in ranks.run(world, _stepped, layout, options, 2, Lars):
-        same(found, whole_, but=cut)
-        for name, stored in storage.items():
-            formats = {*stored["state"].values()}
-            assert (formats == {"float32"}) is (name in (*cut, "small")), name
-            if name in cut:
-                assert all("would cut groups of 64" in why for why in stored["why"].values())
-                assert any(f"'momentum_buffer' of {name} is stored in float32" in one for one in warned), warned
-        assert len(warned) == len(cut)
-
-
-@cases(*((3, "fsdp", form) for form in FORMATS), (4, "strided", FIRST), (2, "columns", FIRST))
-@pytest.mark.parametrize("front", [Lamb, pytest.param(Lars, marks=pytest.mark.slow)])
-def test_reproducible_sums_leave_not_a_bit_to_chance(ranks, world, layout, form, front):
-    options = {**FORMATS[form], **EXACTLY}
-    wanted, *_ = ranks.run(1, _stepped, "whole", options, 3, front)[0]
-    for found, *_ in ranks.run(world, _stepped, layout, options, 3, front):
-        same(found, wanted, but=cut_by(world, layout, form))
 
 
 def test_replicas_are_alike_and_a_step_takes_one_collective(ranks):

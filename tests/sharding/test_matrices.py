@@ -15,10 +15,9 @@ from sharding.models import FRONT_OF, whole
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from layerwise.errors import ContradictionError
 from layerwise.rules.matrices import divided_sides, in_stretches, shorter_kept
 from layerwise.rules.muon import JORDAN
-from layerwise.torch import AdamW, Mixed, Muon
+from layerwise.torch import Mixed, Muon
 
 STRETCHES = in_stretches(JORDAN * 5)
 OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices]
@@ -117,12 +116,3 @@ def test_dtypes_and_rules_share_a_step(ranks):
         for name, x in found.items():
             close = 1e-12 if name in "bd" else 2e-5
             torch.testing.assert_close(x.double(), wanted[name].double(), rtol=0, atol=close)
-
-
-@pytest.mark.parametrize("front", OF_MATRICES)
-def test_exact_sums_are_refused(front):
-    with pytest.raises(ContradictionError, match=f"`reproducible` must be False for {front.__name__}"):
-        front([nn.Parameter(torch.ones(2, 2))], lr=0.1, reproducible=True)
-    with pytest.raises(ContradictionError, match="`reproducible` must be False"):
-        Mixed([{"params": [nn.Parameter(torch.ones(2, 2))], "rule": front}], reproducible=True)
-    AdamW([nn.Parameter(torch.ones(2, 2))], lr=0.1, reproducible=True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from sharding.cells import CLIP, DOUBLE, EXACTLY, Found, Layout, Lying, Row, agree, alone, world_of
+from sharding.cells import CLIP, DOUBLE, Found, Layout, Lying, Row, agree, alone, world_of
 from sharding.models import FRONTS, Blend, Small, measured, numbers
 from sharding.wrappings import batches, optimizer_of
 from torch import nn
@@ -168,18 +168,6 @@ def test_another_layout_goes_on_with_the_same_numbers(ranks, saved, front, here,
     path, _ = saved(front, Row(here), how)
     wanted = alone(front, Row(None, steps=4))
     agree([one for _, one in ranks.run(world_of(there), _resumed, front, Row(there), how, path, wanted)], wanted)
-
-
-@fronts
-@pytest.mark.needs("reproducible")
-@pytest.mark.thinned(1, 3)
-@pytest.mark.parametrize("there", ["fsdp on 2", pytest.param("fsdp on 1", marks=pytest.mark.slow)])
-def test_others_go_on_bit_for_bit_where_sums_are_reproducible(ranks, saved, front, there):
-    row = Row("fsdp on 4", dtype=SINGLE, options={**EXACTLY, "max_grad_value": 1.5}, steps=4)
-    path, _ = saved(front, row, "dcp")
-    wanted = alone(front, row)
-    found = ranks.run(world_of(there), _resumed, front, row._replace(layout=there), "dcp", path, wanted)
-    agree([one for _, one in found], wanted)
 
 
 # ---- flat buffers, whose whole state is that of one process

@@ -31,10 +31,9 @@ class Turn:
         plans: Sequence[Plan],
         jobs: Sequence[Job],
         layouts: Any = None,
-        together: bool = False,
     ) -> None:
         self.plans: Sequence[Any] = list(plans)
-        self.jobs, self._prepare = list(jobs), partial(prepare, engines, together=together)
+        self.jobs, self._prepare = list(jobs), partial(prepare, engines)
         self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
         self.prepared = self._before = self._prepare(self.jobs, layouts)
 

@@ -14,7 +14,6 @@ from layerwise.drive.requests import (
     answer_of,
     next_requests,
     partial_sums,
-    sum_in_digits,
     sum_of_squares,
 )
 from layerwise.rules.asks import Array, ModelSum, Request
@@ -29,8 +28,7 @@ class TensorRequest(NamedTuple):
     job: int
     request: type[Request]
     dims: Dims
-    length: int  # how many numbers its total has, with all their digits
-    digits: int = 1  # of each number, where sums are exact: the first of all, then the second
+    length: int  # how many numbers its total has
     once: Dims = ()  # along these, parts have the same numbers, which count once
 
 
@@ -72,8 +70,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list
     A round answers all requests of a bucket at once. Every rule requests nothing, `()`, before it writes anything, and
     gets its answer when no rule of its bucket has a request left.
     """
-    stepper = "the rule, with exact sums" if hasattr(xp, "digits") else "the rule"
-    others.announce(stepper, [[job for run in bucket for job in run.jobs] for bucket in buckets])
+    others.announce("the rule", [[job for run in bucket for job in run.jobs] for bucket in buckets])
     together = {run.jobs: run for bucket in buckets for run in bucket if run.together}
     model_sums, results = _model_sums(xp, together, others), list[Any]()
     for i, bucket in enumerate(buckets):
@@ -102,8 +99,6 @@ def _advance(xp: Any, run: Run, answer: Answer | None) -> PartialSums:
     requests = next_requests(run.rules[0], answer)
     if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
         dims = tuple(range(len(run.shape) - 1))
-        if hasattr(xp, "digits"):
-            return (sum_in_digits(xp, requests[0], dims),)
         return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
     return partial_sums(xp, run, requests)
 
@@ -130,8 +125,7 @@ def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: O
                 continue
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
-                digits = 1 if one.exact is None else one.exact.window.digits
-                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), digits, one.once), row))
+                rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
     # In an order that is the same for all, however each of them has stacked what is here.
     order = sorted(range(len(places)), key=places.__getitem__)
     totals = others.add_up([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
@@ -162,11 +156,9 @@ def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
 
 def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> Array:
     """Return the answer that a run receives, given the total of each of its jobs."""
-    if partial.request is ModelSum and partial.exact is not None:
-        return xp.total(totals[0], partial.exact)
     if partial.request is ModelSum and len(totals) > 1:
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):
-        return answer_of(xp, run, partial, totals[0].item())
+        return answer_of(run, partial, totals[0].item())
     total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
-    return answer_of(xp, run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))
+    return answer_of(run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))

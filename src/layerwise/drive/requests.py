@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drive.digits import Exact
-from layerwise.drive.digits import added as digits_added
 from layerwise.rules.arrays import square
 from layerwise.rules.asks import Array, Asking, Gram, Keep, Mean, MeanSquare, ModelSum, Request, Sum, Whole
 from layerwise.rules.matrices import gram
@@ -36,7 +34,6 @@ class PartialSum(NamedTuple):
     request: type[Request]
     dims: Dims
     sum: Array
-    exact: Exact | None = None  # where the sum is in digits, along a first dimension: how they make a number
     once: Dims = ()
     work: Callable[[Array], Array] | None = None  # to be done on the sum of parts that are brought together
 
@@ -86,21 +83,11 @@ def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     dims = dims_of(request, len(run.shape), run.block_dims)
     if isinstance(request, Whole):
         return PartialSum(Whole, dims, request.terms, work=request.work)
-    if hasattr(xp, "digits"):
-        return sum_in_digits(xp, request, dims)
     here = partial_sum(xp, request, dims)
     # One number is a plain one if the library has it at hand: arithmetic on it is then cheap.
     if hasattr(xp, "as_number") and len(dims) == len(run.shape) and not isinstance(request, Gram):
         here = xp.as_number(here)
     return PartialSum(type(request), dims, here, once=once_of(request))
-
-
-def sum_in_digits(xp: Any, request: Request, dims: Dims) -> PartialSum:
-    """Sum the local terms of a request exactly, in a library's digits."""
-    model = isinstance(request, ModelSum)
-    digits, exact = xp.digits(request.terms, dims, not isinstance(request, PLAIN), model)
-    total = xp.reshape(digits, (exact.window.digits, -1)) if model else digits
-    return PartialSum(type(request), dims, total, exact, once_of(request))
 
 
 def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
@@ -113,17 +100,10 @@ def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
     return xp.sum(terms, axis=dims, keepdims=True) if dims else terms
 
 
-def added(xp: Any, terms: Sequence[Array], exact: Exact | None) -> Array:
-    """Add up partial sums of one shape."""
-    return sum(terms[1:], terms[0]) if exact is None else digits_added(xp, terms)
-
-
-def answer_of(xp: Any, run: Run, partial: PartialSum, total: Array) -> Array:
+def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
     if partial.work is not None:
         return partial.work(total)
-    if partial.exact is not None:
-        total = xp.total(total, partial.exact)
     return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
 
 

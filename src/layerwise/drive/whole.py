@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from layerwise.drive.requests import Answer, PartialSum, Run, added, answer_of, beside, next_requests, partial_sums
+from layerwise.drive.requests import Answer, PartialSum, Run, answer_of, beside, next_requests, partial_sums
 from layerwise.rules.asks import Array, Asking, ModelSum
 
 
@@ -32,9 +32,8 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
     """Return the sum over the model, given the partial sums of all slices of all tensors."""
     if not parts:
         return None
-    first = parts[0]
-    total = added(xp, [beside(xp, part.sum, first.sum) for part in parts], first.exact)
-    return total if first.exact is None else xp.reshape(xp.total(total, first.exact), ())
+    first, *others = (part.sum for part in parts)
+    return sum((beside(xp, other, first) for other in others), first)
 
 
 def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
@@ -45,7 +44,7 @@ def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
         first = slices[0]
         if isinstance(first, Done) or (first and first[0].request is ModelSum):
             return slices
-        answers = _answers(xp, run, slices)
+        answers = _answers(run, slices)
 
 
 def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tuple[PartialSum, ...] | Done:
@@ -57,15 +56,15 @@ def _advance(xp: Any, run: Run, rule: Asking[Any], answer: Answer | None) -> tup
     return partial_sums(xp, run, requests)
 
 
-def _answers(xp: Any, run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> list[Answer]:
+def _answers(run: Run, slices: Sequence[tuple[PartialSum, ...]]) -> list[Answer]:
     """Return each slice's answers, one for each of its requests."""
-    requests = [_answers_to_one(xp, run, partials) for partials in zip(*slices, strict=True)]
+    requests = [_answers_to_one(run, partials) for partials in zip(*slices, strict=True)]
     return list(zip(*requests, strict=True)) if requests else [()] * len(slices)
 
 
-def _answers_to_one(xp: Any, run: Run, partials: Sequence[PartialSum]) -> list[Array]:
+def _answers_to_one(run: Run, partials: Sequence[PartialSum]) -> list[Array]:
     """Return the answers to one request: from the total of all slices, if it runs along the cut dimension."""
     totals = [partial.sum for partial in partials]
     if run.cut in partials[0].dims:
-        totals = [added(xp, totals, partials[0].exact)] * len(totals)
-    return [answer_of(xp, run, partials[0], total) for total in totals]
+        totals = [sum(totals[1:], totals[0])] * len(totals)
+    return [answer_of(run, partials[0], total) for total in totals]

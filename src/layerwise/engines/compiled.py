@@ -13,10 +13,7 @@ from operator import is_not
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from layerwise.drive import Others
-from layerwise.drive.digits import Window
 from layerwise.engines import KEPT, Candidate, Changed, Engine, Given, Job, Prepared, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, of_kinds, program_for
@@ -28,7 +25,6 @@ from layerwise.storage.groups import EIGHT
 from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
-MOST_DIMS = 8  # as the extension has them
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
@@ -50,12 +46,12 @@ signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None els
 """While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
-def candidate(written: Callable[[Sequence[Any]], None] | None = None, exact: bool = False) -> Candidate:
+def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
     """Return the row of a front's table."""
     if _native is None:
         return Candidate("compiled", None, why_not())
     heed_environment()
-    return Candidate("compiled", CompiledEngine(written, exact))
+    return Candidate("compiled", CompiledEngine(written))
 
 
 def heed_environment() -> None:
@@ -119,24 +115,6 @@ def count(steps: list[Any]) -> bool:
     return _native is not None and bool(_native.count(steps))
 
 
-def digits(lines: Any, squares: bool, window: Window) -> Any:
-    """Return the digits of each line's exact sum, or of its squares', or None without the extension."""
-    if _native is None:
-        return None
-    found = np.zeros((len(lines), window.digits))
-    _native.add_digits(lines, squares, window.low, found)
-    return found
-
-
-def totals(digits: Any, window: Window) -> Any:
-    """Return the number that each column of digits makes, or None without the extension."""
-    if _native is None:
-        return None
-    found = np.empty(digits.shape[1])
-    _native.totals(digits, window.low, found)
-    return found
-
-
 class AllMeasured(Sequence[Measured]):
     """The measurements of all jobs in a batch's last step."""
 
@@ -186,16 +164,12 @@ class Layouts:
 
 
 class CompiledEngine(Engine):
-    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library.
-
-    With `exact` sums a step gives the same bits however tensors are cut. What such an engine declines must not depend
-    on that either, since another's last digits may differ.
-    """
+    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library."""
 
     name = "the compiled engine"
 
-    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None, exact: bool = False) -> None:
-        self.written, self.exact = written, exact
+    def __init__(self, written: Callable[[Sequence[Any]], None] | None = None) -> None:
+        self.written = written
 
     def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
         """Return, for each job, the reason why the extension does not take it, or an empty string."""
@@ -206,8 +180,6 @@ class CompiledEngine(Engine):
     def _declined(self, job: Job, given: Given | None) -> str:
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
-        if self.exact and len(job.p.shape) > MOST_DIMS:
-            return f"it has more than {MOST_DIMS} dimensions"
         names = "the parameter", *job.state._fields, "the gradient"
         for name, array in zip(names, (job.p, *job.state, None if given is None else given.g), strict=True):
             if not (array is None or _native.reaches(array)):
@@ -218,7 +190,7 @@ class CompiledEngine(Engine):
         if numbers(job.h, given.now) is None:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
-            _native.Batch([job], [given.g], [form_of(job)], numbers, exact=self.exact)
+            _native.Batch([job], [given.g], [form_of(job)], numbers)
         except ValueError as problem:
             return str(problem)
         return ""
@@ -227,11 +199,8 @@ class CompiledEngine(Engine):
         """Return the reason why the extension has no layout for the storage of a job."""
         if job.storage is not None and any(one.coded not in (None, EIGHT) for one in job.storage.given):
             return "there are no kernels for its codes"
-        if job.storage is not None and job.draws:
-            if self.exact:
-                return "it is rounded at random, by the place of each number in the tensor"
-            if job.storage.index.scattered:
-                return "its part of the tensor is not contiguous"
+        if job.storage is not None and job.draws and job.storage.index.scattered:
+            return "its part of the tensor is not contiguous"
         return ""
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedCompiled:
@@ -270,8 +239,8 @@ class PreparedCompiled(Prepared):
 
     @property
     def ahead(self) -> Callable[[Sequence[Any], Sequence[Now]], Iterator[Any]] | None:
-        """What carries out the jobs in three parts, of which the last writes: not with exact sums, which are digits."""
-        return None if self._engine.exact else self._in_parts
+        """What carries out the jobs in three parts, of which the last writes."""
+        return self._in_parts
 
     def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
         given = list(grads), self.layouts.numbers.begin(nows)
@@ -306,7 +275,7 @@ class PreparedCompiled(Prepared):
 
     def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
-        self.layouts.used(self._made(grads, nows, skip, partial(_native.Batch, exact=self._engine.exact)))
+        self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(self._arrays):
@@ -332,7 +301,7 @@ class PreparedCompiled(Prepared):
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
             return self._rounds
-        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native, exact=self._engine.exact))
+        self._rounds = self._made(grads, nows, skip, partial(Rounds, _native))
         if not self._rounds.begin(*given):
             raise Changed
         return self._rounds

@@ -14,14 +14,13 @@ CHANGED = "the jobs changed while they were laid out. Step from one thread at a 
 SEVERAL = "tensors that have to be stepped together are of several devices"
 
 
-def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None, together: bool = False) -> Distributed:
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Distributed:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
-    all of them or because other ranks hold parts of them, or if they shall go `together`, as they then would, the first
-    engine that takes all steps all.
+    all of them or because other ranks hold parts of them, the first engine that takes all steps all.
     """
-    return Distributed(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts(), together)
+    return Distributed(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
 
 
 class Share(NamedTuple):
@@ -46,10 +45,10 @@ class Layouts:
 class Distributed:
     """Jobs, and the engines' shares of them."""
 
-    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts, together: bool) -> None:
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
         hs: Any = {id(job.h): job.h for job in self._jobs}.values()
-        self._coupled = together or any(h.asks_of_model for h in hs)
+        self._coupled = any(h.asks_of_model for h in hs)
         self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
         self._new = True  # until a step was taken: what is wrong before is no change

@@ -107,10 +107,10 @@ def rounds_of(program: Program, factored: bool) -> tuple[tuple[str, ...], ...]:
     return names[:-1], names[-1:]
 
 
-def tensor_request(i: int, job: Any, request: Any, length: int, digits: int = 1) -> TensorRequest:
+def tensor_request(i: int, job: Any, request: Any, length: int) -> TensorRequest:
     """Return the request of the job with this number as other ranks get it."""
     dims = dims_of(request, len(job.p.shape), job.block_dims)
-    return TensorRequest(i, type(request), dims, length, digits, once_of(request))
+    return TensorRequest(i, type(request), dims, length, once_of(request))
 
 
 def of_kinds(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:

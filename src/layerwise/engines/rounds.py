@@ -21,10 +21,9 @@ class Rounds:
         grads: list[Any],
         forms: list[Any],
         numbers: Callable[..., Any],
-        exact: bool,
     ) -> None:
-        self._jobs, self._stepper = list(jobs), "the compiled engine" + ", with exact sums" * exact
-        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True, exact=exact)
+        self._jobs = list(jobs)
+        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
         self._requests: list[list[TensorRequest]] = []  # of each round
 
     def begin(self, grads: list[Any], nows: list[Now], places: Any) -> bool:
@@ -35,7 +34,7 @@ class Rounds:
 
     def step(self, others: Others) -> None:
         """Carry out the jobs."""
-        others.announce(self._stepper)
+        others.announce("the compiled engine")
         asked = False
         for requests, sums in self._each():
             asked, sums[:] = True, others.add_up(requests, sums)
@@ -60,6 +59,6 @@ class Rounds:
             yield self._requests[number], self.batch.sums()
             number += 1
 
-    def _tensor_request(self, i: int, stage: int, which: int, length: int, digits: int) -> TensorRequest:
+    def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
         job = self._jobs[i]
-        return tensor_request(i, job, requests_of(job)[stage][which], length, digits)
+        return tensor_request(i, job, requests_of(job)[stage][which], length)

@@ -27,7 +27,7 @@ from layerwise.torch.sharding._model_group import as_model_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
-from layerwise.torch.step._engines import check_device, check_rule, engine_name
+from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._given import check_group, check_params, warn_of_odd, warn_of_set
 from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
 from layerwise.torch.step._settings import (
@@ -58,7 +58,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             Groups(kinds, given["differentiable"]),
             ByName("blocks", given["blocks"], None, as_blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
-            engine_name(given["fused"], given["reproducible"], given["differentiable"]),
+            engine_name(given["fused"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
         self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
@@ -156,7 +156,6 @@ class Optimizer(torch.optim.Optimizer, Like):
         check_rates_captured(group)
         if setup.offload:
             check_offloaded(group)
-        check_rule(setup.engine, groups.settings(group))
         for p, name in stepper_of(self).members.named(number):
             _tensors.check_parameter(name, p)
             cuts.cut_of(name, p)

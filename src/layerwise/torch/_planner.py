@@ -20,7 +20,7 @@ from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
 from layerwise.torch.step._due import Due, Work
-from layerwise.torch.step._engines import engines_of, is_exact
+from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first import FINER, exempt, firsts
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
@@ -122,9 +122,8 @@ class Planner:
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
                     _state.apart(state)
-        engine = self._setup.engine
-        engines, together = engines_of(engine, differentiable), is_exact(engine)
-        return Turn(work, plans, storings, states, owns, on_device, engines, agreement, together)
+        engines = engines_of(self._setup.engine, differentiable)
+        return Turn(work, plans, storings, states, owns, on_device, engines, agreement)
 
     def _warn_of_layouts(self, plans: Sequence[Plan], storings: Sequence[Storing]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""

@@ -49,7 +49,6 @@ def test_each_optimizer(late, name):
         ({"master_weights": "split"}, torch.bfloat16),
         ({"master_weights": "split24", "state_dtype": "int8"}, torch.bfloat16),
         ({"rounding": "stochastic", "state_dtype": "bfloat16"}, torch.bfloat16),
-        ({"reproducible": True}, torch.float32),
         ({"skip_nonfinite": True}, torch.float32),
         ({"max_grad_norm": 0.01}, torch.float32),
         ({"max_grad_norm_per_tensor": 0.01}, torch.float32),

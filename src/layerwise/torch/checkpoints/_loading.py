@@ -23,6 +23,7 @@ from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._settings import Groups
 
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
+GONE = ("reproducible",)  # an option that groups of earlier checkpoints may name
 CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
 
 
@@ -88,7 +89,7 @@ def _options(groups: Groups, group: Mapping[str, Any], saved: Mapping[str, Any])
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
     ours.
     """
-    not_taken = {*groups.known(group), *_origin.MEANING, RULE, "params", "param_names"}
+    not_taken = {*groups.known(group), *_origin.MEANING, *GONE, RULE, "params", "param_names"}
     others = {name: _copied(name, x) for name, x in saved.items() if name not in not_taken}
     return {**group, **others, **_moved(group, saved)}
 

@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise import __version__
-from layerwise.drive.digits import WIDE, sum_of_rows
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding._cuts import Axis, axis_of
 
@@ -159,19 +158,13 @@ class Agreement:
 
     def _of_model(self, outcome: Outcome, sums: Tensor = NOTHING, places: Tensor = NOWHERE) -> Outcome:
         """Complete the sum over the model, and add the reports of the processes with other tensors of it."""
-        total = sum_of_rows(torch, sums[places]) if len(places) else sums.new_zeros(0)
+        total = sums[places].sum()
         if self._model is not None and not outcome.parted:
-            # As long whatever is sent, so that processes with other settings find that out: a number, or its digits.
-            forms = [float(len(total) == 1), float(len(total) > 1)]
-            report = [float(outcome.skip), float(bool(outcome.problem)), *forms, *total.tolist()]
-            sent = torch.zeros(4 + WIDE.digits, dtype=torch.float64)
-            sent[: len(report)] = torch.tensor(report, dtype=torch.float64)
-            found = reduced(self._model, sent)
-            skip, problem, plain, digits = found[:4].tolist()
-            outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem or (plain and digits) else ""))
-            total = found[4 : 4 + len(total)]
-        if len(places):
-            sums[places] = total.to(sums)
+            report = [float(outcome.skip), float(bool(outcome.problem)), total.item()]
+            found = reduced(self._model, torch.tensor(report, dtype=torch.float64))
+            skip, problem, total = found.unbind()
+            outcome = Outcome(bool(skip), outcome.problem or (ELSEWHERE if problem else ""))
+        sums[places] = total.to(sums)
         return outcome
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest, ToBring
-from layerwise.drive.digits import sum_of_rows
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._totals import Round, numbers_of, round_of
@@ -100,4 +99,4 @@ class Peers:
             if len(places):
                 sums[places] = reduced(axis, sums[places])
         if len(now.model):
-            sums[now.model] = sum_of_rows(torch, sums[now.model])
+            sums[now.model] = sums[now.model].sum()

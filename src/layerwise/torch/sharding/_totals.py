@@ -25,7 +25,7 @@ class Round:
 
     requests: list[TensorRequest]
     places: list[Tensor]  # which numbers are added up over each axis
-    model: Tensor  # which make the model's sum: a row for each tensor
+    model: Tensor  # which make the model's sum: one of each tensor
     layout: bytes  # a hash of them that must be the same on all ranks
     into: Tensor | None  # the number that each partial sum is added to; None: each has its own, in their order
     again: Tensor  # partial sums that another box adds
@@ -59,17 +59,17 @@ def round_of(
     for each in sorted(common.values(), key=lambda each: each[0][0].box is not None):
         held, q, _ = each[0]
         cells = _cells(held, q)
-        own = length + np.arange(q.digits * cells.size).reshape(q.digits, cells.size)
+        own = length + np.arange(cells.size)
         length += own.size
         for part, _, run in each:
-            into[run] = own[:, _touched(part, q, cells)].ravel()
+            into[run] = own[_touched(part, q, cells)]
             if part.box is not None and any(part.box.origin[d] for d in q.once):  # the first box with them adds them
                 again.append(np.arange(run.start, run.stop))
         for axis, numbers_there in zip(axes, places, strict=True):
             if any(other == axis and (d is None or d in q.dims) for other, d in held.axes):
-                numbers_there.append(own.ravel())
+                numbers_there.append(own)
         if q.request is ModelSum:
-            model.append(own.ravel())
+            model.append(own)
 
     def there(each: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *each])).to(device)
@@ -78,10 +78,8 @@ def round_of(
     labels = [(*key, each[0][1].request.__name__, each[0][1].dims) for key, each in common.items()]
     layout = hashlib.sha256(f"{described} {labels}".encode()).digest()
     alike = np.array_equal(into, np.arange(length)) and not again
-    rows = there(model).view(len(model), -1 if model else 0)
-    return Round(
-        list(requests), list(map(there, places)), rows, layout, None if alike else there([into]), there(again), length
-    )
+    destinations = None if alike else there([into])
+    return Round(list(requests), list(map(there, places)), there(model), layout, destinations, there(again), length)
 
 
 def _common(
@@ -100,7 +98,7 @@ def _common(
 def _cells(held: Held, q: TensorRequest) -> np.ndarray:
     """Return the places of a request's totals, one for each entry along the dimensions that it does not run over."""
     if held.box is None:
-        return np.arange(q.length // q.digits)
+        return np.arange(q.length)
     shape = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(seen(held.piece)))
     return np.arange(prod(shape)).reshape(shape)
 

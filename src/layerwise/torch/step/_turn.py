@@ -57,7 +57,6 @@ class Turn(turn.Turn):
         on_device: bool,
         engines: Sequence[Engine],
         agreement: Agreement | None = None,
-        together: bool = False,
     ) -> None:
         here = work.params_here
         self.params, self.storings, self.on_device = list(work.params), storings, on_device
@@ -72,7 +71,7 @@ class Turn(turn.Turn):
         self._objects = objects_of(self.params, states)
         self._stored = [dtypes(*one) for one in zip(here, own, strict=True) if agreement is not None]
         jobs = chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own))
-        super().__init__(engines, plans, list(jobs), together=together)
+        super().__init__(engines, plans, list(jobs))
         alone = self.whole and agreement is None
         self._itself = alone and not self._wrappers and not masters  # engines get these very tensors
         self._looks = Looks(self._arrays(work), work.grads_here)
