@@ -215,3 +215,21 @@ def test_arrays_that_are_not_plain_are_left_to_the_rule(made, why):
     NUMPY.engine(insisting=False).step([job])
     NUMPY.rule.step([theirs])
     assert bits([job]) == bits([theirs])
+
+
+@pytest.mark.parametrize("name", ["NovoGrad", "Came"])
+def test_state_that_was_freed_is_noticed_where_jobs_go_to_other_engines(name):
+    """An engine that takes another job from now on prepares again, and would find freed memory as it was."""
+    case = case_of(name)
+    made = [
+        mapped(make_job(one, one.hyper(), (8, 9), (), i), lambda a: WORLD.array(a).clone())
+        for i, one in enumerate((case_of("Lamb"), case))
+    ]
+    jobs, grads = [engines.Job(job.rule, job.h, job.p, job.state) for job in made], [job.g for job in made]
+    prepared, nows = distributed(WORLD.engine_of_rule, jobs), [now_of(job.h, 1) for job in made]
+    prepared.step([torch._neg_view(grads[0].clone()), grads[1]], nows)  # which the rule takes
+    for array in jobs[1].state:
+        if array is not None:
+            array.untyped_storage().resize_(0)
+    with pytest.raises(engines.Changed):
+        prepared.step(grads, nows)

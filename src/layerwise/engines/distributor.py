@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from layerwise.drive import Others
 from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats
+from layerwise.engines.places import arrays_of, places_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
@@ -52,6 +53,8 @@ class Distributed:
         self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
         self._new = True  # until a step was taken: what is wrong before is no change
+        self._arrays = arrays_of(self._jobs)
+        self._places = places_of(self._arrays)
         if layouts.all_by_first(len(self._jobs)):
             self._known[self._coupled] = self._shared([0] * len(self._jobs))
         self._last = self._shares(self._coupled)
@@ -78,6 +81,7 @@ class Distributed:
         except Changed:
             if not self._new or any(isinstance(now.t, Counter) for now in nows):  # which other engines may not take
                 raise
+            self._check_arrays()
             given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
             shares = self._known[together] = self._distributed(together, given)
             try:
@@ -182,7 +186,13 @@ class Distributed:
         """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
         each = ((engine, [self._jobs[i]], [Given(grads[i], nows[i], skip)]) for i, engine in self._undecided)
         if any(engine.declines(job, given) == [""] for engine, job, given in each):
+            self._check_arrays()
             self._known, self._undecided, self._new = {}, [], True
+
+    def _check_arrays(self) -> None:
+        """Raise `Changed` if weights or state have, which an engine that prepares them now would not notice."""
+        if not self._places.same(self._arrays):
+            raise Changed
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
