@@ -48,6 +48,7 @@ FUNCTIONS = {
         ("numpy.Lamb", "fused", "Did you mean `engine`"),
         ("numpy.Lars", "eta", "Did you mean `trust_coefficient`?"),
         ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
+        ("torch.Lamb", "reproducible", "the same bits from run to run"),
         ("numpy.Adafactor", "momentum", "Did you mean `beta1`?"),
         ("numpy.Adafactor", "clipping_threshold", "Did you mean `clip_threshold`?"),
         ("numpy.Adafactor", "b2", "Did you mean `beta2`"),
