@@ -24,7 +24,7 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
   LAYERWISE_SIMD(reduction(+ : sum))
   for (int64_t i = 0; i < n; i++) {
-    const T g_ = get(g, i);
+    const T g_ = bounded(get(g, i));
     const double gg_ = double(T(g_ * g_));
     varying[i] += gg_;
     sum += gg_;
@@ -41,7 +41,10 @@ void add_exactly_to(const Layer& layer, const T* __restrict g, const Digits& var
   alignas(64) T terms[BLOCK];
   for_blocks(n, [&](int64_t from, int64_t size) {
     LAYERWISE_SIMD()
-    for (int64_t i = 0; i < size; i++) terms[i] = g[from + i] * g[from + i];
+    for (int64_t i = 0; i < size; i++) {
+      const T g_ = bounded(g[from + i]);
+      terms[i] = g_ * g_;
+    }
     add_each(terms, size, varying.from(from), carries);
     if (both) add_each(terms, size, other.from(from), carries);
     else add_exactly(terms, size, false, other);
@@ -75,7 +78,8 @@ enum Order { CLAMPED, FIXED_FIRST, VARYING_FIRST };
 template <class T, Order ORDER>
 struct FactoredUpdate {
   T eps1;
-  T operator()(T g, T fixed, T varying) const {
+  T operator()(T gradient, T fixed, T varying) const {
+    const T g = bounded(gradient);
     if (ORDER == CLAMPED) return g / at_least(fixed * varying, eps1);
     return ORDER == FIXED_FIRST ? g * fixed * varying : g * varying * fixed;
   }

@@ -48,6 +48,11 @@ def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return _sum(terms, dims, True) if dims else terms
 
 
+def _sqrt(x: Tensor) -> Tensor:
+    """Return √x, which of infinite numbers Paddle makes nan on some CPUs."""
+    return paddle.where(x == inf, x, paddle.sqrt(x))
+
+
 def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return paddle.clip(x, -inf if low is None else low, inf if high is None else high)
 
@@ -67,7 +72,7 @@ class Arrays(Whole):
     """Tensors as the rule engine reads and writes them, and as the core makes them."""
 
     xp: Any = SimpleNamespace(
-        sqrt=paddle.sqrt,
+        sqrt=_sqrt,
         sum=_sum,
         where=_where,
         clip=_clip,
