@@ -265,12 +265,14 @@ def _in_triton(run: Run) -> str:
 
 
 def averages(entry: Entry, number_in_cpp: Callable[[str], str], column: Callable[[str], str]) -> tuple[str, str]:
-    """Return the averages of factored second moments as C++ and as Triton, made of a rule's coefficients."""
+    """Return what factored second moments are made with, as C++ and as Triton, of a rule's coefficients."""
     k = coefficients(entry, entry.hyper())
     own = Averaging(*k[:4])  # b2, a2, eps1 and least
     x, mean, R_mean = (leaf("parameter", name, is_array=name == "x") for name in ("x", "mean", "R_mean"))
     one, of_mean = factors.averaged(Namespace(), x, mean, own), factors.averaged_mean(Namespace(), R_mean, mean, own)
-    leaves = {each: str(each) for each in (x, mean, R_mean)}
+    g = leaf("parameter", "g", is_array=True)
+    of_gradient = factors.bounded(Namespace(), g)
+    leaves = {each: str(each) for each in (x, mean, R_mean, g)}
     cpp = leaves | {number: f"k.{number_in_cpp(str(number))}" for number in own}
     wide = Cpp("double")
     factors_ = [part for each in one.walk() if each.op == "*" for part in each.parts if not part.is_array]
@@ -280,10 +282,12 @@ def averages(entry: Entry, number_in_cpp: Callable[[str], str], column: Callable
         f"\n// R, C and mean(R) (rules/factors.py), made of the means of this step.\ntemplate <class T>\n"
         f"inline T averaged({given}T x, double mean) {{\n  {_returned(Cpp('T'), narrow, one)};\n}}\n"
         f"inline double averaged_mean({given}double R_mean, double mean) {{\n"
-        f"  {_returned(wide, cpp, of_mean)};\n}}\n"
+        f"  {_returned(wide, cpp, of_mean)};\n}}\n\n"
+        f"// The gradient as it counts.\ntemplate <class T>\ninline T bounded(T g) {{\n"
+        f"  {_returned(Cpp('T'), leaves, of_gradient)};\n}}\n"
     )
     loads = leaves | {number: f"tl.load(k + {column(str(number))})" for number in own}
-    results = {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean}
+    results = {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean, "bounded(g)": of_gradient}
     bodies = {name: _returned(Triton(), loads, result, "    ") for name, result in results.items()}
     return header, "".join(f"@triton.jit\ndef {name}:\n    {body}\n\n" for name, body in bodies.items())
 

@@ -24,7 +24,7 @@ double add_to(const S* __restrict g, double* __restrict varying, int64_t n) {
   double sum = 0;
   LAYERWISE_SIMD(reduction(+ : sum))
   for (int64_t i = 0; i < n; i++) {
-    const T g_ = get(g, i);
+    const T g_ = bounded(get(g, i));
     const double gg_ = double(T(g_ * g_));
     varying[i] += gg_;
     sum += gg_;
@@ -60,7 +60,8 @@ void measure_factored(const Layer& layer, int64_t chunk, double* sums) {
 template <class T, bool CLAMPED>
 struct FactoredUpdate {
   T eps1;
-  T operator()(T g, T fixed, T varying) const {
+  T operator()(T gradient, T fixed, T varying) const {
+    const T g = bounded(gradient);
     return CLAMPED ? g / at_least(fixed * varying, eps1) : g * fixed * varying;
   }
 };

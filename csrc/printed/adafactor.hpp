@@ -23,14 +23,18 @@ template <class T> struct Adafactor : Usual {
 
   void terms_0(T p, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     x[0] = p;
-    x[1] = g / at_least(root(exp_avg_sq_), least);
+    x[1] = y1 / at_least(root(exp_avg_sq_), least);
   }
 
   T apply(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], x1 = x[1];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     s[0] = exp_avg_sq_;
     return p - answer0 * unless_off(answer0, p) - answer1 * x1;
   }
@@ -44,13 +48,17 @@ template <class T> struct Adafactor : Usual {
 
   void terms_0_scale_parameter_false(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
-    x[0] = g / at_least(root(exp_avg_sq_), least);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
+    x[0] = y1 / at_least(root(exp_avg_sq_), least);
   }
 
   T apply_scale_parameter_false(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], x0 = x[0];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     s[0] = exp_avg_sq_;
     return p - answer0 * unless_off(answer0, p) - answer1 * x0;
   }
@@ -62,7 +70,9 @@ template <class T> struct Adafactor : Usual {
 
   T apply_with_exp_avg(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x1 = x[1];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T exp_avg_ = b1 * exp_avg + answer2 * x1;
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
@@ -78,7 +88,9 @@ template <class T> struct Adafactor : Usual {
 
   T apply_with_exp_avg_scale_parameter_false(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T exp_avg_ = b1 * exp_avg + answer2 * x0;
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
@@ -93,18 +105,22 @@ template <class T> struct Adafactor : Usual {
 
   void terms_1_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
-    const T y1 = answer0 * (g / at_least(root(exp_avg_sq_), least));
-    const T exp_avg_ = b1 * exp_avg + y1;
-    const bool y3 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
-    x[0] = y3 ? 1 : 0 * exp_avg_;
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
+    const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y3;
+    const bool y5 = ((exp_avg_ > 0) & (g > 0)) | ((exp_avg_ < 0) & (g < 0));
+    x[0] = y5 ? 1 : 0 * exp_avg_;
   }
 
   T apply_with_exp_avg_caution_true(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1);
-    const T y1 = answer0 * (g / at_least(root(exp_avg_sq_), least));
-    const T exp_avg_ = b1 * exp_avg + y1;
+    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+    const T y1 = y0 + 0 * g;
+    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
+    const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
+    const T exp_avg_ = b1 * exp_avg + y3;
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
     return p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3);
@@ -207,4 +223,11 @@ inline T averaged(const AdafactorNumbers& k, T x, double mean) {
 }
 inline double averaged_mean(const AdafactorNumbers& k, double R_mean, double mean) {
   return at_least(k.b2 * R_mean + k.a2 * (mean + k.eps1), k.least);
+}
+
+// The gradient as it counts.
+template <class T>
+inline T bounded(T g) {
+  const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
+  return y0 + 0 * g;
 }

@@ -13,12 +13,12 @@ template <class T> struct Lamb : Usual {
     TERMS_READ[1] = {1 << P | 1 << S0 | 1 << S1}, APPLY_READS = 1 << P, APPLY_WRITES = 0;
   static constexpr Total TOTALS[1][4] = {{SQUARES, SQUARES}};
 
-  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, answer0, answer1, answer2, answer3, answer4;
+  T l2, shrink, b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr, answer0, answer1, answer2, answer3, answer4, answer5;
 
   Lamb(const Numbers& k, In a) {
     l2 = T(k.l2); shrink = T(k.shrink); b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1);
     c2 = T(k.c2); eps_root = T(k.eps_root); eps = T(k.eps); lam = T(k.lam); lr = T(k.lr); answer0 = T(a[0]);
-    answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
+    answer1 = T(a[1]); answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]); answer5 = T(a[5]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0(a...); }
@@ -43,16 +43,23 @@ template <class T> struct Lamb : Usual {
 
   T apply(T p, T, T*, const T* x) const {
     const T x1 = x[1];
-    return p - shrink * unless_off(shrink, p) - answer0 * x1;
+    return p - shrink * unless_off(shrink, p) - answer0 * (answer1 * x1);
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
-    const double y3 = at_least(update_norm, k.trust_min_norm);
-    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
-    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
-    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
-    a[0] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
+    const double update_norm = root(S[-1]), y1 = at_least(update_norm, k.trust_min_norm);
+    const double y2 = (y1 == 0 ? 1 : y1) + k.trust_eps, weight_norm = root(S[-2]);
+    const double y4 = at_least(weight_norm, k.trust_min_norm), y5 = at_most(y4, k.max_norm);
+    const double y6 = y5 > 1.8446744073709552e+19 ? 5.960464477539063e-08 : 1;
+    const double y7 = y2 * y6 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y8 = y2 * y6 < 2.117582368135751e-22 ? 7.922816251426434e+28 : (y2 * y6 > 16777216 ? 3.552713678800501e-15 : y7);
+    const double y9 = y2 * y6 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y8;
+    const double y10 = y2 * y6 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y9;
+    const double y11 = y2 * y6 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y10;
+    const double y12 = at_most(at_least(y5 / (y2 * y11), k.trust_low / y11), k.trust_high / y11);
+    const double y13 = ((y4 != 0) & (y1 != 0)) ? y12 : k.trust_undefined / y11;
+    const double y14 = k.trust_adapts == 0 ? 1 / y11 : y13, trust_ratio = y14 * y11;
+    a[0] = k.lr * y14; a[1] = y11; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {
@@ -90,7 +97,7 @@ template <class T> struct Lamb : Usual {
 
   T apply_caution_true(T p, T, T*, const T* x) const {
     const T x1 = x[1];
-    return p - shrink * unless_off(shrink, p) - answer1 * x1;
+    return p - shrink * unless_off(shrink, p) - answer1 * (answer2 * x1);
   }
 
   static void answer_0_caution_true(const Numbers&, In S, In, Out a, Out to) {
@@ -98,12 +105,19 @@ template <class T> struct Lamb : Usual {
   }
 
   static void answer_1_caution_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
-    const double y3 = at_least(update_norm, k.trust_min_norm);
-    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
-    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
-    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
-    a[1] = k.lr * trust_ratio; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
+    const double update_norm = root(S[-1]), y1 = at_least(update_norm, k.trust_min_norm);
+    const double y2 = (y1 == 0 ? 1 : y1) + k.trust_eps, weight_norm = root(S[-2]);
+    const double y4 = at_least(weight_norm, k.trust_min_norm), y5 = at_most(y4, k.max_norm);
+    const double y6 = y5 > 1.8446744073709552e+19 ? 5.960464477539063e-08 : 1;
+    const double y7 = y2 * y6 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y8 = y2 * y6 < 2.117582368135751e-22 ? 7.922816251426434e+28 : (y2 * y6 > 16777216 ? 3.552713678800501e-15 : y7);
+    const double y9 = y2 * y6 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y8;
+    const double y10 = y2 * y6 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y9;
+    const double y11 = y2 * y6 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y10;
+    const double y12 = at_most(at_least(y5 / (y2 * y11), k.trust_low / y11), k.trust_high / y11);
+    const double y13 = ((y4 != 0) & (y1 != 0)) ? y12 : k.trust_undefined / y11;
+    const double y14 = k.trust_adapts == 0 ? 1 / y11 : y13, trust_ratio = y14 * y11;
+    a[1] = k.lr * y14; a[2] = y11; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_caution_true_adapt_false(T p, T, T* s, const T* x) const {
@@ -122,47 +136,61 @@ template <class T> struct Lamb : Usual {
     const T exp_avg = s[0], exp_avg_sq = s[1];
     const T y0 = p - shrink * unless_off(shrink, p);
     const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
-    x[0] = y0 + answer0 * y0 - answer1 * (y1 + lam * unless_off(lam, y0));
+    const T y2 = answer1 * (answer2 * (y1 + lam * unless_off(lam, y0)));
+    x[0] = y0 + answer0 * y0 - y2;
   }
 
   T apply_keep_norm_true(T p, T, T* s, const T* x) const {
     const T exp_avg = s[0], exp_avg_sq = s[1], x0 = x[0];
     const T y0 = p - shrink * unless_off(shrink, p);
     const T y1 = exp_avg / (eps + c1 * root(c2 * exp_avg_sq + eps_root));
-    const T y2 = p + answer2 * y0 - answer3 * (y1 + lam * unless_off(lam, y0));
-    return y2 + answer4 * x0;
+    const T y2 = answer4 * (answer2 * (y1 + lam * unless_off(lam, y0)));
+    return p + answer3 * y0 - y2 + answer5 * x0;
   }
 
   static void answer_0_keep_norm_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_norm = root(S[-2]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
-    const double y3 = at_least(update_norm, k.trust_min_norm);
-    const double y4 = at_most(y1, k.max_norm) / ((y3 == 0 ? 1 : y3) + k.trust_eps);
-    const double y5 = ((y1 != 0) & (y3 != 0)) ? at_most(at_least(y4, k.trust_low), k.trust_high) : k.trust_undefined;
-    const double trust_ratio = k.trust_adapts == 0 ? 1 : y5;
-    const double y7 = at_least(weight_norm, k.lr * trust_ratio * update_norm);
-    const bool y8 = (weight_norm > 0) & (y7 > 0);
-    a[0] = y8 ? (weight_norm - (y8 ? y7 : 1)) / (y8 ? y7 : 1) : 0;
-    a[1] = k.lr * trust_ratio * (y8 ? weight_norm / (y8 ? y7 : 1) : 1); to[0] = weight_norm; to[1] = update_norm;
-    to[2] = trust_ratio;
+    const double weight_norm = root(S[-2]), update_norm = root(S[-1]), y2 = at_least(update_norm, k.trust_min_norm);
+    const double y3 = (y2 == 0 ? 1 : y2) + k.trust_eps, y4 = at_least(weight_norm, k.trust_min_norm);
+    const double y5 = at_most(y4, k.max_norm), y6 = y5 > 1.8446744073709552e+19 ? 5.960464477539063e-08 : 1;
+    const double y7 = y3 * y6 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y8 = y3 * y6 < 2.117582368135751e-22 ? 7.922816251426434e+28 : (y3 * y6 > 16777216 ? 3.552713678800501e-15 : y7);
+    const double y9 = y3 * y6 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y8;
+    const double y10 = y3 * y6 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y9;
+    const double y11 = y3 * y6 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y10;
+    const double y12 = at_most(at_least(y5 / (y3 * y11), k.trust_low / y11), k.trust_high / y11);
+    const double y13 = ((y4 != 0) & (y2 != 0)) ? y12 : k.trust_undefined / y11;
+    const double y14 = k.trust_adapts == 0 ? 1 / y11 : y13;
+    const double y15 = at_least(weight_norm, k.lr * y14 * (y11 * update_norm));
+    const bool y16 = (weight_norm > 0) & (y15 > 0);
+    const double y17 = (weight_norm - (y16 ? y15 : 1)) / (y16 ? y15 : 1), trust_ratio = y14 * y11;
+    a[0] = y16 ? y17 : 0; a[1] = k.lr * y14 * (y16 ? weight_norm / (y16 ? y15 : 1) : 1); a[2] = y11;
+    to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   static void answer_1_keep_norm_true(const Numbers&, In S, In, Out a, Out) {
     const double y0 = root(S[-1]), weight_norm = root(S[-3]);
     const bool y2 = (y0 == 0) & (weight_norm > 0), y3 = (weight_norm > 0) & (y0 > 0);
-    a[2] = y2 ? 0 : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y3 ? (weight_norm - (y3 ? y0 : 1)) / (y3 ? y0 : 1) : 0;
+    a[3] = y2 ? 0 : a[0]; a[4] = y2 ? 0 : a[1]; a[5] = y3 ? (weight_norm - (y3 ? y0 : 1)) / (y3 ? y0 : 1) : 0;
   }
 
   static void answer_0_with_norm_keep_norm_first(const Numbers& k, In S, In old, Out a, Out to) {
-    const double weight_norm = root(S[-2]), norm = old[0] == 0 ? weight_norm : old[0];
-    const double y2 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-1]);
-    const double y4 = at_least(update_norm, k.trust_min_norm);
-    const double y5 = at_most(y2, k.max_norm) / ((y4 == 0 ? 1 : y4) + k.trust_eps);
-    const double y6 = ((y2 != 0) & (y4 != 0)) ? at_most(at_least(y5, k.trust_low), k.trust_high) : k.trust_undefined;
-    const double trust_ratio = k.trust_adapts == 0 ? 1 : y6;
-    const double y8 = at_least(weight_norm, k.lr * trust_ratio * update_norm);
-    const bool y9 = (norm > 0) & (y8 > 0);
-    a[0] = y9 ? (norm - (y9 ? y8 : 1)) / (y9 ? y8 : 1) : 0; a[1] = k.lr * trust_ratio * (y9 ? norm / (y9 ? y8 : 1) : 1);
-    to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
+    const double weight_norm = root(S[-2]), norm = old[0] == 0 ? weight_norm : old[0], update_norm = root(S[-1]);
+    const double y3 = at_least(update_norm, k.trust_min_norm), y4 = (y3 == 0 ? 1 : y3) + k.trust_eps;
+    const double y5 = at_least(weight_norm, k.trust_min_norm), y6 = at_most(y5, k.max_norm);
+    const double y7 = y6 > 1.8446744073709552e+19 ? 5.960464477539063e-08 : 1;
+    const double y8 = y4 * y7 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y9 = y4 * y7 < 2.117582368135751e-22 ? 7.922816251426434e+28 : (y4 * y7 > 16777216 ? 3.552713678800501e-15 : y8);
+    const double y10 = y4 * y7 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y9;
+    const double y11 = y4 * y7 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y10;
+    const double y12 = y4 * y7 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y11;
+    const double y13 = at_most(at_least(y6 / (y4 * y12), k.trust_low / y12), k.trust_high / y12);
+    const double y14 = ((y5 != 0) & (y3 != 0)) ? y13 : k.trust_undefined / y12;
+    const double y15 = k.trust_adapts == 0 ? 1 / y12 : y14;
+    const double y16 = at_least(weight_norm, k.lr * y15 * (y12 * update_norm));
+    const bool y17 = (norm > 0) & (y16 > 0);
+    const double trust_ratio = y15 * y12;
+    a[0] = y17 ? (norm - (y17 ? y16 : 1)) / (y17 ? y16 : 1) : 0; a[1] = k.lr * y15 * (y17 ? norm / (y17 ? y16 : 1) : 1);
+    a[2] = y12; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   static void answer_1_with_norm_keep_norm_first(const Numbers&, In S, In old, Out a, Out) {
@@ -172,7 +200,7 @@ template <class T> struct Lamb : Usual {
     const bool y4 = (norm > 0) & (weight_norm > 0);
     const double y5 = (norm - (y4 ? weight_norm : 1)) / (y4 ? weight_norm : 1);
     const bool y6 = (norm > 0) & (y0 > 0);
-    a[2] = y2 ? (y4 ? y5 : 0) : a[0]; a[3] = y2 ? 0 : a[1]; a[4] = y6 ? (norm - (y6 ? y0 : 1)) / (y6 ? y0 : 1) : 0;
+    a[3] = y2 ? (y4 ? y5 : 0) : a[0]; a[4] = y2 ? 0 : a[1]; a[5] = y6 ? (norm - (y6 ? y0 : 1)) / (y6 ? y0 : 1) : 0;
   }
 
   static void remember_with_norm_keep_norm_first(const Numbers&, In S, In old, Out to) {

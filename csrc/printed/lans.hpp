@@ -13,12 +13,12 @@ template <class T> struct Lans : Usual {
     TERMS_READ[2] = {1 << G, 1 << P | 1 << G | 1 << S0 | 1 << S1}, APPLY_READS = 1 << P, APPLY_WRITES = 0;
   static constexpr Total TOTALS[2][4] = {{SQUARES}, {SQUARES, SQUARES, SQUARES}};
 
-  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2;
+  T b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2, answer3, answer4;
 
   Lans(const Numbers& k, In a) {
     b1 = T(k.b1); a1 = T(k.a1); b2 = T(k.b2); a2 = T(k.a2); c1 = T(k.c1); c2 = T(k.c2); eps_root = T(k.eps_root);
     eps = T(k.eps); lam = T(k.lam); lr_r = T(k.lr_r); lr_c = T(k.lr_c); answer0 = T(a[0]); answer1 = T(a[1]);
-    answer2 = T(a[2]);
+    answer2 = T(a[2]); answer3 = T(a[3]); answer4 = T(a[4]);
   }
 
   template <int ROUND, class... A> void terms(A... a) const { ROUND == 0 ? this->terms_0(a...) : this->terms_1(a...); }
@@ -50,7 +50,7 @@ template <class T> struct Lans : Usual {
 
   T apply(T p, T, T*, const T* x) const {
     const T x1 = x[1], x2 = x[2];
-    return p - answer1 * x1 - answer2 * x2;
+    return p - answer1 * (answer2 * x1) - answer3 * (answer4 * x2);
   }
 
   static void answer_0(const Numbers&, In S, In, Out a, Out) {
@@ -59,14 +59,27 @@ template <class T> struct Lans : Usual {
   }
 
   static void answer_1(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_norm = root(S[-3]), y1 = at_least(weight_norm, k.trust_min_norm), update_norm = root(S[-2]);
-    const double y3 = at_least(update_norm, k.trust_min_norm), y4 = at_most(y1, k.max_norm);
-    const double y5 = at_most(at_least(y4 / (y3 == 0 ? 1 : y3), k.trust_low), k.trust_high);
-    const double trust_ratio = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y3 != 0)) ? y5 : k.trust_undefined);
-    const double y7 = at_least(root(S[-1]), k.trust_min_norm);
-    const double y8 = at_most(at_least(y4 / (y7 == 0 ? 1 : y7), k.trust_low), k.trust_high);
-    const double y9 = k.trust_adapts == 0 ? 1 : (((y1 != 0) & (y7 != 0)) ? y8 : k.trust_undefined);
-    a[1] = k.lr_r * trust_ratio; a[2] = k.lr_c * y9; to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
+    const double update_norm = root(S[-2]), y1 = at_least(update_norm, k.trust_min_norm), y2 = y1 == 0 ? 1 : y1;
+    const double weight_norm = root(S[-3]), y4 = at_least(weight_norm, k.trust_min_norm), y5 = at_most(y4, k.max_norm);
+    const double y6 = y5 > 1.8446744073709552e+19 ? 5.960464477539063e-08 : 1;
+    const double y7 = y2 * y6 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y8 = y2 * y6 < 2.117582368135751e-22 ? 7.922816251426434e+28 : (y2 * y6 > 16777216 ? 3.552713678800501e-15 : y7);
+    const double y9 = y2 * y6 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y8;
+    const double y10 = y2 * y6 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y9;
+    const double y11 = y2 * y6 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y10;
+    const double y12 = at_most(at_least(y5 / (y2 * y11), k.trust_low / y11), k.trust_high / y11);
+    const double y13 = ((y4 != 0) & (y1 != 0)) ? y12 : k.trust_undefined / y11;
+    const double y14 = k.trust_adapts == 0 ? 1 / y11 : y13, y15 = at_least(root(S[-1]), k.trust_min_norm);
+    const double y16 = y15 == 0 ? 1 : y15, y17 = y16 * y6 < 5.960464477539063e-08 ? 281474976710656.0 : 1;
+    const double y18 = y16 * y6 > 16777216 ? 3.552713678800501e-15 : y17;
+    const double y19 = y16 * y6 < 2.117582368135751e-22 ? 7.922816251426434e+28 : y18;
+    const double y20 = y16 * y6 > 4.722366482869645e+21 ? 1.262177448353619e-29 : y19;
+    const double y21 = y16 * y6 < 7.52316384526264e-37 ? 4.253529586511731e+37 : y20;
+    const double y22 = y16 * y6 > 1.329227995784916e+36 ? 7.52316384526264e-37 : y21;
+    const double y23 = at_most(at_least(y5 / (y16 * y22), k.trust_low / y22), k.trust_high / y22);
+    const double y24 = ((y4 != 0) & (y15 != 0)) ? y23 : k.trust_undefined / y22, trust_ratio = y14 * y11;
+    a[1] = k.lr_r * y14; a[2] = y11; a[3] = k.lr_c * (k.trust_adapts == 0 ? 1 / y22 : y24); a[4] = y22;
+    to[0] = weight_norm; to[1] = update_norm; to[2] = trust_ratio;
   }
 
   T apply_adapt_false(T p, T g, T* s, const T*) const {

@@ -76,6 +76,7 @@ class Adafactor(Stepper):
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
+        g = counted(g)
         v = self.second_moment(state, g, self.beta2(t))
         u = self.direction(g, v)
         update_rms = rms(u)
@@ -228,6 +229,14 @@ def mean_over(x, dims):
     return out
 
 
+def counted(g):
+    """g within ±2^50; what is not finite is nan"""
+    out = np.empty(g.shape)
+    for i in indices(g):
+        out[i] = min(max(g[i], -(2.0**50)), 2.0**50) if math.isfinite(g[i]) else math.nan
+    return out
+
+
 def average(old, new, b2):
     """old ← b2·old + (1 − b2)·new"""
     for i in indices(old):
@@ -310,6 +319,7 @@ def _properties(world: Any) -> None:
     for shape in ((6, 5), (7,), (2, 3, 4)):
         p, g = draw.normal(size=shape), draw.normal(size=shape)
         _is_clipped(world, p, g)
+        is_counted_to_a_bound(world, rule.Adafactor(lr=0.1), p, g)
     _factoring_is_exact_on_rank_one(world, draw)
 
 
@@ -325,6 +335,13 @@ def _is_clipped(world: Any, p: Any, g: Any) -> None:
             rms = np.sqrt(np.mean((raw - raw_before) ** 2))
             np.testing.assert_allclose(np.sqrt(np.mean((after - before) ** 2)), min(rms, d), rtol=1e-10)
             before, raw_before = after, raw
+
+
+def is_counted_to_a_bound(world: Any, settings: Any, p: Any, g: Any) -> None:
+    """A number beyond the bound counts as the bound, as far as the reference says."""
+    beyond, bound = g.copy(), g.copy()
+    beyond.flat[:2], bound.flat[:2] = (1e16, -1e30), (2.0**50, -(2.0**50))
+    close(*(path(world, settings, [p], [[one], [g]])[1] for one in (beyond, bound)), 1e-15)
 
 
 def _factoring_is_exact_on_rank_one(world: Any, draw: Any) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from layerwise.rules import adafactor
 from layerwise.rules import came as rule
 
-from .adafactor import average, factored_dims, mean_over, without
+from .adafactor import average, counted, factored_dims, is_counted_to_a_bound, mean_over, without
 from .case import Case
 from .paths import close, data, path
 from .stepper import Stepper
@@ -48,7 +48,7 @@ class Came(Stepper):
 
     def update(self, state, p, g, t, lr, lam, lr_scale):
         """One step of one tensor."""
-        lr = lr * lr_scale
+        lr, g = lr * lr_scale, counted(g)
         dims = factored_dims(g.shape, self.factored, self.min_dim_size_to_factor)
         squares = np.empty(g.shape)
         for i in indices(g):
@@ -126,6 +126,7 @@ def _properties(world: Any) -> None:
         p, g = draw.normal(size=shape), draw.normal(size=shape)
         once, scaled = (path(world, rule.Came(0.01), [p], [[k * g], [k * g * g]]) for k in (1.0, 1e3))
         close(once[1], scaled[1], 1e-12)  # a gradient's length does not matter
+        is_counted_to_a_bound(world, rule.Came(0.01), p, g)
     # Where the gradient never changes its size, û is ±1, m runs after it, and S is the average of their distances.
     g = np.sign(draw.normal(size=(4, 3)))
     m, s = 0.0, 0.0

@@ -50,6 +50,11 @@ def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     return _sum(terms, dims, True) if dims else terms
 
 
+def _sqrt(x: Tensor) -> Tensor:
+    """Return √x, which of infinite numbers Paddle makes nan on some CPUs."""
+    return paddle.where(x == inf, x, paddle.sqrt(x))
+
+
 def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return paddle.clip(x, -inf if low is None else low, inf if high is None else high)
 

@@ -1,7 +1,7 @@
 """Adafactor (Shazeer & Stern, arXiv 1804.04235): Adam's second moment from row and column means.
 
     b2 = 1 − t^beta2_decay
-    G  = g² + eps1
+    G  = g² + eps1                           (of g within ±2^50)
     R ← b2·R + (1 − b2)·mean(G over columns)
     C ← b2·C + (1 − b2)·mean(G over rows)
     V  = R·C / mean(R)                       (a vector keeps V itself:  V ← b2·V + (1 − b2)·G)

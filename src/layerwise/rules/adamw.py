@@ -64,12 +64,13 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         a1=1 - b1,
         b2=b2,  # v ← b2·v + a2·g²
         a2=1 - b2,
-        ahead=b1 / one_minus_power(xp, b1, now.t + 1),  # m ← ahead·m + beside·g in the step of NAdam
-        beside=(1 - b1) / c1,
+        # m ← 2·(ahead·m + beside·g) in the step of NAdam, which may be larger than either
+        ahead=b1 / one_minus_power(xp, b1, now.t + 1) / 2,
+        beside=(1 - b1) / c1 / 2,
         c2=1 / c2,  # u = m / (√(c2·v + eps_root) + eps)
         eps_root=h.eps_root,
         eps=h.eps,
-        lr=lr if h.nesterov else lr / c1,  # p ← p − lr·u
+        lr=2 * lr if h.nesterov else lr / c1,  # p ← p − lr·u
     )
 
 
@@ -82,7 +83,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     v = mix(xp, k.b2, v, k.a2, square(g))
     m, v = final(xp, m, v)
 
-    # The correction of m is in lr, or in both terms of NAdam's.
+    # The correction of m is in lr, or in both terms of NAdam's, whose 2 is in lr.
     ahead = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
     v_hat = k.c2 * v
     u = ahead / (xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps)

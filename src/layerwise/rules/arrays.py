@@ -49,6 +49,11 @@ def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
     return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
 
 
+def scaled(a: Scalar, x: Array) -> Array:
+    """Return a·x; x itself where `a` is known now to be 1."""
+    return x if is_one(a) else a * x
+
+
 def moved(xp: Any, p: Array, moves: Moves) -> Array:
     """Return p after these moves. p may be overwritten."""
     for a, x in moves:

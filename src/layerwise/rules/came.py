@@ -1,6 +1,6 @@
 """CAME (Luo et al., arXiv 2307.02047): Adafactor with momentum, scaled by its confidence in each element.
 
-    G  = g² + eps1
+    G  = g² + eps1                           (of g within ±2^50)
     R ← b2·R + (1 − b2)·mean(G over columns)
     C ← b2·C + (1 − b2)·mean(G over rows)
     V  = R·C / mean(R)

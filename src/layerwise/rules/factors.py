@@ -6,6 +6,8 @@
 
 Mean(R) is wanted as soon as R is new, and costs no round of its own: it obeys the same recurrence as R, so it is
 b·mean(R before) + a·mean(x + eps), and both of these can be asked for beside the others.
+
+Of a gradient no number counts as larger than 2^50: R, C and sums of squares then stay within float32.
 """
 
 from __future__ import annotations
@@ -17,12 +19,14 @@ from layerwise import factoring
 from layerwise.checks import integer
 from layerwise.hyper import Hyper, settled
 from layerwise.options import option
-from layerwise.rules.arrays import final, mix, square
+from layerwise.rules.arrays import add, final, is_complex, mix, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
 from layerwise.rules.scalars import is_zero
 from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
+
+LARGEST = 2.0**50  # of the numbers of a gradient
 
 
 def factored_option(optax_default: Any = MISSING) -> Any:
@@ -81,7 +85,7 @@ def divided(
     xp: Any, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
 ) -> Asking[tuple[Second, Array, Scalar, Any]]:
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
-    R, C, V = moment
+    (R, C, V), g = moment, bounded(xp, g)
     if not factored:
         (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(g), k.eps)))
         u = g / floored(xp, xp.sqrt(V), k.least)
@@ -94,6 +98,13 @@ def divided(
     del g, root_V
     (uu,) = yield (MeanSquare(u),)
     return (R, C, None), u, uu, answers[4:]
+
+
+def bounded(xp: Any, g: Array) -> Array:
+    """Return the gradient as it counts: finite numbers are at most LARGEST, others are nan."""
+    if is_complex(g):
+        return bounded(xp, g.real) + 1j * bounded(xp, g.imag)
+    return add(xp, xp.clip(g, -LARGEST, LARGEST), 0.0, g)
 
 
 def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:

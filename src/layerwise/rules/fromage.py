@@ -24,7 +24,7 @@ from layerwise import options
 from layerwise.checks import NONE, number
 from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.options import option
-from layerwise.rules.arrays import add, after, final, length, shrinking
+from layerwise.rules.arrays import add, after, final, length, scaled, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_like
@@ -98,11 +98,11 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     pp, gg = yield Squares(p), Squares(g)
     norm_p, norm_g = length(xp, pp, p), length(xp, gg, g)
     ratio = trust_ratio(xp, floored(xp, norm_p, k.least), floored(xp, norm_g, k.least), UNBOUNDED)
-    moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio, g))
+    moves = (*shrinking(xp, k.shrink, p), (-k.size * ratio.factor, scaled(ratio.unit, g)))
     if h.p_bound is not None:
         R = first_norm(xp, R, norm_p)
         moves = yield from _bounded(xp, p, moves, k.bound * R)
-    return Stepped(moves, State(b, R), {"weight_norm": norm_p, "update_norm": norm_g, "trust_ratio": ratio})
+    return Stepped(moves, State(b, R), {"weight_norm": norm_p, "update_norm": norm_g, "trust_ratio": ratio.value})
 
 
 def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:

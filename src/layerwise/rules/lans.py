@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import BoundedTrustRatio, Scheduled
-from layerwise.rules.arrays import final, length, mix, plus, square
-from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Scalar, Shape, Squares, Stepped
+from layerwise.rules.arrays import final, length, mix, plus, scaled, square
+from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_minus_power
-from layerwise.rules.trust import floored, trust_of, trust_ratio
+from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v = yield Keep(State(m, v))
 
     (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, k, h)
-    return Stepped(((-k.lr_r * ratio_r, r), (-k.lr_c * ratio_c, c)), State(m, v), stats)
+    moves = [(-lr * one.factor, scaled(one.unit, x)) for lr, one, x in ((k.lr_r, ratio_r, r), (k.lr_c, ratio_c, c))]
+    return Stepped(tuple(moves), State(m, v), stats)
 
 
 def _normalized(xp: Any, g: Array) -> Asking[Array]:
@@ -99,12 +100,12 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
 
 def _ratios(
     xp: Any, p: Array, r: Array, c: Array, k: Any, h: Any
-) -> Asking[tuple[tuple[Scalar, Scalar], dict[str, Array]]]:
+) -> Asking[tuple[tuple[Ratio, Ratio], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖, within the bounds that were asked for."""
     if h.adapt is False:
-        return (1.0, 1.0), {"trust_ratio": 1.0}
+        return (Ratio(1.0, 1.0), Ratio(1.0, 1.0)), {"trust_ratio": 1.0}
     pp, rr, cc = yield Squares(p), Squares(r), Squares(c)
     norm_p, norm_r, norm_c = length(xp, pp, p), length(xp, rr, r), length(xp, cc, c)
     w, x, y = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r, norm_c))
     ratio_r, ratio_c = (trust_ratio(xp, w, one, k.trust, k.max_norm) for one in (x, y))
-    return (ratio_r, ratio_c), {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio_r}
+    return (ratio_r, ratio_c), {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio_r.value}

@@ -35,11 +35,11 @@ from layerwise import options
 from layerwise.checks import NONE, Contradiction, number, one_of, pair
 from layerwise.hyper import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
 from layerwise.options import OFF, flag, option
-from layerwise.rules.arrays import add, length, plus, unless_off
+from layerwise.rules.arrays import add, length, plus, scaled, unless_off
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import between, choose, damped, is_one, is_zero, named, once_a_step
-from layerwise.rules.trust import Length, floored, lengthened, trust_of, trusted
+from layerwise.rules.scalars import choose, damped, is_one, is_zero, named, once_a_step
+from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     r = plus(xp, g, k.lam, p)
 
     ratio, stats = yield from _ratio(xp, p, g, r, k, h)
-    u = k.lr * ratio * r
+    u = k.lr * ratio.factor * scaled(ratio.unit, r)
     b = u if b is None else add(xp, u if is_one(k.damped) else k.damped * u, k.mu, b)
     moved = add(xp, u, k.mu, b) if h.nesterov else b
     moved, agreeing = yield from cautious(xp, moved, g, h)
@@ -150,18 +150,17 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
-def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Any, h: Any) -> Asking[tuple[Array, dict[str, Array]]]:
+def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Any, h: Any) -> Asking[tuple[Ratio, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
-        return 1.0, {}
+        return Ratio(1.0, 1.0), {}
     # r is there already where it is what is measured.
     x = r if k.lam_x is k.lam else plus(xp, g, k.lam_x, p)
     pp, xx = yield Squares(p), Squares(x)
     norm_p, norm_x = length(xp, pp, p), length(xp, xx, x)
     w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
     d = (f if is_zero(k.lam_w) else f + k.lam_w * unless_off(xp, k.lam_w, w)) + k.eps
-    # The inner choice keeps x/0 out of the branch not taken, and so out of its derivative.
-    ratio = k.eta * w / choose(xp, f == 0, 1.0, d)
-    ratio = between(xp, ratio if is_one(k.unit) else ratio / k.unit, k.trust.low, k.trust.high)
-    ratio = trusted(xp, ratio, (w != 0) & (f != 0), k.trust)
-    return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio}
+    # The choice keeps x/0 out of the branch not taken, and so out of its derivative.
+    d = choose(xp, f == 0, 1.0, d)
+    ratio = trusted(xp, k.eta * w, d, (w != 0) & (f != 0), k.trust, k.unit)
+    return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio.value}

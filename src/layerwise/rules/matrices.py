@@ -15,14 +15,15 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.arrays import is_complex
-from layerwise.rules.asks import Array, Asking, Gram, Scalar, Shape
-from layerwise.rules.scalars import at_least, root
+from layerwise.rules.arrays import is_complex, scaled
+from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape
+from layerwise.rules.scalars import at_least, is_number, leveller, root
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]
 
 MOST_GROWTH = 256.0  # of an error of G, within a stretch
+SMALLER = 2.0**-40  # by which sizes are added up, so that their sum fits float32
 PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
 
 
@@ -119,6 +120,7 @@ def orthogonalized(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: S
     """Return x / max(‖x‖, eps) with all singular values brought to about 1."""
     kept, summed, _ = sides
     shape = tuple(x.shape)
+    x, eps = yield from _levelled(xp, x, kept, summed, eps)
     for i, stretch in enumerate(stretches):
         (G,) = yield (Gram(x, kept, summed),)
         x = matrices(xp, x, kept, summed)
@@ -128,6 +130,13 @@ def orthogonalized(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: S
         q, Z = _product(G, stretch)
         x = tensor(xp, q * x + Z @ x, shape, kept, summed)
     return x
+
+
+def _levelled(xp: Any, x: Array, kept: Shape, summed: Shape, eps: Scalar) -> Asking[tuple[Array, Scalar]]:
+    """Return each matrix, and eps for it, times a power of two with which no product of x leaves float32."""
+    (mean,) = yield (Mean(abs(x) * SMALLER, kept + summed),)
+    unit = leveller(xp, mean / SMALLER)
+    return scaled(unit, x), eps * (unit if is_number(unit) else matrices(xp, unit, kept, summed))
 
 
 def at_once(xp: Any, sides: Sides, stretches: Stretches, eps: Scalar) -> Callable[[Array], Array]:
@@ -140,9 +149,14 @@ def at_once(xp: Any, sides: Sides, stretches: Stretches, eps: Scalar) -> Callabl
                 [asked] = asking.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = (gram(xp, *asked),)
+            answer = (gram(xp, *asked) if isinstance(asked, Gram) else _mean(xp, asked),)
 
     return work
+
+
+def _mean(xp: Any, asked: Any) -> Array:
+    dims = asked.dims or ()
+    return xp.sum(asked.terms, axis=dims, keepdims=True) / max(1, prod(asked.terms.shape[d] for d in dims))
 
 
 def _product(G: Array, stretch: Sequence[Polynomial]) -> tuple[float, Array]:

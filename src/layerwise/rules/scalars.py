@@ -81,6 +81,22 @@ def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     return at_most(xp, at_least(xp, x, low), high)
 
 
+STEP = 48  # of exponents, from one power of two to the next that a size is levelled by
+FARTHEST = -125, 120  # so that they and their reciprocals are normal numbers of float32
+
+
+def leveller(xp: Any, size: Scalar) -> Scalar:
+    """Return a power of two that brings a size of float32 to between 2^-24 and 2^24: 1 where it lies there.
+
+    What is multiplied by it, and its factor divided by it, is bit for bit the same, but neither leaves float32.
+    """
+    found, half = one_like(xp, size), STEP // 2
+    for k in (1, 2, 3):
+        found = choose(xp, size < 2.0 ** (half - k * STEP), 2.0 ** min(k * STEP, -FARTHEST[0]), found)
+        found = choose(xp, size > 2.0 ** (k * STEP - half), 2.0 ** max(-k * STEP, -FARTHEST[1]), found)
+    return found
+
+
 def bounds_of(bounds: tuple[float | None, float | None] | None) -> tuple[Scalar, Scalar]:
     """Return both bounds as numbers, infinite for None."""
     low, high = bounds or (None, None)

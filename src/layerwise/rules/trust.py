@@ -5,9 +5,19 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
-from layerwise.rules.arrays import add, is_complex, length
+from layerwise.rules.arrays import add, is_complex, length, scaled
 from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
-from layerwise.rules.scalars import at_least, at_most, between, bounds_of, choose, is_one, is_zero, one_like
+from layerwise.rules.scalars import (
+    at_least,
+    at_most,
+    bounds_of,
+    choose,
+    is_infinite,
+    is_one,
+    is_zero,
+    leveller,
+    one_like,
+)
 
 
 class Trust(NamedTuple):
@@ -32,22 +42,38 @@ def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
     return norm if is_zero(low) else at_least(xp, norm, low)
 
 
-def trusted(xp: Any, ratio: Scalar, defined: Any, k: Trust) -> Scalar:
-    """Return the ratio if it is defined, another if a norm is 0, and 1 if it is turned off."""
-    ratio = choose(xp, defined, ratio, k.undefined)
-    return choose(xp, k.adapts == 0, one_like(xp, ratio), ratio)
+class Ratio(NamedTuple):
+    """A ratio in two factors, as it may leave the dtype where the step does not: lr·ratio·r = (lr·factor)·(unit·r)."""
+
+    factor: Scalar
+    unit: Scalar  # a power of two, by which r is about as long as 1
+
+    @property
+    def value(self) -> Scalar:
+        return self.factor * self.unit
+
+
+def trusted(xp: Any, above: Scalar, below: Scalar, defined: Any, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
+    """Return above / below / clipped_by within the bounds; another if a norm is 0, and 1 if it is turned off."""
+    # Large weights by what is 2^-24 times as long would leave the dtype already.
+    unit = leveller(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
+    factor = above / (below * unit)
+    factor = factor if is_one(clipped_by) else factor / clipped_by
+    factor = factor if is_infinite(k.low) else at_least(xp, factor, k.low / unit)
+    factor = factor if is_infinite(k.high) else at_most(xp, factor, k.high / unit)
+    factor = choose(xp, defined, factor, k.undefined / unit)
+    return Ratio(choose(xp, k.adapts == 0, 1 / unit, factor), unit)
 
 
 def trust_ratio(
     xp: Any, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0, scale: Scalar = 1.0
-) -> Scalar:
+) -> Ratio:
     """Return scale·min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, most)
     phi = phi if is_one(scale) else scale * phi
-    # The inner choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    # The choice keeps 0/0 out of the branch not taken, and so out of its derivative.
     d = choose(xp, x == 0, 1.0, x)
-    ratio = between(xp, phi / (d if is_zero(eps) else d + eps), k.low, k.high)
-    return trusted(xp, ratio, (w != 0) & (x != 0), k)
+    return trusted(xp, phi, d if is_zero(eps) else d + eps, (w != 0) & (x != 0), k)
 
 
 class Length(NamedTuple):
@@ -71,22 +97,26 @@ def lengthened(
     adapts, brakes = k.trust is not None and h.adapt is not False, h.radial is not None
     if not (adapts or brakes or h.keep_norm):
         return R, (*before, (-k.pace, r)), {"trust_ratio": 1.0}
-    pp, rr, *pr = yield Squares(p), Squares(r), *((Sum(_products(p, r)),) if brakes else ())
+    pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
-    ratio = 1.0 if k.trust is None else _ratio(xp, norm_p, norm_r, k, k.trust)
-    stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": ratio}
-    size = k.pace * ratio
+    ratio = _ratio(xp, norm_p, norm_r, k)
+    stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": 1.0 if k.trust is None else ratio.value}
+    size, r = k.pace * ratio.factor, scaled(ratio.unit, r)
     if h.keep_norm:
-        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, r, norm_r, size)
+        R, moves = yield from kept_norm(xp, h.keep_norm, R, p, norm_p, r, ratio.unit * norm_r, size)
         return R, moves, stats
     if brakes:
-        before = (*before, (size * _excess(xp, h.radial, norm_p, *pr), p))
+        share, q = yield from _along(xp, p, norm_p, r)
+        before = (*before, (size * ((1 - h.radial) * share), q))
     return R, (*before, (-size, r)), stats
 
 
-def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length, trust: Trust) -> Scalar:
-    w, x = (floored(xp, norm, trust.min_norm) for norm in (norm_p, norm_r))
-    return trust_ratio(xp, w, x, trust, k.most, k.eps, k.scale)
+def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length) -> Ratio:
+    if k.trust is None:
+        unit = leveller(xp, norm_r)
+        return Ratio(1 / unit, unit)
+    w, x = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_r))
+    return trust_ratio(xp, w, x, k.trust, k.most, k.eps, k.scale)
 
 
 def _products(p: Array, r: Array) -> Array:
@@ -94,10 +124,13 @@ def _products(p: Array, r: Array) -> Array:
     return (p.conj() * r).real if is_complex(p) else p * r
 
 
-def _excess(xp: Any, radial: Scalar, norm: Scalar, products: Scalar) -> Scalar:
-    """Return how much of p the step along r has in it beyond what is allowed; none of a tensor of norm 0."""
-    safe = choose(xp, norm == 0, 1.0, norm)
-    return (1 - radial) * (products / safe / safe)
+def _along(xp: Any, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Array]]:
+    """Return ⟨q, r⟩ / ‖q‖² and q, which is p by a power of two: products of p itself may leave the dtype."""
+    unit = leveller(xp, norm)
+    q, size = scaled(unit, p), norm * unit
+    (products,) = yield (Sum(_products(q, r)),)
+    safe = choose(xp, size == 0, 1.0, size)
+    return products / safe / safe, q
 
 
 def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:

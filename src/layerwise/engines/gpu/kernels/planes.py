@@ -17,7 +17,7 @@ import triton.language as tl
 
 from layerwise.engines.gpu.kernels import formats, parts
 from layerwise.engines.gpu.kernels import tables as col
-from layerwise.engines.gpu.printed.adafactor import LEAST
+from layerwise.engines.gpu.printed.adafactor import LEAST, bounded
 
 
 @triton.jit
@@ -88,7 +88,7 @@ def update(g, factors, corner, i, C: tl.constexpr):
     by_row, column, least = factors
     r = corner[5] + i + tl.arange(0, C.SHAPE[1])
     row = tl.load(by_row + r[None, :], existing(corner, r, corner[2], C), other=1.0)[:, :, None]
-    return g / parts.at_least(row * column, least)
+    return bounded(g) / parts.at_least(row * column, least)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import triton.language as tl
 from layerwise.engines.gpu.kernels import formats, parts, passes, planes
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.kernels.tables import VARYING
-from layerwise.engines.gpu.printed.adafactor import averaged, averaged_mean
+from layerwise.engines.gpu.printed.adafactor import averaged, averaged_mean, bounded
 
 
 @triton.jit(do_not_specialize=VARYING)
@@ -33,8 +33,8 @@ def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, 
     for i in range(0, n, C.BLOCK):
         e, j, mask, there = planes.block_of(corner, i, C)
         mask = mask & goes_on
-        gg = tl.where(mask, parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY), 0.0)
-        gg = gg * gg
+        g = bounded(parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY))
+        gg = tl.where(mask, g * g, 0.0)
         r = r0 + i + tl.arange(0, C.SHAPE[1])
         tl.store(by_row + r[None, :], tl.sum(gg, 2), planes.existing(corner, r, rows, C))
         of_columns += gg

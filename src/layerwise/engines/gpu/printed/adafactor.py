@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from layerwise.engines.gpu.kernels import Functions
-from layerwise.engines.gpu.kernels.parts import at_least, root, unless_off
+from layerwise.engines.gpu.kernels.parts import at_least, at_most, root, unless_off
 from layerwise.engines.gpu.kernels.tables import columns
 
 # The numbers that are known before a tensor is read.
@@ -26,15 +26,19 @@ def values(k, a, COMPUTE: tl.constexpr):
 def terms_0(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    return (p, g / at_least(root(exp_avg_sq_), least))
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    return (p, y1 / at_least(root(exp_avg_sq_), least))
 
 @triton.jit
 def apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
     x1 = x[1]
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * x1, exp_avg_sq_)
 
 @triton.jit
@@ -57,15 +61,19 @@ def answer_0(k, S, n, old, a, to):
 def terms_0_scale_parameter_false(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    return (g / at_least(root(exp_avg_sq_), least),)
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    return (y1 / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def apply_scale_parameter_false(k, p, g, s, x):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
     x0 = x[0]
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
 
 @triton.jit
@@ -83,8 +91,10 @@ def answer_0_scale_parameter_false(k, S, n, old, a, to):
 def terms_0_with_exp_avg(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    return (p, g / at_least(root(exp_avg_sq_), least))
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    return (p, y1 / at_least(root(exp_avg_sq_), least))
 
 @triton.jit
 def apply_with_exp_avg(k, p, g, s, x):
@@ -92,7 +102,9 @@ def apply_with_exp_avg(k, p, g, s, x):
     exp_avg_sq, exp_avg = s
     x1 = x[1]
     exp_avg_ = b1 * exp_avg + answer2 * x1
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y2 = y1 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
@@ -117,8 +129,10 @@ def answer_0_with_exp_avg(k, S, n, old, a, to):
 def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    return (g / at_least(root(exp_avg_sq_), least),)
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    return (y1 / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
 def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
@@ -126,7 +140,9 @@ def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
     exp_avg_sq, exp_avg = s
     x0 = x[0]
     exp_avg_ = b1 * exp_avg + answer2 * x0
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
+    y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y2 = y1 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
@@ -146,20 +162,24 @@ def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
 def terms_1_with_exp_avg_caution_true(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    y1 = answer0 * (g / at_least(root(exp_avg_sq_), least))
-    exp_avg_ = b1 * exp_avg + y1
-    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
-    return (tl.where(y3, 1.0, 0.0 * exp_avg_),)
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y3
+    y5 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    return (tl.where(y5, 1.0, 0.0 * exp_avg_),)
 
 @triton.jit
 def apply_with_exp_avg_caution_true(k, p, g, s, x):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
     x0 = x[0]
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (g * g + eps1)
-    y1 = answer0 * (g / at_least(root(exp_avg_sq_), least))
-    exp_avg_ = b1 * exp_avg + y1
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + 0.0 * g
+    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
+    y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
+    exp_avg_ = b1 * exp_avg + y3
     return (p - answer1 * unless_off(answer1, p) - answer2 * (exp_avg_ * x0 / answer3), exp_avg_sq_, exp_avg_)
 
 @triton.jit
@@ -213,6 +233,11 @@ def averaged(k, x, mean):
 def averaged_mean(k, R_mean, mean):
     y0 = tl.load(k + B2) * R_mean + tl.load(k + A2) * (mean + tl.load(k + EPS1))
     return at_least(y0, tl.load(k + LEAST))
+
+@triton.jit
+def bounded(g):
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    return y0 + 0.0 * g
 
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),

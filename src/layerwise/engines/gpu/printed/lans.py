@@ -24,11 +24,11 @@ def values(k, a, COMPUTE: tl.constexpr):
         tl.load(k + A2).to(COMPUTE), tl.load(k + C1).to(COMPUTE), tl.load(k + C2).to(COMPUTE),
         tl.load(k + EPS_ROOT).to(COMPUTE), tl.load(k + EPS).to(COMPUTE), tl.load(k + LAM).to(COMPUTE),
         tl.load(k + LR_R).to(COMPUTE), tl.load(k + LR_C).to(COMPUTE), tl.load(a + 0).to(COMPUTE),
-        tl.load(a + 1).to(COMPUTE), tl.load(a + 2).to(COMPUTE))
+        tl.load(a + 1).to(COMPUTE), tl.load(a + 2).to(COMPUTE), tl.load(a + 3).to(COMPUTE), tl.load(a + 4).to(COMPUTE))
 
 @triton.jit
 def keep(k, p, g, s):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, exp_avg_sq = s
     y0 = g / answer0
     exp_avg_ = b1 * exp_avg + a1 * y0
@@ -41,7 +41,7 @@ def terms_0(k, p, g, s):
 
 @triton.jit
 def terms_1(k, p, g, s):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, exp_avg_sq = s
     y0 = root(c2 * exp_avg_sq + eps_root) + eps
     y1 = lam * unless_off(lam, p)
@@ -49,11 +49,11 @@ def terms_1(k, p, g, s):
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, exp_avg_sq = s
     x1 = x[1]
     x2 = x[2]
-    return (p - answer1 * x1 - answer2 * x2, exp_avg, exp_avg_sq)
+    return (p - answer1 * (answer2 * x1) - answer3 * (answer4 * x2), exp_avg, exp_avg_sq)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
@@ -62,27 +62,47 @@ def answer_0(k, S, n, old, a, to):
 
 @triton.jit
 def answer_1(k, S, n, old, a, to):
-    weight_norm = root(S[-3])
-    y1 = at_least(weight_norm, tl.load(k + TRUST_MIN_NORM))
     update_norm = root(S[-2])
-    y3 = at_least(update_norm, tl.load(k + TRUST_MIN_NORM))
-    y4 = at_most(y1, tl.load(k + MAX_NORM))
-    y5 = at_least(y4 / tl.where(y3 == 0.0, 1.0, y3), tl.load(k + TRUST_LOW))
-    y6 = tl.where((y1 != 0.0) & (y3 != 0.0), at_most(y5, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
-    trust_ratio = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y6)
-    y8 = at_least(root(S[-1]), tl.load(k + TRUST_MIN_NORM))
-    y9 = at_least(y4 / tl.where(y8 == 0.0, 1.0, y8), tl.load(k + TRUST_LOW))
-    y10 = tl.where((y1 != 0.0) & (y8 != 0.0), at_most(y9, tl.load(k + TRUST_HIGH)), tl.load(k + TRUST_UNDEFINED))
-    y11 = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0, y10)
-    tl.store(a + 1, tl.load(k + LR_R) * trust_ratio)
-    tl.store(a + 2, tl.load(k + LR_C) * y11)
+    y1 = at_least(update_norm, tl.load(k + TRUST_MIN_NORM))
+    y2 = tl.where(y1 == 0.0, 1.0, y1)
+    weight_norm = root(S[-3])
+    y4 = at_least(weight_norm, tl.load(k + TRUST_MIN_NORM))
+    y5 = at_most(y4, tl.load(k + MAX_NORM))
+    y6 = tl.where(y5 > 1.8446744073709552e+19, 5.960464477539063e-08, 1.0)
+    y7 = tl.where(y2 * y6 < 5.960464477539063e-08, 281474976710656.0, 1.0)
+    y8 = tl.where(y2 * y6 > 16777216.0, 3.552713678800501e-15, y7)
+    y9 = tl.where(y2 * y6 < 2.117582368135751e-22, 7.922816251426434e+28, y8)
+    y10 = tl.where(y2 * y6 > 4.722366482869645e+21, 1.262177448353619e-29, y9)
+    y11 = tl.where(y2 * y6 < 7.52316384526264e-37, 4.253529586511731e+37, y10)
+    y12 = tl.where(y2 * y6 > 1.329227995784916e+36, 7.52316384526264e-37, y11)
+    y13 = at_least(y5 / (y2 * y12), tl.load(k + TRUST_LOW) / y12)
+    y14 = tl.where((y4 != 0.0) & (y1 != 0.0), at_most(y13, tl.load(k + TRUST_HIGH) / y12),
+        tl.load(k + TRUST_UNDEFINED) / y12)
+    y15 = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0 / y12, y14)
+    y16 = at_least(root(S[-1]), tl.load(k + TRUST_MIN_NORM))
+    y17 = tl.where(y16 == 0.0, 1.0, y16)
+    y18 = tl.where(y17 * y6 < 5.960464477539063e-08, 281474976710656.0, 1.0)
+    y19 = tl.where(y17 * y6 > 16777216.0, 3.552713678800501e-15, y18)
+    y20 = tl.where(y17 * y6 < 2.117582368135751e-22, 7.922816251426434e+28, y19)
+    y21 = tl.where(y17 * y6 > 4.722366482869645e+21, 1.262177448353619e-29, y20)
+    y22 = tl.where(y17 * y6 < 7.52316384526264e-37, 4.253529586511731e+37, y21)
+    y23 = tl.where(y17 * y6 > 1.329227995784916e+36, 7.52316384526264e-37, y22)
+    y24 = at_least(y5 / (y17 * y23), tl.load(k + TRUST_LOW) / y23)
+    y25 = tl.where((y4 != 0.0) & (y16 != 0.0), at_most(y24, tl.load(k + TRUST_HIGH) / y23),
+        tl.load(k + TRUST_UNDEFINED) / y23)
+    y26 = tl.where(tl.load(k + TRUST_ADAPTS) == 0.0, 1.0 / y23, y25)
+    trust_ratio = y15 * y12
+    tl.store(a + 1, tl.load(k + LR_R) * y15)
+    tl.store(a + 2, y12)
+    tl.store(a + 3, tl.load(k + LR_C) * y26)
+    tl.store(a + 4, y23)
     tl.store(to + 0, weight_norm)
     tl.store(to + 1, update_norm)
     tl.store(to + 2, trust_ratio)
 
 @triton.jit
 def apply_adapt_false(k, p, g, s, x):
-    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2 = k
+    b1, a1, b2, a2, c1, c2, eps_root, eps, lam, lr_r, lr_c, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg, exp_avg_sq = s
     y0 = g / answer0
     exp_avg_ = b1 * exp_avg + a1 * y0
