@@ -17,7 +17,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.torch import Lamb, Mixed, Muon
 from layerwise.torch.step import _settings
 
-DECAYS = r"`keep_norm` must be False with weight_decay=0.1, but is True\. Drop one"
+DECAYS = r"`keep_norm` must be False with .*weight_decay=0\.1, but is True\. Drop one"
 
 
 def matrix(name="p", seed=0):
@@ -56,7 +56,7 @@ def test_a_rate_that_contradicts_an_option_is_refused_when_it_is_given():
     with pytest.raises(ContradictionError, match=f"^{DECAYS}"):
         Muon([matrix()], keep_norm=True, weight_decay=0.1)
     groups = [{"params": [matrix("a")]}, {"params": [matrix("b")], "weight_decay": torch.tensor(0.1)}]
-    with pytest.raises(ContradictionError, match=r"^group 1: `keep_norm` must be False with weight_decay=0\.1"):
+    with pytest.raises(ContradictionError, match=r"^group 1: `keep_norm` must be False with .*weight_decay=0\.1"):
         Muon(groups, keep_norm=True)
     opt = Muon([matrix("a")], keep_norm=True)
     with pytest.raises(ContradictionError, match=f"^group 1: {DECAYS}"):
@@ -72,7 +72,7 @@ def test_a_rate_that_contradicts_an_option_is_refused_when_it_is_set(fused):
     before = bits([opt.state_dict(), opt.parameters()])
     for set_rate in (0.1, torch.tensor(0.1), np.float64(0.1)):
         opt.param_groups[1]["weight_decay"] = set_rate
-        with pytest.raises(ContradictionError, match=r"^group 1: `keep_norm` must be False with weight_decay=0\.1"):
+        with pytest.raises(ContradictionError, match=r"^group 1: `keep_norm` must be False with .*weight_decay=0\.1"):
             step(opt)
         opt.param_groups[1]["weight_decay"] = 0.0
         assert bits([opt.state_dict(), opt.parameters()]) == before
