@@ -51,10 +51,17 @@ struct Tensor {
   int64_t *shape, *stride;
   uint64_t offset;
 };
+struct Exchanged {  // a share in a tensor, and what it holds
+  uint32_t major, minor;
+  void* holder;
+  void (*leave)(Exchanged* self);
+};
 struct Exchange {
   uint32_t major, minor;
   const Exchange* previous;
-  void* unused[3];
+  void* allocate;
+  int (*share_of)(void* object, Exchanged** share);
+  void* unused;
   int (*tensor_of)(void* object, Tensor* tensor);
 };
 enum { CPU = 1, PINNED = 3, INT = 0, UINT = 1, FLOAT = 2, BFLOAT = 4 };
@@ -257,6 +264,22 @@ bool holds_numbers(PyObject* x, const View& v) {
   const bool found = is_empty(v.shape, v.dims) || (is_there(v.device, v.address) && room(x, v.unit) >= extent(v));
   if (!found) PyErr_Clear();
   return found;
+}
+
+void Shares::take(PyObject* x) {
+  Exchanged* share = nullptr;
+  if (is_tensor(x)) {
+    if (PyObject* storage = PyObject_CallMethodNoArgs(x, s_untyped_storage)) storages_.push_back(storage);
+  } else if (is_plain(x) && plain_exchange->share_of && plain_exchange->share_of(x, &share) == 0) {
+    exchanged_.push_back(share);
+  }
+  PyErr_Clear();  // of a tensor without a storage, which nobody replaces
+}
+
+void Shares::leave() {
+  for (PyObject* storage : storages_) Py_DECREF(storage);
+  for (void* share : exchanged_) static_cast<Exchanged*>(share)->leave(static_cast<Exchanged*>(share));
+  storages_.clear(), exchanged_.clear();
 }
 
 bool find_count(PyObject* x, int64_t*& count) {

@@ -66,6 +66,21 @@ int64_t extent(const View& view);
 // Of those exact types.
 bool is_tensor(PyObject* object);
 
+// Shares in the memory of tensors, while others may run Python and give a tensor another memory. NumPy's arrays are not
+// given another: there it is enough that somebody has the array. Used by who may run Python.
+class Shares {
+ public:
+  Shares() = default;
+  Shares(const Shares&) = delete;
+  ~Shares() { leave(); }
+  void take(PyObject* array);
+  void leave();
+
+ private:
+  std::vector<PyObject*> storages_;
+  std::vector<void*> exchanged_;  // of a library with a table alone
+};
+
 // The one number of a tensor in this machine's memory that holds a count. false, and no Python error, where it is of another
 // kind.
 bool find_count(PyObject* tensor, int64_t*& count);

@@ -110,6 +110,7 @@ class Batch {
   Batch(const Batch&) = delete;
 
   int tensors() const { return int(tensors_.size()); }
+  int64_t elements() const { return count_; }
   void place(int tensor, Role role, char* address);
   void place_beside(int tensor, Operand array, Dtype dtype, char* address);
   // The numbers of a step: those of the gradient, then the program's; or those that another tensor was given.

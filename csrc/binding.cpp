@@ -132,6 +132,15 @@ std::vector<int> as_ints(nb::handle tuple) {
 
 using Dict = nb::typed<nb::dict, nb::object, nb::object>;
 
+// A step of fewer elements takes some milliseconds, about as long as Python leaves a thread to itself. Nobody else runs
+// Python meanwhile. A longer one takes shares in the memory of its arrays, a fifth of a microsecond for each.
+constexpr int64_t SHORT = 1 << 22;
+#ifdef Py_GIL_DISABLED
+constexpr bool HAS_LOCK = false;
+#else
+constexpr bool HAS_LOCK = true;
+#endif
+
 class Jobs {
  public:
   Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, bool stops) : compute_(std::move(numbers)) {
@@ -164,24 +173,26 @@ class Jobs {
   // Carries out the jobs, or returns false if they are not like those this was made for, or if their weights and state do
   // not lie in these places; nothing has been touched then.
   bool step(Objects jobs, Objects grads, Objects nows, const Places& places, std::optional<double> model) {
-    if (!begin(jobs, grads, nows, places)) return false;
+    const bool alone = HAS_LOCK && batch_->elements() < SHORT;
+    if (!taken_if_like(jobs, grads, nows, places, true, !alone)) return false;
     struct Release {
-      Batch& b;
-      ~Release() { b.busy.store(false); }
-    } release{*batch_};
-    const Unlocked others_may_run;
+      Jobs& jobs;
+      ~Release() { jobs.release(); }
+    } release{*this};
+    std::optional<Unlocked> others_may_run;
+    if (!alone) others_may_run.emplace();
     batch_->step(model ? &*model : nullptr);
     return true;
   }
 
   // The same in rounds: from `begin` on the batch is taken, until `leave`.
   bool begin(Objects jobs, Objects grads, Objects nows, const Places& places) {
-    return taken_if_like(jobs, grads, nows, places, true);
+    return taken_if_like(jobs, grads, nows, places, true, true);
   }
   // Whether `step` would carry them out.
   bool takes(Objects jobs, Objects grads, Objects nows, const Places& places) {
-    const bool found = taken_if_like(jobs, grads, nows, places, false);
-    if (found) batch_->busy.store(false);
+    const bool found = taken_if_like(jobs, grads, nows, places, false, false);
+    if (found) release();
     return found;
   }
   bool measure() {
@@ -194,7 +205,7 @@ class Jobs {
   }
   void leave() {
     batch_->leave();
-    batch_->busy.store(false);
+    release();
   }
   std::vector<std::tuple<int, int, int, int64_t>> requests() const {
     std::vector<std::tuple<int, int, int, int64_t>> found;
@@ -213,23 +224,34 @@ class Jobs {
   }
 
  private:
-  bool taken_if_like(Objects jobs, Objects grads, Objects nows, const Places& places, bool start) {
+  // With `shares` in their memory, arrays may be given another while they are stepped.
+  bool taken_if_like(Objects jobs, Objects grads, Objects nows, const Places& places, bool start, bool shares) {
     if (nb::len(jobs) != like_.size() || nb::len(grads) != like_.size() || nb::len(nows) != like_.size()) return false;
     if (batch_->busy.exchange(true)) return false;
     bool all = false;
     try {
-      size_t i = 0, place = 0;
+      // What runs Python comes first: between a look at an array and the step, nobody else does.
+      std::vector<Objects> stored;
+      size_t i = 0, place = 0, beside = 0;
       Numbers numbers(compute_);
-      while (i < like_.size() && fits(int(i), at(jobs, i), at(grads, i), at(nows, i), numbers, places, place))
-        i++;
+      while (i < like_.size() && fits(int(i), at(jobs, i), at(nows, i), numbers, stored)) i++;
       all = i == like_.size();
+      for (i = 0; all && i < like_.size(); i++) {
+        const Objects* own = like_[i].beside.empty() ? nullptr : &stored[beside++];
+        all = lies(int(i), at(jobs, i), at(grads, i), own, places, place, shares);
+      }
       if (all && start) batch_->start();
     } catch (...) {
-      batch_->busy.store(false);
+      release();
       throw;
     }
-    batch_->busy.store(all);
+    if (!all) release();
     return all;
+  }
+
+  void release() {
+    shares_.leave();
+    batch_->busy.store(false);
   }
 
   static PyObject* at(const Objects& list, size_t i) { return PyList_GET_ITEM(list.ptr(), Py_ssize_t(i)); }
@@ -329,29 +351,38 @@ class Jobs {
     return found;
   }
 
-  bool fits(int i, PyObject* job, PyObject* g, PyObject* now, Numbers& numbers, const Places& places, size_t& place) {
+  // Whether the settings and numbers of a job are those of the batch; what it stores beside its arrays goes to `stored`.
+  bool fits(int i, PyObject* job, PyObject* now, Numbers& numbers, std::vector<Objects>& stored) {
     const Like& like = like_[size_t(i)];
     if (!field(job, JOB_H).is(like.h)) return false;
-    const nb::handle dims = field(job, JOB_BLOCK_DIMS), state = field(job, JOB_STATE);
+    const nb::handle dims = field(job, JOB_BLOCK_DIMS);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
+    if (!like.beside.empty()) stored.push_back(beside(job));
+    return numbers.give(like.h.ptr(), now, *batch_, i);
+  }
+
+  // Whether its arrays lie as those of the batch.
+  bool lies(int i, PyObject* job, PyObject* g, const Objects* stored, const Places& places, size_t& place, bool shares) {
+    const Like& like = like_[size_t(i)];
+    const nb::handle state = field(job, JOB_STATE);
     const auto kept = [&](const auto& array, PyObject* found) {
-      return place < places.arrays() && same(i, array, found, places.address(place++));
+      return place < places.arrays() && same(i, array, found, places.address(place++), shares);
     };
-    if (!same(i, like.arrays[1], g, nullptr) || !kept(like.arrays[0], field(job, JOB_P).ptr())) return false;
+    if (!same(i, like.arrays[1], g, nullptr, shares) || !kept(like.arrays[0], field(job, JOB_P).ptr())) return false;
     size_t k = 2;
     for (size_t part = 0; part < like.parts.size(); part++) {
       PyObject* found = PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(part));
       if (like.parts[part] ? !kept(like.arrays[k++], found) : found != Py_None) return false;
     }
-    if (!like.beside.empty() && !places_beside(i, like, beside(job), places, place)) return false;
-    return numbers.give(like.h.ptr(), now, *batch_, i);
+    return !stored || lies_beside(i, like, *stored, places, place, shares);
   }
 
-  bool places_beside(int i, const Like& like, Objects arrays, const Places& places, size_t& place) {
+  bool lies_beside(int i, const Like& like, const Objects& arrays, const Places& places, size_t& place, bool shares) {
     View view;
-    if (nb::len(arrays) != like.beside.size()) return false;
+    if (nb::len(nb::handle(arrays)) != like.beside.size()) return false;
     for (size_t k = 0; k < like.beside.size(); k++) {
       const auto& [operand, seen] = like.beside[k];
+      if (shares) shares_.take(at(arrays, k));
       if (!look(at(arrays, k), view, true) || !seen.matches(view)) return false;
       if (place >= places.arrays() || view.address != places.address(place++)) return false;
       batch_->place_beside(i, operand, view.dtype, view.address);
@@ -360,8 +391,9 @@ class Jobs {
   }
 
   // Weights and state have to lie where they were when they were prepared; gradients may lie anywhere.
-  bool same(int i, const std::pair<Role, Seen>& like, PyObject* array, const char* place) {
+  bool same(int i, const std::pair<Role, Seen>& like, PyObject* array, const char* place, bool shares) {
     View view;
+    if (shares) shares_.take(array);
     if (!look(array, view, like.first != ROLE_G) || !like.second.matches(view)) return false;
     if (like.first != ROLE_G && view.address != place) return false;
     batch_->place(i, like.first, view.address);
@@ -371,6 +403,7 @@ class Jobs {
   nb::object compute_;  // the numbers, given hyperparameters and `now`
   std::vector<Like> like_;
   std::unique_ptr<Batch> batch_;
+  Shares shares_;
 };
 
 std::optional<std::vector<int64_t>> counts(Objects tensors) {

@@ -48,6 +48,7 @@ FUNCTIONS = {
         ("numpy.Lamb", "fused", "Is `engine` meant"),
         ("numpy.Lars", "eta", "Is `trust_coefficient` meant?"),
         ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
+        ("torch.Lamb", "reproducible", "the same bits from run to run"),
         ("numpy.Adafactor", "momentum", "Is `beta1` meant?"),
         ("numpy.Adafactor", "clipping_threshold", "Is `clip_threshold` meant?"),
         ("numpy.Adafactor", "b2", "Is `beta2` meant"),

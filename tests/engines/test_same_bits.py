@@ -32,10 +32,10 @@ def threads():
     layerwise.set_num_threads(before)
 
 
-def many(case, options, dtype="float32"):
+def many(case, options, dtype="float32", shapes=SHAPES):
     h = case.hyper(**{**case.busy, **{name: x for name, x in options.items() if name in case.options}})
     kinds = (dtype, dtype, "float64" if dtype == "float64" else "float32")
-    return [make_job(case, h, shape, (), i, kinds) for i, shape in enumerate(SHAPES)]
+    return [make_job(case, h, shape, (), i, kinds) for i, shape in enumerate(shapes)]
 
 
 def walked(engine, jobs, steps=2):
@@ -88,8 +88,10 @@ def test_company_does_not_change_a_bit(case):
 
 
 def test_one_list_of_jobs_is_stepped_by_two_threads_at_once():
-    """The second does not wait for the first, and does not share its memory."""
-    engine, lists = NUMPY.engine(), [many(case_of("Lamb"), {}) for _ in range(2)]
+    """The second does not wait for the first, and does not share its memory. A long step lets others run Python."""
+    engine, shapes = NUMPY.engine(), [*SHAPES, (2100, 2000)]
+    lists = [many(case_of("Lamb"), {}, shapes=shapes) for _ in range(2)]
+    lists[1] = [replace(job, h=other.h) for job, other in zip(lists[1], lists[0], strict=True)]
 
     def often(jobs):
         for _ in range(8):

@@ -39,6 +39,14 @@ def whole(front: Any) -> dict[str, Any]:
 # ---- options and rates
 
 
+def test_an_option_that_is_gone_is_left_out():
+    opt = Lamb(parameters(0).values(), lr=0.1)
+    keys, state = set(opt.param_groups[0]), opt.state_dict()
+    state["param_groups"][0]["reproducible"] = True
+    opt.load_state_dict(state)
+    assert set(opt.param_groups[0]) == keys
+
+
 @fronts
 def test_options_stay_as_given_and_moved_rates_come_from_the_checkpoint(front):
     params = parameters(1)

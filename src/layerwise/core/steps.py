@@ -12,7 +12,7 @@ from layerwise.core.nows import Nows
 from layerwise.core.slot import Taken
 from layerwise.core.tensors import Asked, Numbers, stats_of
 from layerwise.core.turn import Turn, keep
-from layerwise.engines import Changed, Engine
+from layerwise.engines import Changed, Engine, just_prepared
 from layerwise.engines.places import places_of
 from layerwise.first import First
 from layerwise.hyper import ClippedByNorm, settled
@@ -40,7 +40,8 @@ class Steps:
         except Changed:
             for one in asked:
                 one.tensors.forget()
-            return self._take(asked, engines, bound)
+            with just_prepared():
+                return self._take(asked, engines, bound)
 
     def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
         key = bound, *_joined([one.names for one in asked])

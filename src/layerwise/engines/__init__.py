@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -78,6 +79,15 @@ Stats = Mapping[str, Array]
 
 class Changed(Exception):
     """Raised by a step, with nothing touched, if an array has changed since the step was prepared."""
+
+
+@contextmanager
+def just_prepared() -> Iterator[None]:
+    """Raise an error in place of `Changed`, from a step that was prepared a moment ago."""
+    try:
+        yield
+    except Changed:
+        raise EngineError("the jobs changed while they were laid out. Step from one thread at a time.") from None
 
 
 class Prepared:

@@ -6,12 +6,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from layerwise.drive import Others
-from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats
+from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats, just_prepared
 from layerwise.engines.places import arrays_of, places_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
-CHANGED = "the jobs changed while they were laid out. Step from one thread at a time."
 SEVERAL = "tensors that have to be stepped together are of several devices"
 
 
@@ -84,10 +83,8 @@ class Distributed:
             self._check_arrays()
             given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
             shares = self._known[together] = self._distributed(together, given)
-            try:
+            with just_prepared():
                 self._step(shares, grads, nows, skip, others)
-            except Changed:
-                raise EngineError(CHANGED) from None
         self._took(shares)
 
     def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:

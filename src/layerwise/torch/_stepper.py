@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.turn import keep
-from layerwise.engines import Changed
+from layerwise.engines import Changed, just_prepared
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, LayerwiseError, sentence
 from layerwise.hyper import Hyper
@@ -320,7 +320,8 @@ class Stepper:
         except Changed:
             work, plans = self.planner.planned(work)  # with errors for what is wrong
             turn = self.planner.prepare(work, plans, skip is not None, turn.agreement)
-            turn.step(work, *given)
+            with just_prepared():
+                turn.step(work, *given)
         return turn
 
     @property
