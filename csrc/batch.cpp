@@ -321,10 +321,7 @@ void Batch::now_as(int tensor, int other) {
     l.k = k, l.gradient = &gradient;
     l.clip_own = l.clip_model = 1;
     l.prepared = prepared;
-    l.low = !l.wide && !prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
-    if (!l.storage) continue;
-    l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
-    draw(*storage_[index(l)], uint64_t(gradient.t));
+    if (l.storage) draw(*storage_[index(l)], uint64_t(gradient.t));
   }
 }
 
@@ -332,6 +329,8 @@ void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
     Layer& l = layers_[i];
     reported_[i].fill(0);
+    l.low = !l.wide && !l.prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
+    if (l.storage) l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
     if (l.rounds() == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }
 }

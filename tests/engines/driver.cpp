@@ -168,6 +168,7 @@ struct World {
         for (auto [of, dtype, at] : beside[i]) batch.place_beside(int(i), of, dtype, at);
         batch.now(int(i), numbers[i].of[t].data());
       }
+      batch.start();
       step(batch, in_rounds);
     }
     return memory.arrays;
