@@ -9,7 +9,7 @@ from paddle_front.programs import static, static_graph
 from layerwise.errors import GradientError
 from layerwise.paddle import SGD, Lamb
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Tensor do not have")]
+pytestmark = pytest.mark.slow
 
 nn, own = paddle.nn, paddle.optimizer
 EXACT = {"beta1": 0.875, "beta2": 1 - 2.0**-10, "epsilon": 2.0**-20}

@@ -21,7 +21,7 @@ from layerwise.errors import (
 from layerwise.paddle import SGD, Adafactor, AdamW, Lamb, Lars
 from layerwise.spelling import PADDLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Tensor do not have")]
+pytestmark = pytest.mark.slow
 
 nn, lr = paddle.nn, paddle.optimizer.lr
 START = arrays(1, SHAPES)

@@ -221,13 +221,13 @@ def _measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> d
 
 
 def _of_piece(stats: Mapping[str, Any], piece: Piece, dtype: str) -> dict[str, Variable]:
-    blocks = prod(piece.shape[d] for d in piece.block_dims)
-    found = {
-        key: paddle.reshape(x.variable if isinstance(x, Array) else paddle.full([], x, dtype), [-1])
-        for key, x in stats.items()
-    }
-    found = {key: x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]) for key, x in found.items()}
-    return with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
+    blocks, constants = prod(piece.shape[d] for d in piece.block_dims), Constants()
+    found = {}
+    for key, x in stats.items():
+        x = paddle.reshape(x.variable if isinstance(x, Array) else paddle.full([], x, dtype), [-1])
+        found[key] = Array(x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]), constants)
+    both = with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
+    return {key: x.variable for key, x in both.items()}
 
 
 # ---- what is stepped
