@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.errors import warn
+from layerwise.hidden import warn_of_others
 from layerwise.telemetry import adapts
 
 # Of normally distributed weights in 16 bits, a step of this share of an epsilon moves three in ten: the others lie more
@@ -26,6 +27,7 @@ class First(NamedTuple):
     peak: float | None = None  # of the learning rate, as far as it is known
     # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
     rounded_to: str | None = None
+    is_none: bool = False  # of the hidden matrices that the rule is for
 
     @property
     def adapted(self) -> bool:
@@ -65,16 +67,21 @@ class First(NamedTuple):
 
 
 class WaysOut(NamedTuple):
-    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, and that have none and rush."""
+    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, that have none and rush, and
+    that a rule for hidden matrices steps.
+    """
 
     exempt: str
     finer: str
     slower: str
+    others: str
 
 
 def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     """Say which tensors will hardly move, or move too far."""
-    exempt, finer, slower = ways_out
+    exempt, finer, slower, others = ways_out
+    if none := [one for one in firsts if one.is_none]:
+        warn_of_others(none[0].h.optimizer, [one.name for one in none], others)
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(

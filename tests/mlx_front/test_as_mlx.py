@@ -292,7 +292,7 @@ def test_muon_steps_hidden_matrices_and_another_the_rest(exclude, hidden):
 
 def test_muon_says_that_it_is_not_for_vectors():
     [first] = said(lambda: front.Muon(0.02).init({"bias": mx.ones(3), "matrix": mx.ones((3, 2))}))
-    assert first.startswith("Muon is for hidden matrices, and steps vectors too: 'bias'. ")
+    assert first.startswith("Muon is for hidden matrices, and steps other parameters too: 'bias'. ")
 
 
 def test_a_choice_of_matrices_that_cannot_be_is_refused():

@@ -15,6 +15,7 @@ from layerwise.core.turn import Turn, keep
 from layerwise.engines import Changed, Engine, just_prepared
 from layerwise.engines.places import places_of
 from layerwise.first import First
+from layerwise.hidden import is_vector
 from layerwise.hyper import ClippedByNorm, settled
 
 
@@ -136,7 +137,10 @@ class Together:
             new = {due.name: due.slot for due in one.tensors.keep(dues)}
             stats = stats_of(new)
             each = ((due, lr, lam) for due, (_, lr, lam) in zip(dues, nows, strict=True) if due.name in new)
-            firsts += [First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses) for d, lr, lam in each]
+            firsts += [
+                First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses, is_vector(d.plan.h, d.plan.shape))
+                for d, lr, lam in each
+            ]
         self._seen = list(map(_seen, asked))
         return firsts
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from layerwise import spelling
 from layerwise.checks import NONE, PATTERNS, all_matched, number, one_of
+from layerwise.hidden import ADAMW, rate_ratio
 from layerwise.options import OFF
-from layerwise.registry import ENTRIES
 
-ADAMW = ENTRIES["AdamW"]
 # What a preset asks of arguments that are Keras's.
 OF_PRESETS: Mapping[str, Mapping[str, Any]] = {"keras.Muon": {"exclude_layers": (), "adam_weight_decay": 0.004}}
 EMBEDDING, BETAS = "embedding", ("adam_beta_1", "adam_beta_2")
@@ -37,7 +36,7 @@ class Rest:
         checked = {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
         self.config = {**checked, **dict(zip(BETAS, betas, strict=True)), "epsilon": eps}
         ratio = self.config["adam_lr_ratio"]
-        self.lr_ratio = _usual_ratio(h) if ratio is None else ratio
+        self.lr_ratio = rate_ratio(h) if ratio is None else ratio
 
     def decay(self, of_matrices: Any) -> Any:
         """Return the weight decay: that of the matrices, or one of its own."""
@@ -59,9 +58,3 @@ class Rest:
             hidden = {path for path in matrices if not any(re.search(pattern, path) for pattern in wanted)}
         return [path not in hidden for path, _ in variables]
 
-
-def _usual_ratio(h: Any) -> Any:
-    """Return the factor on a learning rate that gives AdamW's: 1 for steps as long as AdamW's."""
-    usual = {spec: type(h).__dataclass_fields__[spec].default for spec in ("lr", "scale")}
-    own: Any = ADAMW.hyper.__dataclass_fields__["lr"].default
-    return 1.0 if h.scale != usual["scale"] else own / usual["lr"]

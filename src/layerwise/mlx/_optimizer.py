@@ -13,11 +13,11 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 from layerwise.checks import number
 from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace, Scaled
-from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence, warn
+from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
 from layerwise.first import First, WaysOut, warn_of
+from layerwise.hidden import is_vector, warn_of_others
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.layout import Piece, lay_out
-from layerwise.names import few
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 from layerwise.variants import Like, preset
@@ -95,13 +95,11 @@ class Optimizer(theirs.Optimizer, Like):
         h: Any = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if First("", h, AT_ZERO, lam).starts_at_zero else ()
-        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT, "", ""))
-        if h.of_matrices and (vectors := [path for path, p in new if p.ndim < 2]):
+        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT, "", "", ""))
+        if vectors := [path for path, p in new if is_vector(h, p.shape)]:
             name = type(self).__name__
-            warn(
-                f"{name} is for hidden matrices, and steps vectors too: {few(vectors)}. Leave the rest to another: "
-                f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])."
-            )
+            rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"
+            warn_of_others(name, vectors, f"Leave them to AdamW: {rest}.")
 
     def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         """Make the state of one parameter."""

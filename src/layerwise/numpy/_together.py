@@ -31,6 +31,7 @@ WAYS_OUT = WaysOut(
     'Exempt them from it, such as by adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',
     'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
+    "Leave them to AdamW, by Mixed.",
 )
 
 

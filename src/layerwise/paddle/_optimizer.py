@@ -75,6 +75,7 @@ WAYS_OUT = WaysOut(
     "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'.",
     "Pass multi_precision=True.",
     "Leave them their ratio by adapt=True, or give their group the learning_rate 0.001, a factor.",
+    "Leave them to AdamW, an optimizer of its own, by its parameters=[…].",
 )
 PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
 Pairs = Sequence[tuple[Tensor, Tensor]]

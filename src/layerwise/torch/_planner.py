@@ -21,7 +21,7 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
 from layerwise.torch.step._due import Due, Work
 from layerwise.torch.step._engines import engines_of
-from layerwise.torch.step._first import FINER, SLOWER, exempt, firsts, without_ratio
+from layerwise.torch.step._first import FINER, OTHERS, SLOWER, exempt, firsts, not_hidden, without_ratio
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._tensors import kinds_of
@@ -43,8 +43,8 @@ class Planner:
 
     def __init__(self, setup: Setup, members: Members) -> None:
         self._setup, self._members = setup, members
-        self._fast: list[First] = []  # first steps that are too long
-        self._rushed = False  # whether that was said
+        self._odd: list[First] = []  # first steps that are too long, or of what is not for the rule
+        self._said = False  # whether there was a warning of some
         self.resolves = False
         """Whether the memory of a gradient of the last step did not hold its numbers."""
         self.forget()
@@ -111,7 +111,7 @@ class Planner:
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         storings = _storings(work, plans)
         self._warn_of_layouts(plans, storings)
-        self._look_at_rates(work.dues, plans)
+        self._look_at_new(work.dues, plans)
         owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
@@ -136,24 +136,25 @@ class Planner:
                     warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
 
-    def _look_at_rates(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Note, once, parameters that have no trust ratio, and a rate for those that have."""
+    def _look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
+        """Note, once, parameters without a trust ratio at a rate for those that have one, and what is not for a rule."""
         states = self._members.optimizer.state
-        new = set() if self._rushed else {id(p) for due in dues for p in due.params if p not in states}
-        self._fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
+        new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
+        fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
+        self._odd = [*fast, *not_hidden(dues, plans, new)]
 
-    def warn_of_rates(self) -> None:
-        """Say which parameters take steps that are too long, once the first is taken."""
-        if self._fast:
-            fast, self._fast, self._rushed = self._fast, [], True
-            warn_of(fast, WaysOut("", FINER, SLOWER))
+    def warn_of_new(self) -> None:
+        """Say which parameters take steps that are too long, or are not for their rule, once the first is taken."""
+        if self._odd:
+            odd, self._odd, self._said = self._odd, [], True
+            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower())))
 
     def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
         """Say what the first steps of parameters show of those to come."""
         found = list(firsts(turn, dues, self.first))
         for p in turn.params:
             self.first.pop(id(p), None)
-        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
+        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER, ""))
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:

@@ -295,7 +295,7 @@ class Stepper:
             self.skipped += 1
             return
         self._remember(key, turn, skip)
-        self.planner.warn_of_rates()
+        self.planner.warn_of_new()
         if self.planner.first and not (skip is not None and skip):
             self.planner.look_at_first(turn, work.dues)
 

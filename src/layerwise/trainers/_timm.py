@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import wraps
 from typing import Any
 
+from torch.nn import Module
+
 from layerwise.errors import MissingPackageError
 from layerwise.trainers import PREFIX, classes
+from layerwise.trainers._split import by_name
 from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.
@@ -28,8 +32,9 @@ def register() -> list[str]:
         if name not in known:
             default_registry.register(_info(OptimInfo, name, optimizer))
     if not hasattr(default_registry.create_optimizer, "names_in_one_word"):
-        default_registry.create_optimizer = _by_names_in_one_word(default_registry.create_optimizer)
         names = {_in_one_word(name): name for name in found}
+        split = {word for word, name in names.items() if found[name]._hyper().of_matrices}
+        default_registry.create_optimizer = _by_names_in_one_word(default_registry.create_optimizer, split)
         info = default_registry.get_optimizer_info
         default_registry.get_optimizer_info = wraps(info)(lambda name: info(names.get(name.lower(), name)))
     return list(found)
@@ -39,7 +44,7 @@ def _info(make: Any, name: str, optimizer: type[Any]) -> Any:
     options = optimizer._hyper.__dataclass_fields__
     return make(
         name=name,
-        opt_class=optimizer,
+        opt_class=by_name(optimizer),
         description=f"layerwise.torch.{optimizer.__name__}",
         has_eps="eps" in options,
         has_betas="betas" in options,
@@ -59,16 +64,19 @@ def _in_one_word(name: str) -> str:
     return name.lower().replace(PREFIX, PREFIX.rstrip("_"))
 
 
-def _by_names_in_one_word(create: Any) -> Any:
+def _by_names_in_one_word(create: Any, split: Collection[str]) -> Any:
     """Return the factory, told names of ours without the underscore, which the registry then looks up with it.
 
     It takes what follows the last underscore for the name, because "lookahead_" may come before it: "layerwise_lamb"
-    would be its own "lamb".
+    would be its own "lamb". The names in `split`, of rules for hidden matrices, get the model beside its groups.
     """
 
     @wraps(create)
     def create_optimizer(model_or_params: Any, opt: str, *args: Any, **kwargs: Any) -> Any:
-        return create(model_or_params, _in_one_word(opt), *args, **kwargs)
+        word = _in_one_word(opt)
+        if word.rpartition("_")[2] in split and isinstance(model_or_params, Module):
+            kwargs["of_model"] = model_or_params
+        return create(model_or_params, word, *args, **kwargs)
 
     create_optimizer.names_in_one_word = True  # type: ignore[attr-defined]
     return create_optimizer

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from ast import literal_eval
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
+from layerwise.torch.step._kinds import RULE
 from layerwise.trainers import classes
+from layerwise.trainers._split import by_name
 
 
 def register() -> list[str]:
@@ -40,8 +43,8 @@ def _add_name(names: Any, name: str) -> None:
 
 def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, Any]]:
     """Return the class, and its options made of TrainingArguments: lr, those of Adam where it has them, optim_args."""
-    options = optimizer._hyper.__dataclass_fields__
-    given = dict(context.optimizer_kwargs)
+    options, h = optimizer._hyper.__dataclass_fields__, optimizer._hyper()
+    given = {**context.optimizer_kwargs, **({"of_model": context.model} if h.of_matrices else {})}
     if "betas" in options:
         given["betas"] = context.adam_kwargs["betas"]
         if "eps" in options and isinstance(options["eps"].default, float):
@@ -51,7 +54,17 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
         raise HyperparameterError(
             sentence("optim_args' weight_decay", "left out", context.optim_args["weight_decay"], way_out)
         )
-    return optimizer, {**given, **{name: _value(name, text) for name, text in context.optim_args.items()}}
+    given |= {name: _value(name, text) for name, text in context.optim_args.items()}
+    if h.of_matrices:
+        given["others"] = _with_adams(given.get("others"), context.adam_kwargs)
+    return by_name(optimizer), given
+
+
+def _with_adams(others: Any, adams: Mapping[str, Any]) -> Any:
+    """Return the rule beside that of hidden matrices: unless another is named, AdamW with the Trainer's options."""
+    if others is None or (isinstance(others, Mapping) and RULE not in others):
+        return {**adams, **(others or {})}
+    return others
 
 
 def _value(name: str, text: str) -> Any:

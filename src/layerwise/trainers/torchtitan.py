@@ -10,6 +10,7 @@ from typing import Any
 from torchtitan.components.optimizer import OptimizersContainer as Container
 
 from layerwise.trainers import classes
+from layerwise.trainers._split import by_name
 
 
 class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need not be installed
@@ -36,4 +37,4 @@ def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: Any
     """Return the optimizer of groups in which torchtitan has put how it is to be implemented."""
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
-    return optimizer(plain, **{"fused": None if fast else False, **options})
+    return by_name(optimizer)(plain, **{"fused": None if fast else False, **options})

@@ -11,13 +11,16 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError
 from layerwise.first import First
+from layerwise.hidden import is_called_otherwise, is_vector
 from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due, is_on_device
+from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._turn import Turn, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
+OTHERS = 'Leave them to AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
@@ -73,6 +76,20 @@ def without_ratio(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[in
             continue  # nobody waits for a device
         lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
         yield from (First(name, due.h, {}, lam, peak) for name in names if not adapts(due.h, lam))
+
+
+def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+    """Yield the first steps that a rule for hidden matrices is to take of parameters of these ids that are none.
+
+    Names tell embeddings and the head, unless the group named its rule: then they were meant.
+    """
+    each = iter(plans)
+    for due in dues:
+        for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
+            if due.h.of_matrices and id(p) in new:
+                for one in plan.members:
+                    if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
+                        yield First(one.name, due.h, {}, 0.0, is_none=True)
 
 
 def _peak(group: Mapping[str, Any]) -> float:

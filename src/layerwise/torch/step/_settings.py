@@ -86,15 +86,16 @@ class Groups:
         """Raise if a group has a key that nothing would read."""
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
-        for key in group.keys() - {*known, "params", "param_names"}:
+        own, other = kind.hyper.optimizer, name_of(group[RULE]) if RULE in group else None
+        if other not in (None, own) and RULE not in known:
+            raise HyperparameterError(
+                f"`{RULE}` of a parameter group is {other}, and every group of {own} has the rule {own}. Pass the "
+                "groups to layerwise.torch.Mixed."
+            )
+        for key in group.keys() - {*known, "params", "param_names", RULE}:
             if key in NOT_OF_A_GROUP:
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
-                )
-            if key == RULE:
-                own = kind.hyper.optimizer
-                raise HyperparameterError(
-                    f"`{RULE}` is for groups of layerwise.torch.Mixed. In {own} every group has the rule of {own}."
                 )
             if key == "lr_scale" and is_by_name(group[key]):  # as a number it is for schedulers of others
                 raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")

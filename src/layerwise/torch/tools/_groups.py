@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -13,8 +13,9 @@ from layerwise.keywords import NOT_HERE, guess
 from layerwise.names import check_matched, matches
 from layerwise.registry import ENTRIES
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.step._kinds import RULE, SWITCHES, name_of
+from layerwise.torch.step._kinds import RULE, SWITCHES
 from layerwise.torch.step._settings import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
+from layerwise.torch.tools._rest import called_otherwise, check_other_params, rules_of
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it
@@ -26,7 +27,7 @@ SMALL = ("bias", "norm")  # what the papers' recipes exempt
 ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
 # What a group may have besides.
 KEYS = {*ALL_OPTIONS, *SWITCHES, *MAY_BE_NONE, *OF_SCHEDULERS, *NOT_OF_A_GROUP, "lr_scale"}
-NO_MATRICES = (1, "embedding", "head")  # what is left to others by rules of hidden matrices
+NO_MATRICES = (1, "embedding", "head", called_otherwise)  # what is left to others by rules of hidden matrices
 # Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
@@ -67,8 +68,11 @@ class ParamGroups(list[dict[str, Any]]):
 
 
 def _has_no_ratio(group: Mapping[str, Any]) -> bool:
-    """Return True if the rule of a group takes no norm of its weights."""
-    return RULE in group and not {"adapt", "scale_parameter"} & {*ENTRIES[group[RULE]].hyper.__dataclass_fields__}
+    """Return True if the rule of a group takes no norm of its weights, with the options that the group has."""
+    if RULE not in group:
+        return False
+    specs = ENTRIES[group[RULE]].hyper.__dataclass_fields__
+    return group.get("adapt", specs["adapt"].default) is False if "adapt" in specs else "scale_parameter" not in specs
 
 
 def param_groups(
@@ -77,7 +81,7 @@ def param_groups(
     no_decay: Iterable[Matcher] = SMALL,
     no_adapt: Iterable[Matcher] | None = None,
     rule: str | type | None = None,
-    others: str | type | Mapping[str, Any] | None = None,
+    others: str | type | Mapping[str, Any] | Literal[False] | None = None,
     other_params: Iterable[Matcher] | None = None,
     **options: Any,
 ) -> ParamGroups:
@@ -98,9 +102,12 @@ def param_groups(
             rates tend to diverge.
         rule: The rule of the parameters, by its name or class: that of the optimizer, or for `Mixed` one of several.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
-            mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}.
+            mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}. Beside Muon, whose rule is for
+            hidden matrices, None is AdamW, and a mapping such as {"lr": 3e-4} its options: lr is 0.05 times Muon's,
+            or the same if `scale` makes steps as long as AdamW's, and weight decay and clipping are Muon's. False
+            leaves all parameters to `rule`.
         other_params: Matchers of the parameters that `others` steps. None is biases, norms and embeddings; beside
-            Muon, whose rule is of hidden matrices, all vectors, embeddings and the head.
+            Muon all vectors, embeddings and the head, by their modules or names such as pos_embed and lm_head.
         **options: Options of every group, such as lr=0.01; with `others`, those of the first rule alone, as is
             `no_adapt`. What is no option stays in the groups as a key of your own, with a warning.
     """
@@ -110,7 +117,8 @@ def param_groups(
             "modules the rules speak."
         )
     _check_options(options)
-    first, second = _rules(rule, others, options)
+    first, second = rules_of(rule, others, options)
+    check_other_params(second, other_params)
     given = {"no_decay": no_decay, "no_adapt": SMALL if no_adapt is None else no_adapt}
     given["other_params"] = () if second is None else _usual(first) if other_params is None else other_params
     matchers = {argument: _listed(argument, one) for argument, one in given.items()}
@@ -132,6 +140,12 @@ def param_groups(
         off = {**({"weight_decay": 0.0} if fixed else {}), **(unscaled_off if unscaled else {})}
         made.append({"params": members, **(second or {} if of_others else first), **off})
     return made
+
+
+def others_than_hidden(model: nn.Module) -> list[Tensor]:
+    """Return the parameters that rules for hidden matrices leave to others."""
+    test = _test("other_params", list(NO_MATRICES), {**KINDS, "head": _head_of(model)})
+    return [p for p, found in _places(model).items() if test(p, found)]
 
 
 def _check_options(given: Iterable[str]) -> None:
@@ -173,15 +187,6 @@ def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
             if p.requires_grad:
                 places.setdefault(p, []).append((name, module))
     return places
-
-
-def _rules(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    if others is None:
-        return {**({} if rule is None else {RULE: name_of(rule)}), **options}, None
-    if rule is None:
-        raise HyperparameterError(sentence("rule", "given beside others", None, 'Pass one such as rule="lamb".'))
-    own = dict(others) if isinstance(others, Mapping) else {RULE: others}
-    return {RULE: name_of(rule), **options}, {**own, RULE: name_of(own.get(RULE))}
 
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:

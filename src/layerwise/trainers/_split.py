@@ -1,0 +1,98 @@
+"""Rules for hidden matrices by name: each group of a trainer is split, and AdamW steps the rest."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from layerwise.errors import warn
+from layerwise.hidden import is_called_otherwise
+from layerwise.keywords import check_keywords
+from layerwise.torch import Mixed
+from layerwise.torch.sharding._flat import whole_shape
+from layerwise.torch.step._settings import NOT_OF_A_GROUP
+from layerwise.torch.tools._groups import others_than_hidden
+from layerwise.torch.tools._rest import kept_by_rest, rules_of
+
+FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon
+
+
+def by_name(optimizer: type[Any]) -> type[Any]:
+    """Return what makes an optimizer of a trainer's groups: its class, or one that makes `Mixed` of hidden matrices.
+
+    The latter takes two more arguments: `others`, as `param_groups` does, and `of_model`, the model, if it is at hand.
+    """
+    if not optimizer._hyper().of_matrices:
+        return optimizer
+    known = [name for name in inspect.signature(optimizer).parameters if name != "params"]
+
+    def new(cls: type[Any], params: Any, *, of_model: Any = None, others: Any = None, **options: Any) -> Mixed:
+        check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
+        of_all = {name: x for name, x in options.items() if name in NOT_OF_A_GROUP}
+        of_groups = {name: x for name, x in options.items() if name not in of_all}
+        split = Split(optimizer, others, of_groups, Known.of(of_model))
+        return Mixed([one for group in _groups(params) for one in split.of(group)], **of_all)
+
+    # Trainers ask for a class. What it makes is none of its instances, so that its __init__ is not called.
+    return type(optimizer.__name__, (Mixed,), {"__new__": new, "__doc__": optimizer.__doc__})
+
+
+class Known(NamedTuple):
+    """What is known of a model's parameters, by their ids."""
+
+    names: Mapping[int, str]
+    others: frozenset[int]  # those that are no hidden matrices
+
+    @classmethod
+    def of(cls, model: nn.Module | None) -> Known:
+        """Return what a model says, if there is one."""
+        if model is None:
+            return cls({}, frozenset())
+        names = {id(p): name for name, p in model.named_parameters()}
+        return cls(names, frozenset(map(id, others_than_hidden(model))))
+
+
+class Split(NamedTuple):
+    """How groups are split: the rule of hidden matrices, that of the others, options, and what is known."""
+
+    rule: type[Any]
+    others: Any
+    options: Mapping[str, Any]
+    known: Known
+
+    def of(self, group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the groups that one becomes, which keep what it had; AdamW's rate is in proportion to its own."""
+        own = {key: x for key, x in group.items() if key not in ("params", "param_names")}
+        first, rest = rules_of(self.rule, self.others, {**self.options, **own})
+        members = list(self._members(group))
+        is_rest = [rest is not None and (bool(own.get(FALLBACK)) or self._is_other(*one)) for one in members]
+        for options, wanted in ((first, False), (kept_by_rest(self.rule, own, rest), True)):
+            found = [(name, p) for (name, p), left in zip(members, is_rest, strict=True) if left == wanted]
+            if found:
+                named = all(name for name, _ in members)
+                yield {**options, "params": [(name, p) if named else p for name, p in found]}
+        if rest is not None and not all(name for name, _ in members) and not all(is_rest):
+            warn(
+                f"{self.rule.__name__} got parameters without names or their model, and cannot tell embeddings and the "
+                "head from hidden matrices. Pass the model, or groups of param_groups."
+            )
+
+    def _members(self, group: Mapping[str, Any]) -> Iterator[tuple[str | None, Tensor]]:
+        names = group.get("param_names", ())
+        for i, one in enumerate(group["params"]):
+            name, p = one if isinstance(one, tuple) else (None, one)
+            yield name or self.known.names.get(id(p)) or (names[i] if i < len(names) else None), p
+
+    def _is_other(self, name: str | None, p: Tensor) -> bool:
+        return id(p) in self.known.others or len(whole_shape(p)) < 2 or bool(name and is_called_otherwise(name))
+
+
+def _groups(params: Any) -> list[Mapping[str, Any]]:
+    """Return parameters in groups, as trainers give them, or in one group."""
+    given = list(params)
+    if given and not isinstance(given[0], Mapping):
+        return [{"params": given}]
+    return [{**one, "params": [one["params"]] if isinstance(one["params"], Tensor) else list(one["params"])} for one in given]
