@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import checkout  # noqa: F401
+from demo.claims import conclusions
 from demo.result import Noise, Outcome, Result
 from demo.run import new_result, train
 from demo.settings import Run
@@ -67,13 +68,14 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
 
 
 def markdown(result: Result) -> str:
-    """Return the figures as the tables of demo/README.md."""
+    """Return the figures as the tables of demo/README.md, and what the demo's report concludes from them."""
     tables = []
     for act in result.acts:
         (_, *headings), *cells = result.table(act)
         head, *rows = (f"| {' | '.join(row)} |" for row in [[f"act {act.number}", *headings], *cells])
         tables.append("\n".join([head, "|---" * len(cells[0]) + "|", *rows]))
-    return "\n\n".join(tables)
+    found = [f"- {text}" for text in conclusions(result) if text.startswith("Act ")]
+    return "\n\n".join([*tables, "\n".join(found)])
 
 
 def main() -> None:

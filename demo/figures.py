@@ -124,7 +124,12 @@ def _dots_of(axes: Any, row: Row, y: float, palette: Palette, marker: dict[str, 
         guessed = ", no better than guessing" * (accuracy and row.mean <= 1.1 * GUESSING)
         axes.plot([row.mean], [y], color=own, **{"ms": 6, **marker})
         at = (max(*row.figures, row.mean), y)
-        axes.annotate(f"{row.mean:.{1 if accuracy else 2}f}{guessed}", at, va="center", **palette.beside(7))
+        axes.annotate(f"{shown(row)}{guessed}", at, va="center", **palette.beside(7))
+
+
+def shown(row: Row) -> str:
+    """Return the mean of a row as it stands at its mark; 0 without one."""
+    return f"{row.mean or 0:.{1 if row.case.task.metric == 'accuracy' else 2}f}"
 
 
 def _axis_of_contenders(axes: Any, act: Act, palette: Palette) -> None:

@@ -3,7 +3,7 @@
     python examples/lightning_cli.py fit --config examples/lightning_cli.yaml
     python examples/lightning_cli.py fit --config examples/lightning_cli.yaml --optimizer layerwise.torch.Adafactor
 
-Needs: pip install 'layerwise[torch]' 'lightning[pytorch-extra]'
+In a checkout: pip install '.[torch]' 'lightning[pytorch-extra]'
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 It runs on CPUs, in one process or several, from `torchrun` or from `python`. A batch is the same whatever the number
 of processes, each taking its part of it, and so are the steps: norms are those of whole tensors. A checkpoint can be
-resumed by another number of processes. Needs: pip install 'layerwise[torch,demo]'
+resumed by another number of processes. In a checkout: pip install '.[torch,demo]'
 """
 
 from __future__ import annotations

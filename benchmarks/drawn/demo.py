@@ -41,11 +41,11 @@ def demo(figure: Figure, theme: Theme) -> None:
 
 
 def finding(result: Result) -> str:
-    """Return what the re-tuned optimizers did at the large batch, in the rows' own figures."""
+    """Return what the re-tuned optimizers did at the large batch: differences of the figures that the marks show."""
     first, second, _ = result.acts
 
     def means(act: Act, batch: int, retuned: bool = False) -> dict[str, float]:
-        return {row.case.contender.name: row.mean or 0 for row in result.rows(act, batch, retuned)}
+        return {row.case.contender.name: float(figures.shown(row)) for row in result.rows(act, batch, retuned)}
 
     small, large = means(first, first.task.small), means(first, first.task.large, retuned=True)
     lost = {name: f"{small[name] - large[name]:.1f}" for name in small}

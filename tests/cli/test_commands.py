@@ -28,11 +28,11 @@ needs_full = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full
 
 def test_help_names_the_commands_and_is_what_there_is_without_arguments(capsys):
     out = here(capsys, "--help").out
-    assert all(f" {name} " in out for name in ("bench", "info", "presets", "recommend"))
+    assert all(f" {name} " in out for name in ("bench", "info", "memory", "presets", "recommend"))
     assert here(capsys).out == out
 
 
-@pytest.mark.parametrize("command", ["bench", "info", "presets", "recommend"])
+@pytest.mark.parametrize("command", ["bench", "info", "memory", "presets", "recommend"])
 def test_help_fits_a_screen(command, capsys):
     lines = here(capsys, command, "--help", COLUMNS="80").out.splitlines()
     assert len(lines) <= 24
@@ -78,6 +78,20 @@ MISTAKES = {
         ("adafactor 1024", "`reference_lr` must be given for Adafactor, but is None"),
         ("lamb 1024 --like bert", "invalid value for '--like': there is no published series 'bert'"),
         ("lamb 1024 --like nus-resnet", "`like` must be 'mlperf-bert' or 'nvidia-bert' or"),
+    ],
+    "memory": [
+        ("qwen3-8", "there is no published model 'qwen3-8'. Did you mean qwen3-8b? Pass package.module:callable"),
+        ("xyzzy", "There are qwen3-1.7b, qwen3-8b, "),
+        ("nonesuch:f", "nonesuch:f: ModuleNotFoundError: No module named 'nonesuch'. Pass package.module:callable"),
+        ("mymodel:raises", "mymodel:raises: ValueError: no such file. Pass package.module:callable"),
+        ("mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
+        ("mymodel:empty", "no parameter of the model requires grad"),
+        ("mymodel:make_model --optimizer signum", "there is no optimizer 'signum'"),
+        ("mymodel:make_model --state-dtype int4", "there is no dtype of state 'int4'."),
+        ("mymodel:make_model --option bta=1", "there is no option of Lamb 'bta'. Did you mean betas?"),
+        ("mymodel:make_model --option betas", "--option must be name=value, but is 'betas'."),
+        ("mymodel:make_model --option betas=3", "`betas` must be a pair"),
+        ("mymodel:make_model --devices 0", "it must be an integer ≥ 1, but is 0"),
     ],
     "bench": [
         ("bert-bas", "there is no set of shapes 'bert-bas'. Did you mean bert-base?"),
@@ -211,14 +225,13 @@ for command, package in json.loads(sys.argv[1]):
 
 def test_without_its_packages_a_command_says_what_to_install():
     """One program tries them all, because it takes long to start."""
-    extras = {"bench": "cli,torch", "recommend": "cli", "presets": "cli"}
     tried = [("bench", "typer"), ("bench", "torch"), ("recommend", "typer"), ("presets", "typer")]
     done = subprocess.run(
         [sys.executable, "-c", MISSING, json.dumps(tried)], capture_output=True, text=True, env=PLAIN, check=True
     )
     found = [json.loads(line) for line in done.stdout.splitlines()]
     for (command, package), (code, out, err) in zip(tried, found, strict=True):
-        said = f"layerwise {command} needs {package}: pip install 'layerwise[{extras[command]}]'\n"
+        said = f"layerwise {command} needs {package}: pip install {package}\n"
         assert (code, out, err) == (1, "", said)
 
 

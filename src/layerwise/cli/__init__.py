@@ -13,7 +13,6 @@ from layerwise.errors import LayerwiseError
 from layerwise.files import printable
 
 NEEDED = ("torch", "typer")
-EXTRAS = {"bench": "cli,torch"}  # of all others: cli
 
 
 def main() -> None:
@@ -72,4 +71,4 @@ def _what_to_install(problem: ImportError, arguments: Sequence[str]) -> str:
         return f"layerwise: cannot import {problem.name or 'a package'}: {said}. {TRACEBACK}=1 shows where."
     command = next((word for word in arguments if not word.startswith("-")), "")
     name = f"layerwise {command}" if command else "the command line"
-    return f"{name} needs {package}: pip install 'layerwise[{EXTRAS.get(command, 'cli')}]'"
+    return f"{name} needs {package}: pip install {package}"

@@ -29,7 +29,7 @@ def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[st
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingPackageError("heatmap needs matplotlib: pip install 'layerwise[demo]'") from None
+        raise MissingPackageError("heatmap needs matplotlib: pip install matplotlib") from None
     steps, names, ratios = _ratios(_table(source))
     figure = Figure(figsize=(9, 1.5 + 0.22 * min(len(names), MOST_LABELS)), layout="constrained")
     _draw(figure, steps, names, ratios)

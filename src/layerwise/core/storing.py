@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerwise.core.library import LOW, WIDE, Array, Library, computing
 from layerwise.core.plan import Held, Plan, Shape
@@ -16,11 +16,19 @@ from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
 from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
+from layerwise.storage.groups import GROUP
 from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted, is_signed
 from layerwise.storage.weights import BESIDE, MASTER, Beside
 
 Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor
+
+
+class Bytes(NamedTuple):
+    """The bytes of a tensor's weights, with what stands beside them, and of its state."""
+
+    weights: int
+    state: int
 
 
 @dataclass(frozen=True)
@@ -139,15 +147,25 @@ class Storing:
         """Return the storage of the tensor and its state, present or from its first step on, and its bytes."""
         state, own = self.named(arrays), self.dtype
         beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
-        bits, formats, why = prod(self.plan.shape) * sum(map(bits_of, (own, *beside))), {}, {}
-        for field, planned in self.chosen.items():
-            formats[field] = found = state.form(field) if field in arrays else planned.dtype
-            bits += prod(self.plan.state_shapes[field] or ()) * bits_of(found)
-            bits += prod(scales_of(self.plan.shape)) * 32 if found in CODED else 0
-            if planned.why and found == planned.dtype:
-                why[field] = planned.why
+        formats = {key: state.form(key) if key in arrays else one.dtype for key, one in self.chosen.items()}
+        why = {key: one.why for key, one in self.chosen.items() if one.why and formats[key] == one.dtype}
         shown = "".join(f"+{bits_of(one)}" for one in beside)
-        return {"weights": own + shown, "state": formats, "bytes": bits // 8, "why": why}
+        return {"weights": own + shown, "state": formats, "bytes": sum(self._bytes(formats, beside)), "why": why}
+
+    def bytes(self, parts: int = 1) -> Bytes:
+        """Return the bytes from the first step on, of the largest of so many parts along the first dimension."""
+        beside = [one.dtype for one in self._wanted_beside()]
+        return self._bytes({key: one.dtype for key, one in self.chosen.items()}, beside, parts)
+
+    def _bytes(self, formats: Mapping[str, str], beside: Iterable[str], parts: int = 1) -> Bytes:
+        shape, state = _part(self.plan.shape, parts), 0
+        cuts_groups = len(shape) == 1 and parts > 1 and shape[0] % GROUP > 0
+        for field, stored_as in formats.items():
+            whole, kept = self.plan.state_shapes[field] or (), self.plan.kept[field]
+            own = computing(self.dtype) if cuts_groups and stored_as in CODED else stored_as
+            state += prod(_part(whole, parts) if kept and kept[0] else whole) * bits_of(own)
+            state += prod(scales_of(shape)) * 32 if own in CODED else 0
+        return Bytes(prod(shape) * sum(map(bits_of, (self.dtype, *beside))) // 8, state // 8)
 
     # ---- for engines
 
@@ -214,6 +232,11 @@ class Storing:
 
     def _key(self, field: str) -> Key:
         return key_of(self.want.seed, self.plan.key, field)
+
+
+def _part(shape: Shape, parts: int) -> Shape:
+    """Return the shape of the largest of so many parts along the first dimension."""
+    return (-(-shape[0] // parts), *shape[1:]) if shape else shape
 
 
 def bits_of(dtype: str) -> int:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,12 +11,11 @@ import torch
 from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, peak_on_cuda
 from layerwise.cli.bench.shapes import SETS, Shapes, parameters
 from layerwise.cli.bench.timing import Clock, Running, Step, wall
-from layerwise.cli.exits import TRACEBACK
+from layerwise.cli.models import model_of
 from layerwise.errors import LayerwiseError
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
 SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
-SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 # How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
 CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
@@ -89,7 +84,10 @@ def works(
     """Yield the tensors of these sets, or of the model, one after the other. None takes more bytes than `most`."""
     torch.manual_seed(0)
     if model is not None:
-        made = model_of(model).to(device, None if dtype is None else getattr(torch, dtype))
+        made = model_of(model, f"--model {model}")
+        if any(p.is_meta for p in made.parameters() if p.requires_grad):
+            raise LayerwiseError(f"--model {model}: the model has parameters on the meta device, which hold no numbers.")
+        made = made.to(device, None if dtype is None else getattr(torch, dtype))
         named = {name: p for name, p in made.named_parameters() if p.requires_grad}
         _check_room(model, sum(p.nbytes for p in named.values()), device, most)
         tensors = [*map(_with_gradient, named.values())]
@@ -101,34 +99,6 @@ def works(
         _check_room(name, 2 * kind.itemsize * parameters(own), device, most)
     for name, own in sets.items():
         yield name, of_shapes(own, kind, device)
-
-
-def model_of(path: str) -> torch.nn.Module:
-    """Return the model that the callable returns. An error in the user's code is one line."""
-    module, _, name = path.partition(":")
-    if not (module and name):
-        raise LayerwiseError(f"--model {path!r} has no callable in it. {SHAPE}")
-    if "" not in sys.path:
-        sys.path.insert(0, "")
-    try:
-        made = attrgetter(name)(importlib.import_module(module))
-        model = made if isinstance(made, torch.nn.Module) else made()
-    except (Exception, SystemExit) as problem:
-        if os.environ.get(TRACEBACK):
-            raise
-        text = " ".join(str(problem).split())
-        raise LayerwiseError(
-            f"--model {path}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
-        ) from None
-    if not isinstance(model, torch.nn.Module):
-        wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
-    elif not any(p.numel() for p in model.parameters() if p.requires_grad):
-        wrong = "no parameter of the model requires grad, so there is nothing to step."
-    elif any(p.is_meta for p in model.parameters() if p.requires_grad):
-        wrong = "the model has parameters on the meta device, which hold no numbers."
-    else:
-        return model
-    raise LayerwiseError(f"--model {path}: {wrong}")
 
 
 def _check_room(name: str, need: float, device: torch.device, most: float) -> None:

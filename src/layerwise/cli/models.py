@@ -1,0 +1,102 @@
+"""Models that commands are given: a user's own, and the shapes of published ones."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from layerwise.cli.exits import TRACEBACK
+from layerwise.elsewhere import nearest
+from layerwise.errors import LayerwiseError
+
+SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
+
+
+def model_of(path: str, said: str) -> nn.Module:
+    """Return the model that the callable returns. An error in the user's code is one line, which begins with `said`."""
+    module, _, name = path.partition(":")
+    if not (module and name):
+        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} has no callable in it. {SHAPE}")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        made = attrgetter(name)(importlib.import_module(module))
+        model = made if isinstance(made, nn.Module) else made()
+    except (Exception, SystemExit) as problem:
+        if os.environ.get(TRACEBACK):
+            raise
+        text = " ".join(str(problem).split())
+        raise LayerwiseError(
+            f"{said}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
+        ) from None
+    if not isinstance(model, nn.Module):
+        wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
+    elif not any(p.numel() for p in model.parameters() if p.requires_grad):
+        wrong = "no parameter of the model requires grad, so there is nothing to step."
+    else:
+        return model
+    raise LayerwiseError(f"{said}: {wrong}")
+
+
+class Decoder(NamedTuple):
+    """The sizes of a language model like Llama 3 or Qwen3, as its published configuration has them."""
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    key_heads: int
+    intermediate: int
+    of_head: int = 128
+    norms_heads: bool = False  # queries and keys have norms of their own
+    tied: bool = False  # the output head is the embedding
+
+    def model(self) -> nn.Module:
+        """Return its parameters, in modules of their kinds; it computes nothing."""
+        made = nn.ModuleDict({"embed": nn.Embedding(self.vocabulary, self.hidden)})
+        made["layers"] = nn.ModuleList(nn.ModuleDict(self._layer()) for _ in range(self.layers))
+        made["norm"] = nn.RMSNorm(self.hidden)
+        if not self.tied:
+            made["head"] = nn.Linear(self.hidden, self.vocabulary, bias=False)
+        return made
+
+    def _layer(self) -> dict[str, nn.Module]:
+        hidden, values = self.hidden, self.heads * self.of_head
+        sizes = {
+            "q": (hidden, values),
+            **dict.fromkeys(("k", "v"), (hidden, self.key_heads * self.of_head)),
+            "o": (values, hidden),
+            **dict.fromkeys(("gate", "up"), (hidden, self.intermediate)),
+            "down": (self.intermediate, hidden),
+        }
+        norms = {"input_norm": hidden, "after_norm": hidden}
+        norms |= dict.fromkeys(("q_norm", "k_norm"), self.of_head) if self.norms_heads else {}
+        linear = {name: nn.Linear(*size, bias=False) for name, size in sizes.items()}
+        return {**linear, **{name: nn.RMSNorm(size) for name, size in norms.items()}}
+
+
+PUBLISHED: Mapping[str, Decoder] = {
+    "qwen3-1.7b": Decoder(151936, 2048, 28, 16, 8, 6144, norms_heads=True, tied=True),
+    "qwen3-8b": Decoder(151936, 4096, 36, 32, 8, 12288, norms_heads=True),
+    "qwen3-32b": Decoder(151936, 5120, 64, 64, 8, 25600, norms_heads=True),
+    "llama-3-70b": Decoder(128256, 8192, 80, 64, 8, 28672),
+}
+
+
+def on_meta(path: str) -> nn.Module:
+    """Return a published or a user's model without its numbers, so that any size fits."""
+    with torch.device("meta"):
+        if (found := PUBLISHED.get(path.lower())) is not None:
+            return found.model()
+        if ":" in path:
+            return model_of(path, path)
+    near = nearest(path, [*PUBLISHED], 1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(PUBLISHED)}."
+    raise LayerwiseError(f"there is no published model {path!r}. {hint} {SHAPE}")
