@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -240,7 +241,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 def _is_zero(variable: Any) -> bool:
     """Return whether a variable is 0; False where it has no value yet, or is traced."""
     try:
-        return prod(variable.shape) > 0 and not bool(ops.any(ops.not_equal(variable, 0)))
+        with namespace().outside():
+            return prod(variable.shape) > 0 and not bool(ops.any(ops.not_equal(variable, 0)))
     except Exception:  # of each backend another
         return False
 
@@ -257,9 +259,18 @@ class Functions(Namespace):
         """Return a gradient in full: an embedding's may have only the rows that were looked up."""
         return ops.convert_to_tensor(gradient, sparse=False)
 
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context in which variables have values, even while a step is traced."""
+        return nullcontext()
+
 
 class OnTensorFlow(Functions):
     """Keras's own functions, where they are TensorFlow's."""
+
+    def outside(self) -> AbstractContextManager[Any]:
+        """Return a context of eager operations, in which a model is built."""
+        made: AbstractContextManager[Any] = import_module("tensorflow").init_scope()
+        return made
 
     def dense(self, gradient: Any) -> Any:
         """Return a gradient in full."""
