@@ -537,6 +537,7 @@ class PaddleStaticRun(PaddleRun):
 
         self.paddle = paddle
         made, self._weights = [], weights
+        self._measured: dict[str, Any] = {}
 
         def make(params: dict[str, Any]) -> Any:
             self._weights = params
@@ -550,12 +551,12 @@ class PaddleStaticRun(PaddleRun):
         variables = self.opt.stats()
         names = [(name, key) for name, one in variables.items() for key in one]
         found = self.program.run(grads, [variables[name][key] for name, key in names])
-        self._measured: dict[str, Any] = {}
+        self._measured = {}
         for (name, key), x in zip(names, found, strict=True):
             self._measured.setdefault(name, {})[key] = x if x.ndim else float(x)
 
     def stats(self) -> dict[str, Any]:
-        return self._measured
+        return {name: dict(one) for name, one in self._measured.items()}
 
     def weights(self) -> Arrays:
         return self.program.numbers()

@@ -60,7 +60,7 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
 def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return arguments with numbers in place of tensors that have one, but for parameters."""
     one = {key for key, x in given.items() if isinstance(x, paddle.Tensor) and x.size == 1} - {"parameters"}
-    return {key: float(x) if key in one else x for key, x in given.items()}
+    return {key: x.item() if key in one else x for key, x in given.items()}
 
 
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
