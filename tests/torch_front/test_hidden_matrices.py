@@ -56,9 +56,17 @@ def said(act):
             {"lr": 0.01, "scale": "match_rms_adamw", "momentum": 0.9},
             {"lr": 0.01, "weight_decay": 0.0},
         ),
-        ({"lr": 0.01, "others": {"lr": 3e-4, "eps": 1e-7}}, {"lr": 0.01}, {"lr": 3e-4, "eps": 1e-7, "weight_decay": 0.0}),
+        (
+            {"lr": 0.01, "others": {"lr": 3e-4, "eps": 1e-7}},
+            {"lr": 0.01},
+            {"lr": 3e-4, "eps": 1e-7, "weight_decay": 0.0},
+        ),
         ({"lr": 0.01, "others": "adamw"}, {"lr": 0.01}, {"lr": 0.0005, "weight_decay": 0.0}),
-        ({"lr": 0.01, "others": {"rule": AdamW, "weight_decay": 0.2}}, {"lr": 0.01}, {"lr": 0.0005, "weight_decay": 0.2}),
+        (
+            {"lr": 0.01, "others": {"rule": AdamW, "weight_decay": 0.2}},
+            {"lr": 0.01},
+            {"lr": 0.0005, "weight_decay": 0.2},
+        ),
         (
             {"max_grad_norm": 1.0, "state_dtype": {"momentum_buffer": "bfloat16"}, "master_weights": True},
             {"max_grad_norm": 1.0, "state_dtype": {"momentum_buffer": "bfloat16"}, "master_weights": True},

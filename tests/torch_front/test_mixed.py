@@ -95,7 +95,11 @@ def group(**options):
         (lambda: Mixed(group(rule="sgd"), state_dtype={"exp_avg": "int8"}), HyperparameterError, "one dtype for all"),
         (lambda: Mixed(group(rule="sgd"), lr=0.1), UnknownOptionError, "Mixed has no option 'lr'"),
         (lambda: Mixed(group(rule="sgd", nesterov=True)), ContradictionError, "`nesterov` must be False with"),
-        (lambda: Lamb(group(rule="lars")), HyperparameterError, "`rule` of a parameter group is Lars, .* layerwise.torch.Mixed"),
+        (
+            lambda: Lamb(group(rule="lars")),
+            HyperparameterError,
+            "`rule` of a parameter group is Lars, .* layerwise.torch.Mixed",
+        ),
     ],
 )
 def test_what_a_group_may_not_say_is_refused(make, kind, words):

@@ -49,9 +49,10 @@ def train(made, optimizer, steps=6):
 def test_every_name_makes_its_optimizer_and_trains(name):
     made = model()
     optimizer = optim.create_optimizer_v2(made, opt=name, lr=LR.get(name, 0.02), weight_decay=0.01)
-    assert type(optimizer).__module__ == "layerwise.torch.optimizers"
-    assert f"layerwise_{type(optimizer).__name__.lower()}" == name
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.01]
+    if name != "layerwise_muon":
+        assert type(optimizer).__module__ == "layerwise.torch.optimizers"
+        assert f"layerwise_{type(optimizer).__name__.lower()}" == name
+        assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.01]
     losses = train(made, optimizer, 10)
     assert min(losses) < 0.9 * losses[0]
 
@@ -126,3 +127,51 @@ def test_scales_of_the_rate_by_layers_are_followed():
     assert {group["lr"] for group in optimizer.param_groups} == {0.02 * g["lr_scale"] for g in optimizer.param_groups}
     made(torch.randn(2, 3, 32, 32)).square().mean().backward()
     optimizer.step()
+
+
+def rules(optimizer):
+    return {
+        name: (group["rule"], group["weight_decay"])
+        for group in optimizer.param_groups
+        for name in group["param_names"]
+    }
+
+
+def test_muon_has_the_hidden_matrices_and_adamw_the_rest():
+    given = {"opt": "layerwise_muon", "lr": 0.02, "weight_decay": 0.01}
+    made = optim.create_optimizer_v2(model(), **given)
+    assert rules(made) == {
+        "0.weight": ("Muon", 0.01),
+        "1.weight": ("AdamW", 0.0),
+        "1.bias": ("AdamW", 0.0),
+        "4.weight": ("AdamW", 0.01),
+        "4.bias": ("AdamW", 0.0),
+    }
+    assert {group["rule"]: group["lr"] for group in made.param_groups} == pytest.approx({"Muon": 0.02, "AdamW": 0.001})
+    made = optim.create_optimizer_v2(model(), **given, fallback_list=["0.*"])
+    assert {rule for rule, _ in rules(made).values()} == {"AdamW"}
+    made = optim.create_optimizer_v2(model(), **given, others=False)
+    assert {rule for rule, _ in rules(made).values()} == {"Muon"}
+    looking = optim.create_optimizer_v2(model(), **given | {"opt": "lookahead_layerwise_muon"})
+    assert rules(looking._base_optimizer)["0.weight"] == ("Muon", 0.01)
+
+
+def test_muon_keeps_scales_of_the_rate_by_layers_in_both_rules():
+    made = nn.ModuleDict({"up": nn.Linear(3, 4), "body": nn.Linear(4, 4), "head": nn.Linear(4, 2)})
+    made.group_matcher = lambda coarse: {"stem": r"^up", "blocks": r"^body"}
+    opt = optim.create_optimizer_v2(made, opt="layerwise_muon", lr=0.02, weight_decay=0.01, layer_decay=0.5)
+    scales = {name: (one["rule"], one["lr_scale"]) for one in opt.param_groups for name in one["param_names"]}
+    plain = optim.create_optimizer_v2(made, opt="layerwise_lamb", lr=0.02, weight_decay=0.01, layer_decay=0.5)
+    ids = {id(p): name for name, p in made.named_parameters()}
+    of_plain = {ids[id(p)]: one["lr_scale"] for one in plain.param_groups for p in one["params"]}
+    assert {name: scale for name, (_, scale) in scales.items()} == of_plain
+    assert {name for name, (rule, _) in scales.items() if rule == "Muon"} == {"up.weight", "body.weight"}
+
+
+def test_muon_of_parameters_alone_leaves_vectors_and_says_what_it_cannot_tell():
+    with pytest.warns(UserWarning, match="cannot tell embeddings and the head from hidden matrices. Pass the model"):
+        made = optim.create_optimizer_v2(model().parameters(), opt="layerwise_muon", lr=0.02)
+    assert {(group["rule"], p.ndim > 1) for group in made.param_groups for p in group["params"]} == {
+        ("Muon", True),
+        ("AdamW", False),
+    }

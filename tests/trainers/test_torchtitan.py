@@ -46,3 +46,18 @@ def test_the_implementation_is_the_engine_unless_options_say_one(implementation,
 def test_other_names_are_torchtitan_s():
     with pytest.raises(NotImplementedError, match="layerwise_adam not added"):
         config("layerwise_adam").build(model_parts=[model()])
+
+
+def test_muon_has_the_hidden_matrices_and_adamw_the_rest():
+    made = torch.nn.ModuleDict({"tok_embeddings": torch.nn.Embedding(5, 4), "up": torch.nn.Linear(4, 4)})
+    made["output"] = torch.nn.Linear(4, 5)
+    kwargs = {"lr": 0.02, "weight_decay": 0.1}
+    group = titan.ParamGroupConfig(pattern=".*", optimizer_name="layerwise_muon", optimizer_kwargs=kwargs)
+    container = OptimizersContainer.Config(param_groups=[group], implementation="foreach").build(model_parts=[made])
+    [optimizer] = container
+    found = {name: (one["rule"], one["lr"]) for one in optimizer.param_groups for name in one["param_names"]}
+    assert {name for name, (rule, _) in found.items() if rule == "Muon"} == {"up.weight"}
+    assert {lr for rule, lr in found.values() if rule == "AdamW"} == {0.02 * 0.05}
+    saved = container.state_dict()
+    container.load_state_dict(saved)
+    assert saved["param_groups.up.weight.lr"] == 0.02

@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 from torch import nn  # noqa: E402
 
 from layerwise.errors import HyperparameterError, UnknownOptionError  # noqa: E402
-from layerwise.torch import Lamb  # noqa: E402
+from layerwise.torch import Lamb, Mixed, param_groups  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,7 @@ def test_every_name_makes_its_optimizer(tmp_path):
     for name in ENTRIES:
         args = arguments(tmp_path, optim=f"layerwise_{name.lower()}")
         made = transformers.Trainer(Classifier(), args, train_dataset=ROWS).create_optimizer()
-        assert type(made).__name__ == name
+        assert type(made).__name__ == ("Mixed" if name == "Muon" else name)
 
 
 def test_names_are_found_again_in_saved_and_parsed_arguments(tmp_path):
@@ -109,3 +109,80 @@ def test_wrong_options_are_named(tmp_path):
         args = arguments(tmp_path, optim="layerwise_lamb", optim_args=text)
         with pytest.raises(error, match=match):
             transformers.Trainer(Classifier(), args, train_dataset=ROWS).create_optimizer()
+
+
+# ---- rules for hidden matrices
+
+
+def language_model():
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads))
+
+
+TEXT = [{"input_ids": (x := torch.arange(8) + i), "labels": x} for i in range(16)]
+
+
+def of_muon(args, model=None):
+    return transformers.Trainer(model or language_model(), args, train_dataset=TEXT)
+
+
+def ran(args, model=None, **given):
+    trainer = of_muon(args, model)
+    trainer.train(**given)
+    return trainer
+
+
+def test_muon_has_the_hidden_matrices_and_adamw_the_rest(tmp_path):
+    args = arguments(tmp_path, optim="layerwise_muon", learning_rate=0.02, adam_beta2=0.95, optim_args="momentum=0.9")
+    made = of_muon(args).create_optimizer()
+    found = {name: group for group in made.param_groups for name in group["param_names"]}
+    for name, group in found.items():
+        is_hidden = name.endswith("_proj.weight")
+        assert (group["rule"], group["weight_decay"]) == (
+            "Muon" if is_hidden else "AdamW",
+            0.0 if "norm" in name else 0.01,
+        )
+        assert group["lr"] == pytest.approx(0.02 if is_hidden else 0.001)
+        assert (group["momentum"] if is_hidden else group["betas"]) == (0.9 if is_hidden else (0.9, 0.95))
+    assert {name for name in found if "_proj" not in name} >= {"model.embed_tokens.weight", "lm_head.weight"}
+
+
+def test_a_run_by_muon_is_the_one_by_mixed_and_resumes_bit_for_bit(tmp_path):
+    given = {"optim": "layerwise_muon", "learning_rate": 0.02, "max_steps": 6, "lr_scheduler_type": "linear"}
+    kept = {"save_strategy": "steps", "save_steps": 3}
+    whole = ran(arguments(tmp_path / "run", **given, **kept))
+    opt = Mixed(param_groups(model := language_model(), rule="muon", lr=0.02, weight_decay=0.01))
+    args = arguments(tmp_path / "same", **given)
+    mixed = transformers.Trainer(model, args, train_dataset=TEXT, optimizers=(opt, None))
+    mixed.train()
+    assert all(map(torch.equal, weights(whole), weights(mixed)))
+    again = ran(arguments(tmp_path / "run", **given, **kept), resume_from_checkpoint=str(tmp_path / "run/checkpoint-3"))
+    assert again.state.global_step == 6
+    assert all(map(torch.equal, weights(whole), weights(again)))
+
+
+def test_the_rest_beside_muon_may_be_said(tmp_path):
+    given = {"optim": "layerwise_muon", "learning_rate": 0.02}
+    for text, rules, lr in (
+        ("others=False", {"Muon"}, 0.02),
+        ("others={'lr':1e-4}", {"Muon", "AdamW"}, 1e-4),
+        ("others=lion", {"Muon", "Lion"}, 1e-4),
+    ):
+        made = of_muon(arguments(tmp_path, optim_args=text, **given)).create_optimizer()
+        assert {group["rule"] for group in made.param_groups} == rules
+        assert made.param_groups[-1]["lr"] == lr
+        assert made.param_groups[-1]["weight_decay"] == 0.0
+    args = arguments(tmp_path, optim="layerwise_muon", optim_args="momentun=0.9")
+    with pytest.raises(UnknownOptionError, match="Did you mean `momentum`"):
+        of_muon(args).create_optimizer()
+
+
+def test_a_trainer_without_the_model_gives_vectors_to_adamw_and_says_what_it_cannot_tell(tmp_path):
+    args = arguments(tmp_path, optim="layerwise_muon", learning_rate=0.02)
+    front, options = transformers.Trainer.get_optimizer_cls_and_kwargs(args)
+    with pytest.warns(UserWarning, match="cannot tell embeddings and the head from hidden matrices"):
+        made = front(language_model().parameters(), **options)
+    vectors = {p.ndim == 1: group["rule"] for group in made.param_groups for p in group["params"]}
+    assert vectors == {True: "AdamW", False: "Muon"}

@@ -57,4 +57,3 @@ class Rest:
             all_matched("exclude_layers", wanted, [path for path, _ in variables])
             hidden = {path for path in matrices if not any(re.search(pattern, path) for pattern in wanted)}
         return [path not in hidden for path, _ in variables]
-

@@ -95,4 +95,7 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
     given = list(params)
     if given and not isinstance(given[0], Mapping):
         return [{"params": given}]
-    return [{**one, "params": [one["params"]] if isinstance(one["params"], Tensor) else list(one["params"])} for one in given]
+    return [
+        {**one, "params": [one["params"]] if isinstance(one["params"], Tensor) else list(one["params"])}
+        for one in given
+    ]

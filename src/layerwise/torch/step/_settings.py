@@ -97,7 +97,9 @@ class Groups:
                 raise HyperparameterError(
                     f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
                 )
-            if key == "lr_scale" and is_by_name(group[key]):  # as a number it is for schedulers of others
+            if key == "lr_scale":  # as a number it is for schedulers of others
+                if not is_by_name(group[key]):
+                    continue
                 raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
             if key in ALL_OPTIONS:
                 way_out = guess(key, kind.options, CUTOFF) or "Leave it out of the group."
