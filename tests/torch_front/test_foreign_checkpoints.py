@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ from torch_front.test_runs_of_others import ADAM, CUBES, SMALL, copies, go, own,
 
 from layerwise import preset
 from layerwise.errors import StateError
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, convert, convert_back
+from layerwise.torch import SGD, Adafactor, AdamW, Came, Lamb, Lars, Lion, StableAdamW, convert, convert_back
 from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._eight_bits import nearest_codes
 
@@ -391,6 +394,25 @@ LAYOUTS = {
         [{"state1": (20, 17, 3), "absmax1": (4,)}],
     ),
     FLASH: ({"lr": 0.5, "betas": (0.5, 0.5)}, {}, AdamW, [{"exp_avg": (20, 17, 3)}]),
+    "pytorch_optimizer.AdaFactor": (
+        {"lr": 0.1, "betas": (0.9, 0.999), "relative_step": False, "ams_bound": False},
+        {},
+        lambda ps: Adafactor(ps, lr=0.1, beta1=0.9),
+        LAST,
+    ),
+    "pytorch_optimizer.CAME": (
+        {"lr": 0.1, "betas": (0.9, 0.999, 0.9999), "ams_bound": False},
+        {},
+        Came,
+        [{"exp_avg_res_row": (20, 17), "exp_avg_res_col": (20, 3), **LAST[0]}],
+    ),
+    "pytorch_optimizer.Lamb": (OF_LAMB, {}, Lamb, [{"exp_avg": (20, 17, 3)}]),
+    "pytorch_optimizer.StableAdamW": (
+        {"lr": 0.5, "betas": (0.5, 0.5), "kahan_sum": True},
+        {},
+        StableAdamW,
+        [{"exp_avg_sq": (20, 17, 3)}],
+    ),
     "flashoptim.FlashSGD": ({"lr": 0.5, "momentum": 0.5}, {}, lambda ps: SGD(ps, momentum=0.9), []),
 }
 
@@ -406,6 +428,7 @@ def test_numbers_that_a_schedule_writes_beside_a_relative_step_are_no_lr():
     assert "initial_lr" not in group
 
 
+@pytest.mark.filterwarnings("ignore:.*max_unorm")
 @pytest.mark.parametrize("target", LAYOUTS)
 def test_what_goes_there_lies_as_they_have_it_and_comes_back_as_it_was(target):
     group, attributes, make, shapes = LAYOUTS[target]
@@ -552,3 +575,52 @@ def test_parameters_of_other_groups_go_by_name():
     for name, p in model.items():
         assert torch.equal(theirs.state[copied[name]]["exp_avg"], ours.state[p]["exp_avg"])
         assert theirs.state[copied[name]]["exp_avg"].data_ptr() != ours.state[p]["exp_avg"].data_ptr()
+
+
+# ---- what no option of a group says
+
+
+@pytest.mark.parametrize(("name", "told"), [("LAMB", r"trust_clip=\(None, 1\.0\)"), ("LARS", "smaller lr")])
+def test_tensors_whose_steps_bitsandbytes_bounds_are_said(name, told):
+    name = f"bitsandbytes.{name}"
+    group, attributes, make, _ = LAYOUTS.get(name, LAYOUTS["bitsandbytes.SGD"])
+    make = partial(Lars, adapt=False) if name.endswith("LARS") else make
+    small, large = parameters([(5, 3)], torch.float32), parameters([(20, 17)], torch.float32)
+    for params, counts in (([*small, *large], "1 of 2"), (small, "1 of 1"), (large, "")):
+        ours = make(copies(params))
+        go(ours, [1])
+        theirs = convert_back(ours.state_dict(), stand_in(name, copies(params), group, **attributes), name)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            convert(theirs, name)
+        found = [str(one.message) for one in caught if "max_unorm" in str(one.message)]
+        assert len(found) == bool(counts)
+        assert all(re.search(f"{counts} tensors have float32 state.*{told}", one) for one in found)
+
+
+def of_lars(**vectors: Any) -> dict[str, Any]:
+    """A checkpoint of pytorch_optimizer's LARS, with a group of vectors that has these options."""
+    group = {"lr": 0.1, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.1}
+    group |= {"nesterov": False, "trust_coefficient": 0.001}
+    groups = [{**group, "params": [0]}, {**group, "params": [1], **vectors}]
+    return {"state": {i: {"momentum_buffer": torch.ones(x)} for i, x in enumerate(SMALL)}, "param_groups": groups}
+
+
+def test_decay_of_vectors_that_lars_of_pytorch_optimizer_leaves_out_is_said():
+    with pytest.warns(UserWarning, match=r"group 1 has vectors and weight_decay=0\.1.*with weight_decay=0, and here"):
+        convert(of_lars(), "pytorch_optimizer.LARS")
+    convert(of_lars(weight_decay=0.0), "pytorch_optimizer.LARS")  # without a warning
+
+
+@pytest.mark.parametrize("name", ["AdaFactor", "CAME"])
+def test_a_maximum_of_pytorch_optimizer_is_refused_there_and_back(name):
+    source = f"pytorch_optimizer.{name}"
+    group, _, make, _ = LAYOUTS[source]
+    ours = make(parameters(SMALL))
+    go(ours, [1])
+    there = convert_back(ours.state_dict(), stand_in(source, own(ours), group), source)
+    there["state"][0]["exp_avg_sq_hat"] = torch.ones(5, 3)
+    with pytest.raises(StateError, match="is of ams_bound"):
+        convert(there, source)
+    with pytest.raises(StateError, match="theirs has ams_bound=True"):
+        convert_back(ours.state_dict(), stand_in(source, own(ours), {**group, "ams_bound": True}), source)

@@ -10,9 +10,23 @@ from torch.optim.lr_scheduler import ConstantLR, LambdaLR, StepLR
 
 from layerwise import preset
 from layerwise.errors import StateError
-from layerwise.torch import SGD, Adafactor, AdamW, Lamb, Lars, Lion, Mixed, Muon, convert, convert_back, param_groups
+from layerwise.torch import (
+    SGD,
+    Adafactor,
+    AdamW,
+    Came,
+    Lamb,
+    Lars,
+    Lion,
+    Mixed,
+    Muon,
+    StableAdamW,
+    convert,
+    convert_back,
+    param_groups,
+)
 
-BEFORE, AFTER = 4, 3
+BEFORE, AFTER = 4, 20
 SHAPES = [(24, 18), (64, 64), (7,), ()]
 CUBES = [(20, 17, 3), (3, 18, 20), (2, 5, 19)]  # of which timm factors the first two dimensions, the last two, none
 SMALL = [(5, 3), (7,)]
@@ -65,12 +79,13 @@ class Kind(NamedTuple):
     first: float = 1e-12
     after: float = 1e-12
     back: float = 1e-12
+    steps: int = AFTER
 
 
 def in_float32(source: str, theirs: Any, ours: Any, near: float = 1e-4) -> Kind:
     package = source.partition(".")[0]
     module = "torchao.optim" if package == "torchao" else package
-    return Kind(source, module, theirs, ours, SHAPES[:3], torch.float32, 1e-4, near, near)
+    return Kind(source, module, theirs, ours, SHAPES[:3], torch.float32, 1e-4, near, near, 3)
 
 
 ADAM = {"lr": 0.01, "betas": (0.8, 0.95), "weight_decay": 0.1}
@@ -130,6 +145,8 @@ def timm_adafactor(options: Any, **mine: Any) -> Kind:
     )
 
 
+OF_PO_LAMB = {"bias_correction": False, "max_weight_norm": 10.0, "trust_eps": 1e-6, "decay": "decoupled"}
+OF_BNB_LAMB = {"eps": 1e-8, "bias_correction": "lr", "trust_clip": (None, 1.0), "zero_norm_ratio": 0.0}
 RELATIVE = {"relative_step": False, "scale_parameter": False}
 BIG = {**preset("timm.AdafactorBigVision"), "momentum_dtype": "float32", "lr": 0.5}
 KINDS = {
@@ -192,6 +209,36 @@ KINDS = {
     "transformers.Adafactor": t5({"beta1": 0.8}),
     "transformers.Adafactor, lr": t5({"lr": 0.01, **RELATIVE}, lr=0.5),
     "transformers.Adafactor, warm-up": t5({"beta1": 0.5, "warmup_init": True})._replace(after=1e-9, back=1e-9),
+    **{
+        f"pytorch_optimizer.{name}": Kind(
+            f"pytorch_optimizer.{name}",
+            "pytorch_optimizer",
+            lambda m, ps, name=name, theirs=theirs: getattr(m, name)(ps, **theirs),
+            ours,
+            (*CUBES, *SHAPES[:3]),
+        )
+        for name, theirs, ours in (
+            ("Lamb", {"lr": 0.01, "weight_decay": 0.1, "adam_debias": True}, lambda ps: Lamb(ps, **OF_PO_LAMB)),
+            (
+                "AdaFactor",
+                {"weight_decay": 0.1, "momentum_dtype": torch.float64},
+                lambda ps: Adafactor(ps, beta1=0.9, beta2_cap=0.999, decay_scale="step"),
+            ),
+            ("CAME", {"lr": 1e-3, "weight_decay": 0.1, "betas": (0.8, 0.99, 0.9999)}, lambda ps: Came(ps)),
+            (
+                "StableAdamW",
+                {"lr": 0.01, "weight_decay": 0.1},
+                lambda ps: StableAdamW(ps, **preset("pytorch_optimizer.StableAdamW")),
+            ),
+        )
+    },
+    "pytorch_optimizer.LARS": Kind(
+        "pytorch_optimizer.LARS",
+        "pytorch_optimizer",
+        lambda m, ps: m.LARS([{"params": ps[:-1]}, {"params": ps[-1:], "weight_decay": 0.0}], lr=0.5, weight_decay=0.1),
+        lambda ps: Lars([{"params": ps[:-1]}, {"params": ps[-1:], "adapt": False}], lr_in_momentum=False),
+        (*CUBES, *SHAPES[:3]),
+    ),
     "bitsandbytes.AdamW": in_float32(
         "bitsandbytes.Adam", lambda m, ps: m.optim.AdamW(ps, **ADAM), lambda ps: AdamW(ps, eps=1e-8)
     ),
@@ -202,6 +249,12 @@ KINDS = {
         "bitsandbytes.LAMB",
         lambda m, ps: m.optim.LAMB8bit(ps, lr=0.01, **BYTES),
         lambda ps: Lamb(ps, eps=1e-8, adapt=False),
+        0.03,
+    ),
+    "bitsandbytes.LAMB8bit, small tensors": in_float32(
+        "bitsandbytes.LAMB",
+        lambda m, ps: m.optim.LAMB8bit(grouped(ps), lr=0.01, min_8bit_size=400),
+        lambda ps: Lamb([{"params": ps[:2], "adapt": False}, {"params": ps[2:]}], **OF_BNB_LAMB),
         0.03,
     ),
     "bitsandbytes.SGD": in_float32(
@@ -247,13 +300,13 @@ def test_a_run_goes_on_here_and_back_there(name):
     ours = kind.ours(copies(own(theirs)))
     ours.load_state_dict(convert(theirs.state_dict(), kind.source))
     assert differ(go(ours, [BEFORE]), go(theirs, [BEFORE]), begun) <= kind.first
-    later = range(BEFORE + 1, BEFORE + AFTER)
+    later = range(BEFORE + 1, BEFORE + kind.steps)
     last = go(ours, later)
     assert differ(last, go(theirs, later), begun) <= kind.after
 
     back = kind.theirs(module, copies(own(ours)))
     back.load_state_dict(convert_back(ours.state_dict(), back, kind.source))
-    more = range(BEFORE + AFTER, BEFORE + 2 * AFTER)
+    more = range(BEFORE + kind.steps, BEFORE + 2 * kind.steps)
     assert differ(go(back, more), go(ours, more), last) <= kind.back
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from layerwise.torch.checkpoints.foreign import _adafactor, _eight_bits, _moments
+from layerwise.torch.checkpoints.foreign import _adafactor, _eight_bits, _moments, _pytorch_optimizer
 from layerwise.torch.checkpoints.foreign._codec import Codec
 
 CODECS: Mapping[str, Codec] = {
     **_moments.CODECS,
     **_eight_bits.CODECS,
     **_adafactor.CODECS,
+    **_pytorch_optimizer.CODECS,
 }
 """All codecs, by the names of the optimizers that they are of."""

@@ -35,7 +35,8 @@ class Adafactor(Codec):
 
     def read(self, theirs: State, group: Group) -> State:
         row, col, whole = self.names
-        found = {key: theirs[key] for key in ("exp_avg",) if key in theirs} | {"step": theirs["step"]}
+        found = {key: theirs[key] for key in ("exp_avg",) if key in theirs}
+        found["step"] = self.steps(theirs, group)
         if theirs.get(whole) is not None:
             return {**found, "exp_avg_sq": theirs[whole]}
         ours = self.read_means(theirs[row], theirs[col], group)
@@ -43,11 +44,11 @@ class Adafactor(Codec):
 
     def write(self, ours: State, place: Place) -> State:
         row, col, whole = self.names
-        found = {**self.counted(ours["step"]), **self.beside, **self.write_momentum(ours, place)}
+        found = {**self.own_count(ours["step"]), **self.beside, **self.write_momentum(ours, place)}
         dims = self.dims(tuple(place.p.shape), place.group)
         if dims is None:
             return {**found, whole: ours["exp_avg_sq"]}
-        means = self.write_means(*_means(ours, place, dims), dims)
+        means = self.write_means(*means_of(ours, place, dims), dims)
         return {**found, row: means[0], col: means[1]}
 
     def read_means(self, row: Tensor, col: Tensor, group: Group) -> tuple[Tensor, Tensor]:
@@ -75,10 +76,10 @@ class Adafactor(Codec):
         return rates
 
 
-def _means(ours: State, place: Place, dims: Dims) -> tuple[Tensor, Tensor]:
+def means_of(ours: State, place: Place, dims: Dims, name: str = "exp_avg_sq") -> tuple[Tensor, Tensor]:
     """Return our means, if they are of the dimensions that theirs has as rows and columns."""
     shape, (rows, cols), found = tuple(place.p.shape), dims, []
-    for key, gone in (("exp_avg_sq_row", cols), ("exp_avg_sq_col", rows)):
+    for key, gone in ((f"{name}_row", cols), (f"{name}_col", rows)):
         if key not in ours or tuple(ours[key].shape) != (*shape[:gone], 1, *shape[gone + 1 :]):
             raise StateError(
                 f"theirs factors a tensor of the shape {shape} by rows along {rows} and columns along {cols}, "

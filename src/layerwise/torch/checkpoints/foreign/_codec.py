@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -75,19 +75,33 @@ class Codec:
         """Return what to warn of in a group of theirs, or where it takes other steps than a group of ours."""
         return None
 
+    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+        """Return what to warn of in a checkpoint of theirs."""
+        return filter(None, map(self.doubt, saved["param_groups"]))
+
     def read(self, theirs: State, group: Group) -> State:
         """Return a parameter's state as ours have it."""
-        steps = 1  # all that matters is that the first one is over
-        if self.count is not None:
-            steps = group["step"] if self.in_group and "step" not in theirs else theirs["step"]
-        return {"step": steps, **{ours: self.numbers(theirs, key) for ours, key in self.fields.items()}}
+        return {
+            "step": self.steps(theirs, group),
+            **{ours: self.numbers(theirs, key) for ours, key in self.fields.items()},
+        }
 
     def write(self, ours: State, place: Place) -> State:
         """Return a parameter's state as theirs has it, or raise if theirs cannot go on from ours."""
-        found = {} if self.in_group else self.counted(ours["step"])
+        found = self.own_count(ours["step"])
         for key, name in self.fields.items():
             found |= self.stored(ours[key], name, place)
         return found
+
+    def steps(self, theirs: State, group: Group) -> Any:
+        """Return the number of steps that a parameter has taken."""
+        if self.count is None:
+            return 1  # all that matters is that the first one is over
+        return group["step"] if self.in_group and "step" not in theirs else theirs["step"]
+
+    def own_count(self, steps: int) -> State:
+        """Return what the state of a parameter has of the number of steps."""
+        return {} if self.in_group else self.counted(steps)
 
     def counted(self, steps: int) -> State:
         """Return the number of steps as theirs keeps it."""

@@ -46,7 +46,7 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
         raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
     with _refused(f"this is not what {source} saves: {{}}. Pass its state_dict(), all of it."):
         _check_groups(source, state_dict)
-        for doubt in filter(None, dict.fromkeys(map(codec.doubt, state_dict["param_groups"]))):
+        for doubt in dict.fromkeys(codec.doubts(state_dict)):
             warn(doubt)
         return _read(state_dict, codec, bool(lr_in_momentum))
 

@@ -6,6 +6,7 @@ of 32 with a float16 scale: the softsign of m, and the root of v.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -23,6 +24,10 @@ GROUP = 32
 
 def _config(place: Place) -> Any:
     return place.optimizer.get_config(place.number, place.i, place.group)
+
+
+def _unwrapped(theirs: State) -> State:
+    return {**theirs, **theirs.get(WRAPPED, {})}
 
 
 def nearest_codes(x: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +57,7 @@ class OfBits(Codec):
     """
 
     def numbers(self, theirs: State, key: str) -> Tensor:
-        state, number = {**theirs, **theirs.get(WRAPPED, {})}, key[-1]
+        state, number = _unwrapped(theirs), key[-1]
         x: Tensor = state[key]
         if x.dtype is not torch.uint8:
             return x
@@ -117,6 +122,36 @@ class BitsSGD(OfBits, Momentum):
         return {**super().write_options(ours, theirs), "betas": (ours["momentum"], *theirs["betas"][1:])}
 
 
+class Bounded(OfBits):
+    """LAMB and LARS: theirs bounds the steps of tensors without 8-bit state, and of no others."""
+
+    options: ClassVar[str]  # of ours that take these steps
+
+    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+        yield from super().doubts(saved)
+        states = [_unwrapped(one)["state1"] for one in saved["state"].values()]
+        if bounded := sum(x.dtype is not torch.uint8 for x in states):
+            yield (
+                f"{bounded} of {len(states)} tensors have float32 state. bitsandbytes bounds their steps by "
+                f"max_unorm·‖p‖, and those of the others not. {self.options}"
+            )
+
+
+class BitsLamb(Bounded, BitsAdam):
+    """Two moments, of Adam with bounded steps."""
+
+    options: ClassVar = (
+        'Give them a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and the others one '
+        "with adapt=False."
+    )
+
+
+class BitsLars(Bounded, BitsSGD):
+    """A momentum, of SGD with bounded steps."""
+
+    options: ClassVar = "Lars has no such bound: give them a group with a smaller lr, and the others adapt=False."
+
+
 class Flash(Codec):
     """What both have: numbers in 8 bits, or what they were saved as without them; and an initial_lr also where no
     schedule began. It quantizes what it loads, so numbers go back.
@@ -153,8 +188,8 @@ class FlashSGD(Flash, Momentum):
 FLASH_ADAM = FlashAdam("AdamW", ADAM | {"master_bytewidth"}, count=torch.tensor)
 CODECS: dict[str, Codec] = {
     "bitsandbytes.Adam": BitsAdam("AdamW", ADAM, count=int),
-    "bitsandbytes.LAMB": BitsAdam("Lamb", ADAM, count=int),
-    "bitsandbytes.LARS": BitsSGD("Lars", ADAM, count=int),
+    "bitsandbytes.LAMB": BitsLamb("Lamb", ADAM, count=int),
+    "bitsandbytes.LARS": BitsLars("Lars", ADAM, count=int),
     "bitsandbytes.SGD": BitsSGD("SGD", ADAM, count=int),
     **dict.fromkeys(("flashoptim.FlashAdamW", "flashoptim.FlashAdam"), FLASH_ADAM),
     "flashoptim.FlashSGD": FlashSGD("SGD", SGD | {"master_bytewidth"}, count=None),

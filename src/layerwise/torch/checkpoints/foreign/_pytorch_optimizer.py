@@ -1,0 +1,118 @@
+"""Codecs of pytorch_optimizer, which counts steps in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from layerwise.errors import StateError
+from layerwise.torch.checkpoints.foreign._adafactor import T5Adafactor, means_of
+from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
+from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
+
+DECAY = keys("lr betas weight_decay weight_decouple")
+FACTORED = DECAY | keys("fixed_decay ams_bound eps1 eps2")
+
+
+def _check_bound(theirs: State) -> None:
+    if "exp_avg_sq_hat" in theirs:
+        raise StateError(
+            "the checkpoint is of ams_bound, whose maximum no optimizer here keeps. It cannot be converted."
+        )
+
+
+def _check_unbound(group: Group) -> None:
+    if group.get("ams_bound"):
+        raise StateError("theirs has ams_bound=True, and ours keeps no maximum. Make it without.")
+
+
+class AdaFactor(T5Adafactor):
+    """Adafactor, whose momentum is the first of betas."""
+
+    def averages(self, group: Group) -> bool:
+        return group["betas"][0] is not None
+
+    def read(self, theirs: State, group: Group) -> State:
+        _check_bound(theirs)
+        return super().read(theirs, group)
+
+    def write(self, ours: State, place: Place) -> State:
+        _check_unbound(place.group)
+        return super().write(ours, place)
+
+    def read_options(self, theirs: Group) -> State:
+        return {name: x for name, x in super().read_options(theirs).items() if name != "betas"}  # beta1, beta2_cap
+
+
+class Came(T5Adafactor):
+    """CAME, with means of the squares of two things, where a tensor is factored."""
+
+    pairs: ClassVar = ("exp_avg_sq", "exp_avg_res")
+
+    def read(self, theirs: State, group: Group) -> State:
+        _check_bound(theirs)
+        found = {"step": self.steps(theirs, group), "exp_avg": theirs["exp_avg"]}
+        if "exp_avg_sq" in theirs:
+            return {**found, "exp_avg_sq": theirs["exp_avg_sq"]}
+        for name in self.pairs:
+            row, col = self.read_means(theirs[f"{name}_row"], theirs[f"{name}_col"], group)
+            found |= {f"{name}_row": row, f"{name}_col": col}
+        return found
+
+    def write(self, ours: State, place: Place) -> State:
+        _check_unbound(place.group)
+        found: dict[str, Any] = {**self.beside, "exp_avg": ours["exp_avg"]}
+        dims = self.dims(tuple(place.p.shape), place.group)
+        if dims is None:
+            return {**found, "exp_avg_sq": ours["exp_avg_sq"]}
+        for name in self.pairs:
+            row, col = self.write_means(*means_of(ours, place, dims, name), dims)
+            found |= {f"{name}_row": row, f"{name}_col": col}
+        return found
+
+    def read_options(self, theirs: Group) -> State:
+        rates = Codec.read_options(self, theirs)
+        return {**rates, "betas": theirs["betas"][:2]}
+
+    def write_options(self, ours: Group, theirs: Group) -> State:
+        rates = Codec.write_options(self, ours, theirs)
+        return {**rates, "betas": (*ours["betas"], *theirs["betas"][2:])}
+
+
+class Lars(Momentum):
+    """A momentum of gradients, which theirs scales and decays for matrices alone."""
+
+    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+        for number, group in enumerate(saved["param_groups"]):
+            buffers = [saved["state"].get(key, {}).get("momentum_buffer") for key in group["params"]]
+            if group["weight_decay"] and any(x is not None and x.ndim < 2 for x in buffers):
+                yield (
+                    f"group {number} has vectors and weight_decay={group['weight_decay']}, and theirs takes plain SGD "
+                    "steps for vectors, without decay. Make a group of them in both optimizers, with weight_decay=0, "
+                    "and here adapt=False."
+                )
+
+
+class StableAdamW(Adam):
+    """Two moments, and what 16-bit weights lack, which theirs may add up beside them."""
+
+    def write(self, ours: State, place: Place) -> State:
+        low = place.group["kahan_sum"] and place.p.dtype in (torch.float16, torch.bfloat16)
+        lacking: Tensor | None = torch.zeros_like(place.p) if low else None
+        return {**super().write(ours, place), "kahan_comp": lacking}
+
+
+CODECS: dict[str, Codec] = {
+    "pytorch_optimizer.AdaFactor": AdaFactor(
+        "Adafactor", FACTORED | keys("scale_parameter relative_step warmup_init"), count=int, in_group=True
+    ),
+    "pytorch_optimizer.CAME": Came("Came", FACTORED, count=int, in_group=True),
+    "pytorch_optimizer.LARS": Lars("Lars", SGD | keys("nesterov trust_coefficient"), count=None),
+    "pytorch_optimizer.Lamb": Adam(
+        "Lamb", DECAY | keys("eps rectify grad_averaging max_grad_norm adam"), count=int, in_group=True
+    ),
+    "pytorch_optimizer.StableAdamW": StableAdamW("StableAdamW", ADAM | keys("kahan_sum"), count=int, in_group=True),
+}
