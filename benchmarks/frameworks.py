@@ -5,8 +5,8 @@ python benchmarks/frameworks.py paddle
 KERAS_BACKEND=jax python benchmarks/frameworks.py keras        # or torch, or tensorflow, which needs tensorflow-cpu
 
 Both optimizers of a pair run in one process, in turns, on the same float32 numbers, with the framework's own number of
-threads. A ratio is a median over the framework's: below 1 ours is faster. Keras's steps are compiled by its backend (JAX:
-jitted with donated variables; TensorFlow: a function; PyTorch: as it is), MLX's once compiled and once as they are.
+threads. A ratio is a median over the framework's: below 1 ours is faster. Keras's steps are compiled by its backend:
+jitted with donated variables, a function of TensorFlow, with PyTorch as they are. MLX's are timed compiled and plain.
 """
 
 from __future__ import annotations
