@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import layerwise.torch
-from cli.program import here
-from layerwise.cli.memory import footprint
-from layerwise.cli.models import PUBLISHED, on_meta
+from cli.program import here  # noqa: E402
+
+import layerwise.torch  # noqa: E402
+from layerwise.cli.memory import footprint  # noqa: E402
+from layerwise.cli.models import PUBLISHED, on_meta  # noqa: E402
 
 PARAMETERS = {
     "qwen3-1.7b": 1_720_574_976,
