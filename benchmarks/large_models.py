@@ -62,7 +62,9 @@ def markdown() -> str:
     lines = [f"| | weights + gradients + state | {' | '.join(heads)} |", "|---" * (2 + len(heads)) + "|"]
     for kind in KINDS:
         last = found[kind.label, [*PUBLISHED][-1], 1]
-        each = " + ".join(f"{int(last[key]) / int(last['parameters']):.2f}" for key in ("weights", "gradients", "state"))
+        each = " + ".join(
+            f"{int(last[key]) / int(last['parameters']):.2f}" for key in ("weights", "gradients", "state")
+        )
         cells = [
             "; ".join(_gib(int(found[kind.label, name, devices]["peak"])) for devices in DEVICES) for name in PUBLISHED
         ]

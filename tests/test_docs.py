@@ -124,6 +124,44 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+@each_page
+def test_headings_and_lists_stand_alone(page: Path) -> None:
+    """Without an empty line before it, a list is text of the paragraph above."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert re.findall(r"^[^\n]+\n#+ .*$", text, re.MULTILINE) == []
+    assert re.findall(r"^(?![-*|> ]|\d+\.)[^\n]+\n- .*$", text, re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("folder", ["src/layerwise", "docs", "examples", "demo"])
+def test_nothing_is_installed_by_a_name_that_the_index_does_not_have(folder: str) -> None:
+    files = [one for one in (ROOT / folder).rglob("*") if one.suffix in (".py", ".md", ".yaml")]
+    assert [one.name for one in files if re.search(r"pip install '?layerwise", one.read_text("utf-8"))] == []
+
+
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= 450
+
+
+RATE = re.compile(
+    r"AdamW\(model\.parameters\(\), lr=([\d.e-]+)\).*?Lamb\((?:groups|param_groups\(model\)), lr=([\d.e-]+)", re.DOTALL
+)
+
+
+def test_pages_follow_their_own_rule_for_lamb_s_rate() -> None:
+    """Three to ten times AdamW's, and AdamW's weight decay."""
+    start = (ROOT / "docs" / "start.md").read_text("utf-8")
+    said = [int(n) for n in re.search(r"\| (\d+) to (\d+) times your AdamW rate", start).groups()]  # type: ignore[union-attr]
+    assert said == [3, 10]
+    pairs = [RATE.search(text).groups() for text in (start, (ROOT / "README.md").read_text("utf-8"))]  # type: ignore[union-attr]
+    adamw, *lambs = map(
+        float, re.search(r"AdamW at ([\d.e-]+), try LAMB at ([\d.e-]+), ([\d.e-]+) and ([\d.e-]+)\.", start).groups()
+    )  # type: ignore[union-attr]
+    for theirs, ours in [*pairs, *((adamw, one) for one in lambs)]:
+        assert 3 <= round(float(ours) / float(theirs), 6) <= 10
+    for text in (start, (ROOT / "README.md").read_text("utf-8")):
+        assert re.search(r"Lamb\(.*weight_decay=0\.01\)", text)
+
+
 def with_examples() -> list[Any]:
     """Return the modules of the installed library that show examples."""
     home = Path(layerwise.__file__).parent

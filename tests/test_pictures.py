@@ -18,12 +18,13 @@ load("rows")
 load("tune_demo")
 load("precision")
 formats = load("formats")
+large_models = load("large_models")
 scaling = load("scaling")
 demo = load("full_demo")
 load("drawn", "drawn/__init__.py", submodule_search_locations=[str(HOME / "drawn")])
 pictures = load("pictures")
 
-from drawn import style  # noqa: E402
+from drawn import speed, style  # noqa: E402
 
 SIZE = re.compile(r"font: (?:bold )?([\d.]+)px|font-size: ([\d.]+)px")
 
@@ -99,3 +100,101 @@ def test_the_tables_of_the_demo():
     title = " ".join(words(of("demo")))
     assert f"{float(dict(second)['AdamW']) - float(dict(second)['LAMB']):.2f} nats below AdamW" in title
     assert dict(first).keys() == {"SGD", "AdamW", "LARS"}
+    small = dict(re.findall(r"^\| (\w+) \| ([\d.]+) ±", demo.markdown(result).split("\n\n")[0], re.MULTILINE))
+    for name, lost in re.findall(r"(LARS|AdamW|SGD)(?: loses)? ([\d.]+)(?: points)?[,;]", title):
+        assert f"{float(small[name]) - float(dict(first)[name]):.1f}" == lost, name  # as the marks' figures subtract
+
+
+# ---- figures that pages quote
+
+
+def quoted(page, pattern):
+    """Return the numbers that a sentence or row of a page has; every pattern has to be there."""
+    found = re.search(pattern, (DOCS / page).read_text(encoding="utf-8"))
+    assert found, f"{page} lacks {pattern}"
+    return [float(one.replace(",", "")) for one in found.groups()]
+
+
+def test_quoted_times_beside_other_packages():
+    groups = speed.groups()
+    fastest = [group.bars[1].ratio for group in groups]
+    span = [round(min(fastest), 1), round(max(fastest), 1)]
+    for page in ("choosing.md", "performance.md"):
+        assert quoted(page, r"\[([\d.]+) to ([\d.]+) times as fast\]\(\S*#a-step-on-a-cpu\)") == span
+    assert quoted("performance.md", r"\| a step, ms \| (\d+) \| (\d+) \| (\d+) \|") == [round(one.ms) for one in groups]
+    found = {name: style.last_run(style.rows_of("cpu_engine.csv", table="table", shapes="bert-base", optimizer=name))
+             for name in speed.NAMES}  # fmt: skip
+
+    def ratios(*implementations):
+        each = zip(found.values(), implementations * (3 // len(implementations)), strict=True)
+        return [float(row["ratio"]) for rows, name in each for row in rows if row["implementation"] == name]
+
+    beside_torch = [round(1 / one, 2) for one in ratios(speed.SCALE, "torch.optim.SGD, fused", speed.SCALE)]
+    row = r"\| ours over PyTorch's fused Adam \(for LARS, SGD\) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|"
+    assert quoted("performance.md", row) == beside_torch
+    for page in ("choosing.md", "troubleshooting.md"):
+        assert quoted(page, r"\[([\d.]+) times\]\(performance\.md#a-step-on-a-cpu\)") == beside_torch[:1]
+    assert quoted("choosing.md", r"SGD's state; ([\d.]+) times its time") == [round(beside_torch[1], 1)]
+    halves = [round(one + 1e-9, 2) for one in ratios("layerwise.torch, bfloat16")]
+    assert quoted("performance.md", r"bfloat16 .*×([\d.]+) \| ×([\d.]+) \| ×([\d.]+) \|") == pytest.approx(
+        halves, abs=0.006
+    )
+    for ours, theirs in (("pytorch_optimizer.Lamb", r"\| pytorch_optimizer.*?\| ×([\d.]+); ×([\d.]+); ×([\d.]+) \|"),
+                         ("timm.Lamb", r"\| timm, one by one; foreach \| ×([\d.]+); ×([\d.]+) \|")):  # fmt: skip
+        ways = ("one by one", "foreach", "compiled")[: theirs.count(r"\d")]
+        expected = [
+            float(row["ratio"]) for way in ways for row in found["Lamb"] if row["implementation"] == f"{ours}, {way}"
+        ]
+        assert quoted("performance.md", theirs) == pytest.approx(expected, abs=0.006)
+
+
+def test_a_picture_of_times_shows_ratios_alone():
+    """Two times that were not measured together do not divide to the ratio of those that were."""
+    said = words(of("speed"))
+    assert sum(one.endswith(" ms") for one in said) == len(speed.NAMES)
+    assert not any("ms" in one and "×" in one for one in said)
+
+
+def test_quoted_times_in_jax():
+    for name in ("Lamb", "Lars", "Adafactor"):
+        rows = style.latest("jax_front.csv", "implementation", shapes="bert-base", optimizer=name)
+        ours, optax = (rows[f"{package}.{name.lower()}"] for package in ("layerwise.jax", "optax"))
+        times = [round(float(row["median_ms"])) for row in (ours, optax)]
+        compiled = [round(float(row["compile_s"]), 1) for row in (ours, optax)]
+        row = rf"`{name.lower()}` \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|"
+        assert quoted("performance.md", row) == times + compiled
+        assert 0.25 <= float(ours["median_ms"]) / float(optax["median_ms"]) <= 0.5  # "a quarter to a half"
+
+
+def test_quoted_times_of_sharded_steps():
+    names = {"LAMB": "layerwise.torch.Lamb", "LARS": "layerwise.torch.Lars", "Adafactor": "layerwise.torch.Adafactor",
+             "timm's LAMB, 800 collectives": "timm.Lamb"}  # fmt: skip
+    found = [style.latest("sharding.csv", "implementation", ranks=ranks, tensors="200") for ranks in ("2", "4")]
+    for label, name in names.items():
+        ms = [float(rows[name]["median_ms"]) for rows in found]
+        said = quoted("performance.md", rf"(?s)\| 2 processes \| 4 .*?\| {label} \| ([\d.,]+) \| ([\d.,]+) \|")
+        assert said == [round(one, 0 if one >= 10 else 1) for one in ms]
+    assert {found[0][name]["collectives"] for name in names.values() if "layerwise" in name} == {"1", "2"}
+    assert "[one or two messages]" in (DOCS.parent / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_quoted_distance_of_learning_rates():
+    factors = []
+    for name in scaling.TASKS:
+        losses = scaling.losses(name)
+        for place, of_lamb in losses["LAMB"].items():
+            of_adamw = losses["AdamW"][place]
+            factors.append(min(of_lamb, key=of_lamb.get) / min(of_adamw, key=of_adamw.get))
+    assert quoted("start.md", r"LAMB\nwas ([\d.]+) to (\d+) times AdamW's") == pytest.approx(
+        [min(factors), max(factors)]
+    )
+
+
+def test_the_table_of_large_models():
+    assert large_models.markdown() in (DOCS / "small-memory.md").read_text(encoding="utf-8"), (
+        "run `python benchmarks/large_models.py`"
+    )
+    rows = style.rows_of("large_models.csv", model="qwen3-1.7b")
+    assert len(style.rows_of("large_models.csv")) == 4 * len(rows) == 4 * 3 * len(large_models.KINDS)
+    for counted, row in zip(large_models.rows_of("qwen3-1.7b"), rows, strict=True):
+        assert {key: str(x) for key, x in counted.items()}.items() <= row.items()

@@ -75,7 +75,13 @@ def speed(figure: Figure, theme: Theme) -> None:
             y += 1
             labels[y] = bar.label
             _bar(axes, y, bar, group, theme)
-        axes.plot([group.scale * group.ms] * 2, [y - len(group.bars) + 0.5, y + 0.5], color=theme["ink"], ls=(0, (2, 2)), lw=1.2)
+        axes.plot(
+            [group.scale * group.ms] * 2,
+            [y - len(group.bars) + 0.5, y + 0.5],
+            color=theme["ink"],
+            ls=(0, (2, 2)),
+            lw=1.2,
+        )
         y += 1.35
     widest = max(bar.ratio * group.ms for group in found for bar in group.bars)
     right = max(found[0].scale * found[0].ms, 0.15 * widest)  # of the name of the first group

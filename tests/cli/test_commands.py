@@ -46,6 +46,7 @@ def raises(): raise ValueError("no such\\nfile")
 def exits(): raise SystemExit("usage: mymodel")
 def number(): return 3
 def empty(): return torch.nn.ReLU()
+def lazy(): return torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LazyLinear(2))
 def on_meta(): return torch.nn.Linear(2, 2, device="meta")
 value = 7
 """
@@ -86,6 +87,7 @@ MISTAKES = {
         ("mymodel:raises", "mymodel:raises: ValueError: no such file. Pass package.module:callable"),
         ("mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
         ("mymodel:empty", "no parameter of the model requires grad"),
+        ("mymodel:lazy", "1.weight has no shape yet."),
         ("mymodel:make_model --optimizer signum", "there is no optimizer 'signum'"),
         ("mymodel:make_model --state-dtype int4", "there is no dtype of state 'int4'."),
         ("mymodel:make_model --option bta=1", "there is no option of Lamb 'bta'. Did you mean betas?"),

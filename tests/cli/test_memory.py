@@ -8,10 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import layerwise.torch
-from cli.program import here
-from layerwise.cli.memory import footprint
-from layerwise.cli.models import PUBLISHED, on_meta
+from cli.program import here  # noqa: E402
+
+import layerwise.torch  # noqa: E402
+from layerwise.cli.memory import footprint  # noqa: E402
+from layerwise.cli.models import PUBLISHED, on_meta  # noqa: E402
 
 PARAMETERS = {
     "qwen3-1.7b": 1_720_574_976,
@@ -88,3 +89,8 @@ def test_the_command_prints_them_all(capsys):
     found = json.loads(here(capsys, "memory", "qwen3-1.7b", "--devices", "8", "--json").out)
     assert [one["devices"] for one in found["bytes"]] == [1, 8]
     assert found["bytes"][0]["peak"] == 16 * found["parameters"]
+
+
+def test_adamw_takes_what_lamb_takes():
+    """Tables of bytes have one row for both."""
+    assert footprint(network("meta"), "AdamW") == footprint(network("meta"), "Lamb")

@@ -53,6 +53,10 @@ def footprint(
         devices: The number of devices.
         **storage: `master_weights`, `rounding` and `state_dtype`.
     """
+    from layerwise.torch.step._tensors import check_kind
+
+    for name, p in model.named_parameters():
+        check_kind(name, p)
     own = ENTRIES[optimizer].hyper(**options or {})
     weights = state = 0
     for p, name, rule in _ruled(model, optimizer):

@@ -33,9 +33,7 @@ def model_of(path: str, said: str) -> nn.Module:
         if os.environ.get(TRACEBACK):
             raise
         text = " ".join(str(problem).split())
-        raise LayerwiseError(
-            f"{said}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where."
-        ) from None
+        raise LayerwiseError(f"{said}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where.") from None
     if not isinstance(model, nn.Module):
         wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
     elif not any(p.numel() for p in model.parameters() if p.requires_grad):

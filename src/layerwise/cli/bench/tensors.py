@@ -86,7 +86,9 @@ def works(
     if model is not None:
         made = model_of(model, f"--model {model}")
         if any(p.is_meta for p in made.parameters() if p.requires_grad):
-            raise LayerwiseError(f"--model {model}: the model has parameters on the meta device, which hold no numbers.")
+            raise LayerwiseError(
+                f"--model {model}: the model has parameters on the meta device, which hold no numbers."
+            )
         made = made.to(device, None if dtype is None else getattr(torch, dtype))
         named = {name: p for name, p in made.named_parameters() if p.requires_grad}
         _check_room(model, sum(p.nbytes for p in named.values()), device, most)

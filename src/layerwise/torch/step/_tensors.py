@@ -42,7 +42,9 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
 
 def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
-    _check_kind(name, p)
+    check_kind(name, p)
+    if p.is_meta:
+        raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
     if _is_flattened(p) and not is_known(p):
         raise ParameterError(
             f"{name} is a flat piece cut by FullyShardedDataParallel, which does not say of which tensor. Call "
@@ -55,7 +57,8 @@ def check_parameter(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} is expanded: its elements share memory. Pass p.contiguous() as the parameter.")
 
 
-def _check_kind(name: str, p: Tensor) -> None:
+def check_kind(name: str, p: Tensor) -> None:
+    """Raise unless `p` is a tensor of a kind that can be stepped, if it holds numbers."""
     if is_lazy(p):
         raise ParameterError(f"{name} has no shape yet. Run the model's forward once before making the optimizer.")
     if p.is_nested:
@@ -72,8 +75,6 @@ def _check_kind(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
-    if p.is_meta:
-        raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
 
 
 def _is_flattened(p: Tensor) -> bool:
