@@ -18,7 +18,7 @@ from cases import CASES
 
 from layerwise import hyper
 from layerwise import numpy as front
-from layerwise.errors import ContradictionError, HyperparameterError
+from layerwise.errors import ContradictionError, HyperparameterError, shown
 from layerwise.names import INSTEAD
 from layerwise.registry import ENTRIES
 from layerwise.rules.adafactor import Adafactor
@@ -275,7 +275,7 @@ def test_an_option_refuses_what_is_out_of_its_range_and_says_the_way_out(cls):
         allowed, way_out = row(cls, name)
         for value in allowed.bad:
             message = refused(cls, HyperparameterError, **{name: value})
-            begin, found, end = message.partition(f", but is {value!r}. ")
+            begin, found, end = message.partition(f", but is {shown(value)}. ")
             assert (begin, found != "") == (f"`{name}` must be {allowed.words}", True), (name, value, message)
             assert way_out in end, (name, message)
 

@@ -24,7 +24,7 @@ template <class T> struct Adafactor : Usual {
   void terms_0(T p, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     x[0] = p;
     x[1] = y1 / at_least(root(exp_avg_sq_), least);
@@ -33,7 +33,7 @@ template <class T> struct Adafactor : Usual {
   T apply(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], x1 = x[1];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     s[0] = exp_avg_sq_;
     return p - answer0 * unless_off(answer0, p) - answer1 * x1;
@@ -49,7 +49,7 @@ template <class T> struct Adafactor : Usual {
   void terms_0_scale_parameter_false(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     x[0] = y1 / at_least(root(exp_avg_sq_), least);
   }
@@ -57,7 +57,7 @@ template <class T> struct Adafactor : Usual {
   T apply_scale_parameter_false(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], x0 = x[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     s[0] = exp_avg_sq_;
     return p - answer0 * unless_off(answer0, p) - answer1 * x0;
@@ -71,7 +71,7 @@ template <class T> struct Adafactor : Usual {
   T apply_with_exp_avg(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x1 = x[1];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T exp_avg_ = b1 * exp_avg + answer2 * x1;
     s[0] = exp_avg_sq_;
@@ -89,7 +89,7 @@ template <class T> struct Adafactor : Usual {
   T apply_with_exp_avg_scale_parameter_false(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T exp_avg_ = b1 * exp_avg + answer2 * x0;
     s[0] = exp_avg_sq_;
@@ -106,7 +106,7 @@ template <class T> struct Adafactor : Usual {
   void terms_1_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
     const T exp_avg_ = b1 * exp_avg + y3;
@@ -117,7 +117,7 @@ template <class T> struct Adafactor : Usual {
   T apply_with_exp_avg_caution_true(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + 0 * g;
+    const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     const T y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least));
     const T exp_avg_ = b1 * exp_avg + y3;
@@ -229,5 +229,5 @@ inline double averaged_mean(const AdafactorNumbers& k, double R_mean, double mea
 template <class T>
 inline T bounded(T g) {
   const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-  return y0 + 0 * g;
+  return y0 + (g - g);
 }

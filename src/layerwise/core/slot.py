@@ -76,20 +76,25 @@ def names_of(fields: Sequence[str]) -> set[str]:
 
 
 @cache
-def _all_names() -> frozenset[str]:
-    return frozenset({"step"}.union(*(names_of(entry.rule.State._fields) for entry in ENTRIES.values())))
+def _is_own(key: Any, formats: tuple[str, ...]) -> bool:
+    """Return True for the name of a state of some rule, or of some format, and for one that contains such a name.
+
+    AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, and not to a program that keeps its own here.
+    """
+    names = {"step"}.union(*(names_of(entry.rule.State._fields) for entry in ENTRIES.values()))
+    return key in names or (isinstance(key, str) and any(name in key for name in names if "_" in name))
 
 
 def own_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a tensor's state that have the name of a state of some rule, or of some format."""
-    names = _all_names()
-    return {key: x for key, x in entries.items() if key in names}
+    """Return the entries of a tensor's state that a rule or a format has, or seems to have."""
+    formats = tuple(CODED)
+    return {key: x for key, x in entries.items() if _is_own(key, formats)}
 
 
 def entries_of_others(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a tensor's state that other programs keep there."""
-    names = _all_names()
-    return {key: x for key, x in entries.items() if key not in names}
+    formats = tuple(CODED)
+    return {key: x for key, x in entries.items() if not _is_own(key, formats)}
 
 
 class NamedState(NamedTuple):

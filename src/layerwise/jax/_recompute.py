@@ -52,6 +52,12 @@ class First(Namespace):
 
     def __init__(self) -> None:
         self.made: list[Any] = []
+        self._clips = count(-1, -1)
+
+    def clip(self, x: Any, low: Any, high: Any) -> Any:
+        """Clip between bounds that no other call shares: XLA would keep what two uses of an array have in common."""
+        low, high = (None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high))
+        return jnp.clip(x, low, high)
 
     def final(self, *state: Any) -> tuple[Any, ...]:
         self.made.append(state)
@@ -126,7 +132,12 @@ class _Hide:
 
     def array(self, x: Any) -> Any:
         x = jnp.asarray(x, self._dtype) if isinstance(x, float) else x
-        return jax.lax.optimization_barrier((x, self._key))[0]
+        return _apart(x, self._key)
+
+
+def _apart(x: Any, key: Any) -> Any:
+    """Return an array as XLA takes it for another than one with another key."""
+    return jax.lax.optimization_barrier((x, jnp.int32(key)))[0]
 
 
 class Running:

@@ -34,6 +34,14 @@ from layerwise.variants import Like
 MODULE = ".optimizers"  # from which the package takes its classes
 
 
+def _are_weights(lr: Any) -> bool:
+    """Return True for arrays by name or in a list, which other libraries take in the place of lr."""
+    if isinstance(lr, Mapping):
+        lr = list(lr.values())
+    each = lr if isinstance(lr, (list, tuple)) else ()
+    return any(isinstance(one, tuple) or hasattr(one, "shape") for one in each)
+
+
 class Optimizer(Stepper, Like):
     """The base of all optimizers of this API; each has one rule.
 
@@ -48,7 +56,7 @@ class Optimizer(Stepper, Like):
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         lr = given["lr"]
-        if isinstance(lr, (Mapping, list, tuple)) or np.size(lr) != 1:
+        if _are_weights(lr):
             kind = type(lr).__name__
             raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)

@@ -19,7 +19,7 @@ from layerwise import factoring
 from layerwise.checks import integer
 from layerwise.hyper import Hyper, settled
 from layerwise.options import option
-from layerwise.rules.arrays import add, final, is_complex, mix, square
+from layerwise.rules.arrays import final, is_complex, mix, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
 from layerwise.rules.scalars import is_zero
 from layerwise.rules.trust import floored
@@ -85,13 +85,14 @@ def divided(
     xp: Any, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
 ) -> Asking[tuple[Second, Array, Scalar, Any]]:
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
-    (R, C, V), g = moment, bounded(xp, g)
+    R, C, V = moment
     if not factored:
-        (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(g), k.eps)))
-        u = g / floored(xp, xp.sqrt(V), k.least)
+        (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(bounded(xp, g)), k.eps)))
+        u = bounded(xp, g) / floored(xp, xp.sqrt(V), k.least)  # again, which takes less than to keep it
         del g
         *answers, uu = yield (*others, MeanSquare(u))
         return (None, None, V), u, uu, answers
+    g = bounded(xp, g)
     answers = yield (*means(xp, square(g), R, *factored), *others)
     R, C, root_V = renewed(xp, R, C, answers[:4], k)
     u = g / root_V
@@ -104,7 +105,7 @@ def bounded(xp: Any, g: Array) -> Array:
     """Return the gradient as it counts: finite numbers are at most LARGEST, others are nan."""
     if is_complex(g):
         return bounded(xp, g.real) + 1j * bounded(xp, g.imag)
-    return add(xp, xp.clip(g, -LARGEST, LARGEST), 0.0, g)
+    return xp.clip(g, -LARGEST, LARGEST) + (g - g)
 
 
 def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:

@@ -40,7 +40,7 @@ class Members:
         group = self.groups[number]
         params, names = group["params"], group.get("param_names")
         if not names:
-            return list(self._places_in(number))
+            return self._places_in(number)
         known = [self._names.get(p) for p in params]
         if not _in_step(known, names):
             group["param_names"] = names = _put_in_step(known, names, number)
@@ -56,8 +56,8 @@ class Members:
         """Yield the parameters of all groups, each with its place, whatever its name."""
         return chain.from_iterable(map(self._places_in, range(len(self.groups))))
 
-    def _places_in(self, number: int) -> Iterator[tuple[Tensor, str]]:
-        return ((p, place_of(i, number)) for i, p in enumerate(self.groups[number]["params"]))
+    def _places_in(self, number: int) -> list[tuple[Tensor, str]]:
+        return [(p, place_of(i, number)) for i, p in enumerate(self.groups[number]["params"])]
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
         """Return the names of all parameters that are due of some groups."""

@@ -78,7 +78,7 @@ class Planner:
         """
         work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
         dues, params, states = work.dues, work.params, self._members.optimizer.state
-        kept = {p: own_entries(states.get(p, {})) for p in params}
+        kept = {p: own_entries(state) for p in params if (state := states.get(p))}
         names, blocks = self._members.names_of(dues), self._setup.blocks
         cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
         each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
@@ -101,7 +101,7 @@ class Planner:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
-                if kept[p]:
+                if p in kept:
                     _state.check_kept(plans[-1], stepped, kept[p])
         _memory.check_apart(names, params, kept)
         return work, plans
@@ -119,7 +119,7 @@ class Planner:
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
                 self._plans[p] = plan
-                if stepped.device.type == "cpu" and not own_entries(state):  # elsewhere a step would wait for it
+                if stepped.device.type == "cpu" and not (state and own_entries(state)):  # elsewhere a step would wait for it
                     self.first[id(p)] = p
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:

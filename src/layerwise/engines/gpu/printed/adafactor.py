@@ -27,7 +27,7 @@ def terms_0(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p, y1 / at_least(root(exp_avg_sq_), least))
 
@@ -37,7 +37,7 @@ def apply(k, p, g, s, x):
     (exp_avg_sq,) = s
     x1 = x[1]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * x1, exp_avg_sq_)
 
@@ -62,7 +62,7 @@ def terms_0_scale_parameter_false(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     (exp_avg_sq,) = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (y1 / at_least(root(exp_avg_sq_), least),)
 
@@ -72,7 +72,7 @@ def apply_scale_parameter_false(k, p, g, s, x):
     (exp_avg_sq,) = s
     x0 = x[0]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
 
@@ -92,7 +92,7 @@ def terms_0_with_exp_avg(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (p, y1 / at_least(root(exp_avg_sq_), least))
 
@@ -103,7 +103,7 @@ def apply_with_exp_avg(k, p, g, s, x):
     x1 = x[1]
     exp_avg_ = b1 * exp_avg + answer2 * x1
     y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y2 = y1 + 0.0 * g
+    y2 = y1 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
@@ -130,7 +130,7 @@ def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (y1 / at_least(root(exp_avg_sq_), least),)
 
@@ -141,7 +141,7 @@ def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
     x0 = x[0]
     exp_avg_ = b1 * exp_avg + answer2 * x0
     y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y2 = y1 + 0.0 * g
+    y2 = y1 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
     return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
@@ -163,7 +163,7 @@ def terms_1_with_exp_avg_caution_true(k, p, g, s):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
     exp_avg_ = b1 * exp_avg + y3
@@ -176,7 +176,7 @@ def apply_with_exp_avg_caution_true(k, p, g, s, x):
     exp_avg_sq, exp_avg = s
     x0 = x[0]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + 0.0 * g
+    y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     y3 = answer0 * (y1 / at_least(root(exp_avg_sq_), least))
     exp_avg_ = b1 * exp_avg + y3
@@ -237,7 +237,7 @@ def averaged_mean(k, R_mean, mean):
 @triton.jit
 def bounded(g):
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    return y0 + 0.0 * g
+    return y0 + (g - g)
 
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
