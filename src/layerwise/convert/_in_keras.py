@@ -98,8 +98,8 @@ class Theirs(Built):
     def __init__(self, optimizer: Any, params: Any) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__ if one.__name__ in FIELDS]
         if not kinds or getattr(optimizer, "amsgrad", False):
-            what = "amsgrad, whose maximum no optimizer here keeps" if kinds else type(optimizer).__name__
-            raise StateError(f"Keras's state of {what}, cannot be converted. Those of {', '.join(FIELDS)} can.")
+            what = "amsgrad, whose maximum no optimizer here keeps," if kinds else type(optimizer).__name__
+            raise StateError(f"Keras's state of {what} cannot be converted. Those of {', '.join(FIELDS)} can.")
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 

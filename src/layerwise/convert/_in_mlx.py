@@ -41,7 +41,9 @@ class InTree:
         return found
 
     def wanted(self) -> dict[str, Wanted]:
-        return dict.fromkeys(self.entries(), Wanted(self.rule, self.meaning))
+        if not (entries := self.entries()):
+            raise StateError("the optimizer has no state yet. Pass params, or call optimizer.init(params).")
+        return dict.fromkeys(entries, Wanted(self.rule, self.meaning))
 
     def read(self) -> dict[str, Kept]:
         step, found = int(self.optimizer.state["step"].item()), {}
@@ -53,8 +55,6 @@ class InTree:
 
     def write(self, kept: Mapping[str, Kept]) -> Any:
         entries = self.entries()
-        if not entries:
-            raise StateError("the optimizer has no state yet. Pass params, or call optimizer.init(params).")
         step, new = one_count(kept, entries), {}
         for name, parts in entries.items():
             new[name] = self.to_theirs(dict(kept[name].fields), parts)

@@ -102,7 +102,7 @@ def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> No
         )
     rule, meaning = wanted[there]
     if rule != one.rule:
-        raise StateError(f"the state of {name} is of {one.rule}, and {there} is stepped by {rule}. Pass a {one.rule}.")
+        raise StateError(f"the state of {name} is of {one.rule}, and {there} is stepped by {rule}. Pass {one.rule}.")
     for option, value in one.meaning.items():
         if option in meaning and meaning[option] != value:
             raise StateError(
