@@ -305,3 +305,19 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     assert bits(other._tensors.slots["matrix"].arrays["exp_avg"]) == bits(
         opt._tensors.slots["matrix"].arrays["exp_avg"]
     )
+
+
+def test_an_empty_state_is_refused_but_that_of_a_fresh_optimizer():
+    params = parameters(3)
+    opt = make("Lamb", params)
+    walk(opt, params, range(2))
+    before = bits(opt.state_dict())
+    theirs = paddle.optimizer.Lamb(parameters=list(parameters(4).values()))
+    for state in ({}, theirs.state_dict()):
+        with pytest.raises(StateError, match=r"the state is empty.*clear_state"):
+            opt.set_state_dict(state)
+        assert bits(opt.state_dict()) == before
+    with pytest.raises(StateError, match="no parameter here"):
+        opt.set_state_dict(make("AdamW", params).state_dict())
+    opt.set_state_dict(make("Lamb", params).state_dict())
+    assert not opt._tensors.slots

@@ -1,7 +1,14 @@
 from __future__ import annotations
 
 # Files whose tests are all slow. To collect them is slow as well: it imports their packages.
-PEERS = ("test_keras.py", "test_paddle.py", "test_paddle_front.py", "test_pytorch_optimizer.py", "test_transformers.py")
+PEERS = (
+    "test_keras.py",
+    "test_keras_states.py",
+    "test_paddle.py",
+    "test_paddle_front.py",
+    "test_pytorch_optimizer.py",
+    "test_transformers.py",
+)
 
 
 def pytest_ignore_collect(collection_path, config):

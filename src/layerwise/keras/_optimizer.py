@@ -11,6 +11,7 @@ from math import inf, prod
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from layerwise import spelling
@@ -51,6 +52,7 @@ WITHOUT_EFFECT = {
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
 # With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
+SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 
@@ -213,6 +215,24 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _apply_weight_decay(self, variables: Any) -> None:
         """Leave weight decay to the rule, which knows where in the formula it goes."""
+
+    def save_own_variables(self, store: Any) -> None:
+        """Save the state, and the optimizer that it is of: Keras numbers variables, and names none."""
+        super().save_own_variables(store)
+        store[SAVED_BY] = np.frombuffer(self._hyper.optimizer.encode(), np.uint8)
+
+    def load_own_variables(self, store: Any) -> None:
+        """Take over a state that this optimizer saved. Of another's, stay as it is and warn, as Keras does."""
+        own = {key: store[key] for key in [*store.keys()]}
+        saved_by = own.pop(SAVED_BY, None)
+        found = "another package" if saved_by is None else np.asarray(saved_by).tobytes().decode()
+        if found == self._hyper.optimizer:
+            super().load_own_variables(own)
+            return
+        warn(
+            f"the saved optimizer state was skipped: its {len(own)} variables are of {found}, and this "
+            f"is {type(self).__name__}. To go on from it, load it in its own optimizer and use layerwise.convert."
+        )
 
     def get_config(self) -> dict[str, Any]:
         """Return all arguments, as `from_config` takes them."""

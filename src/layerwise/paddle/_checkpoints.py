@@ -96,6 +96,11 @@ class Checkpoints:
     def _loaded(self, saved: Mapping[str, Any]) -> dict[str, Slot]:
         known = {p.name: p for p in self._members}
         arrays = {key: x for key, x in saved.items() if key not in BESIDE}
+        if not arrays:
+            raise StateError(
+                "the state is empty, as that of an optimizer of Paddle's own before its first step. Pass a state with "
+                "arrays, or call clear_state() to begin again."
+            )
         found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
         masters = self._masters(saved.get(MASTERS), known, found)
         if self._graph is None:

@@ -141,8 +141,8 @@ class BitsLamb(Bounded, BitsAdam):
     """Two moments, of Adam with bounded steps."""
 
     options: ClassVar = (
-        'Give them a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and the others one '
-        "with adapt=False."
+        'Give them a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and the others '
+        "adapt=False."
     )
 
 

@@ -1,16 +1,14 @@
-"""Conversion of states between the JAX API, optax and the PyTorch API.
-
-Train in one, continue in the other. Carry the parameters over yourself; these functions convert the optimizer's state.
-"""
+"""Conversion of states of the JAX API: of optax's, into other storage formats, and bit by bit to and from PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
+from layerwise.convert._kept import Axes, Names, turned, value_of
 from layerwise.errors import StateError
 from layerwise.jax import Grouped
 from layerwise.jax._forms import begun, filled_in, held_of, in_numbers, own_of, parts_of
@@ -32,13 +30,6 @@ from layerwise.jax._trees import Leaves, of_state, parameters
 from layerwise.names import check_matched
 from layerwise.storage.coded import coded_of
 from layerwise.storage.weights import BESIDE
-
-__all__ = ["from_optax", "from_torch", "stored_as", "to_optax", "to_torch"]
-
-Names = Mapping[str, str] | Callable[[str], str] | None
-"""Names in PyTorch by leaf: a mapping, or a function of the leaf's path."""
-Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
-"""Orders of dimensions by leaf: a mapping, or a function of the leaf's path; None leaves the order as it is."""
 
 
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
@@ -186,13 +177,9 @@ def _places(
             raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
         keys |= zip(group["param_names"], group["params"], strict=True)
     for leaf in leaves.names:
-        name = _of(names, leaf) or leaf.replace("/", ".")
-        order = _of(axes, leaf)
+        name = value_of(names, leaf) or leaf.replace("/", ".")
+        order = value_of(axes, leaf)
         yield leaf, name, keys.get(name), None if order is None else tuple(order)
-
-
-def _of(given: Any, leaf: str) -> Any:
-    return given(leaf) if callable(given) else (given or {}).get(leaf)
 
 
 def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]:
@@ -204,7 +191,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
             found |= {part: np.asarray(x.codes), part + coded.suffix: np.asarray(x.scale)}
         elif x is not None:
             found[part] = np.asarray(numbers(x), np.float32)
-    return _turned(found, axes)
+    return turned(found, axes)
 
 
 def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]:
@@ -218,23 +205,10 @@ def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]
     for part, scale in stored.of_codes().items():
         grouped = Grouped(found[part], found.pop(scale).astype(np.float32))
         found[part] = grouped if axes is None else np.asarray(numbers(grouped))
-    turned, beside = _turned(found, axes), [one.key for one in stored.beside_weights()]
-    return turned, turned[beside[0]] if beside else None
+    parts, beside = turned(found, axes), [one.key for one in stored.beside_weights()]
+    return parts, parts[beside[0]] if beside else None
 
 
 def _on_host(x: Any) -> Any:
     x = x.detach().cpu()
     return x.double().numpy() if x.is_floating_point() else x.numpy()
-
-
-def _turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
-    """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
-    if axes is None:
-        return parts
-    parts = {part: np.transpose(array, axes) for part, array in parts.items()}
-    for name in [part.removesuffix("_row") for part in parts if part.endswith("_row")]:
-        row, col = parts[f"{name}_row"], parts[f"{name}_col"]
-        cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
-        if cut and row.shape[cut[0]] == 1:  # the mean ran over the earlier dimension: these are columns
-            parts |= {f"{name}_row": col, f"{name}_col": row}
-    return parts

@@ -1,0 +1,58 @@
+"""States of `layerwise.jax`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of, one_count
+from layerwise.errors import StateError
+from layerwise.jax._forms import RULES, begun, filled_in, held_of, in_numbers, own_of, parts_of
+from layerwise.jax._trees import of_state, parameters
+from layerwise.registry import ENTRIES
+
+NAMES = {id(entry.rule): name for name, entry in ENTRIES.items()}
+
+
+class Ours:
+    """A transformation with its parameters."""
+
+    def __init__(self, transform: Any, state: Any, params: Any) -> None:
+        self.state, self.leaves = state, parameters(params)
+        self.whole = begun(transform, params)
+        self.rule = NAMES[id(RULES[type(own_of(self.whole))])]
+        made = getattr(transform.init, "__self__", None)
+        self.meaning = meaning_of(made.options.h) if made is not None else {}
+
+    def wanted(self) -> dict[str, Wanted]:
+        return dict.fromkeys(self.leaves.names, Wanted(self.rule, self.meaning))
+
+    def read(self) -> dict[str, Kept]:
+        if type(own_of(self.state)) is not type(own_of(self.whole)):
+            wanted, given = (type(own_of(one)).__name__ for one in (self.whole, self.state))
+            raise StateError(f"the state must be a {wanted}, but is a {given}. Pass what update returned.")
+        own = in_numbers(own_of(self.state), self.leaves)
+        columns = {part: of_state(self.leaves, name, getattr(own, name)) for part, name in parts_of(own).items()}
+        found: dict[str, Kept] = {}
+        for i, (leaf, p) in enumerate(zip(self.leaves.names, self.leaves.arrays, strict=True)):
+            fields = {part: numbers_of(column[i]) for part, column in columns.items() if column[i] is not None}
+            found[leaf] = Kept(self.rule, int(own.count), tuple(p.shape), fields, self.meaning)
+        return found
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        names, count = self.leaves.names, one_count(kept, self.leaves.names)
+        parts = parts_of(own_of(self.whole))
+        trees = {
+            here: self.leaves.part_of_state([_array(kept[name].fields.get(part)) for name in names])
+            for part, here in parts.items()
+        }
+        for part, here in parts.items():
+            if getattr(own_of(self.whole), here) is None and any(part in one.fields for one in kept.values()):
+                raise StateError(f"the state has {part}, and the optimizer keeps none. Make it with the same options.")
+        return filled_in(self.whole, self.leaves, count, trees, held_of(self.whole, self.leaves))
+
+
+def _array(x: Any) -> Any:
+    return None if x is None else jnp.asarray(x)

@@ -1,0 +1,136 @@
+"""States of `layerwise.keras`, and of Keras's own optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from keras import backend, ops
+
+from layerwise.convert._kept import Kept, Wanted, check_fields, meaning_of, numbers_of, one_count
+from layerwise.errors import StateError
+
+Parts = dict[str, Any]  # variables of Keras by field
+
+
+def _numbers(variable: Any) -> Any:
+    x = ops.convert_to_tensor(variable)
+    return numbers_of(ops.convert_to_numpy(x if _dtype(x) == "float64" else ops.cast(x, "float32")))
+
+
+def _dtype(x: Any) -> str:
+    return str(backend.standardize_dtype(x.dtype))
+
+
+class Built:
+    """An optimizer whose state has been made."""
+
+    def __init__(self, optimizer: Any, params: Any) -> None:
+        if not optimizer.built:
+            raise StateError("the optimizer has no variables yet. Call optimizer.build(model.trainable_variables).")
+        self.optimizer = optimizer
+
+    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
+        """Yield each variable, its rule, the options that say what its state means, and its state's variables."""
+        raise NotImplementedError
+
+    def wanted(self) -> dict[str, Wanted]:
+        return {variable.path: Wanted(rule, meaning) for variable, rule, meaning, _ in self.tensors()}
+
+    def read(self) -> dict[str, Kept]:
+        step = int(ops.convert_to_numpy(ops.convert_to_tensor(self.optimizer.iterations)))
+        found = {}
+        for variable, rule, meaning, parts in self.tensors() if step else ():
+            fields = self.to_ours(rule, variable, {field: _numbers(x) for field, x in parts.items()})
+            found[variable.path] = Kept(rule, step, tuple(variable.shape), fields, meaning)
+        return found
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        step, new = one_count(kept, self.wanted()), []
+        for variable, rule, _, parts in self.tensors():
+            fields = self.to_theirs(rule, variable, dict(kept[variable.path].fields))
+            check_fields(variable.path, {field: tuple(x.shape) for field, x in parts.items()}, fields)
+            new += [(x, fields[field]) for field, x in parts.items()]
+        for x, numbers in new:
+            x.assign(ops.cast(numbers, x.dtype))
+        self.optimizer._iterations.assign(step * (self.optimizer.gradient_accumulation_steps or 1))
+        return self.optimizer
+
+    def to_ours(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers that ours would keep."""
+        return fields
+
+    def to_theirs(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the numbers that this optimizer keeps."""
+        return fields
+
+
+class Ours(Built):
+    """An optimizer of `layerwise.keras`."""
+
+    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
+        opt = self.optimizer
+        for i, variable in enumerate(opt._trainable_variables):
+            rule, piece = opt._rule_of(opt._is_rest[i]), opt._pieces[i]
+            state = zip(rule.State._fields, opt._kept[i], strict=True)
+            parts = {field: x for field, x in state if x is not None}
+            name = "AdamW" if opt._is_rest[i] else opt._hyper.optimizer
+            yield variable, name, meaning_of(piece.h), parts
+
+
+MEANING = {"grad_averaging": True, "maximize": False}  # what ours would have been made with
+MOMENTS = {"exp_avg": "_momentums", "exp_avg_sq": "_velocities"}
+FIELDS = {  # of Keras's own: the rule, and the lists of variables
+    "Adam": ("AdamW", MOMENTS),
+    "AdamW": ("AdamW", MOMENTS),
+    "Lamb": ("Lamb", MOMENTS),
+    "Lion": ("Lion", {"exp_avg": "_momentums"}),
+    "SGD": ("SGD", {"momentum_buffer": "momentums"}),
+    "Muon": ("Muon", {"momentum_buffer": "momentums"}),
+    "Adafactor": ("Adafactor", {"exp_avg_sq_row": "_r", "exp_avg_sq_col": "_c", "exp_avg_sq": "_v"}),
+}
+
+
+class Theirs(Built):
+    """An optimizer of Keras's own."""
+
+    def __init__(self, optimizer: Any, params: Any) -> None:
+        kinds = [one.__name__ for one in type(optimizer).__mro__ if one.__name__ in FIELDS]
+        if not kinds or getattr(optimizer, "amsgrad", False):
+            what = "amsgrad, whose maximum no optimizer here keeps," if kinds else type(optimizer).__name__
+            raise StateError(f"Keras's state of {what} cannot be converted. Those of {', '.join(FIELDS)} can.")
+        super().__init__(optimizer, params)
+        self.kind = kinds[0]
+
+    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
+        rule, lists = FIELDS[self.kind]
+        for i, variable in enumerate(self.optimizer._trainable_variables):
+            parts = {field: x[i] for field, name in lists.items() if (x := getattr(self.optimizer, name))}
+            if self.kind == "Adafactor":
+                parts = {key: x for key, x in parts.items() if (key == "exp_avg_sq") == (len(variable.shape) < 2)}
+            velocity = self.optimizer.adam_velocities[i] if self.kind == "Muon" else None
+            if velocity is not None:
+                yield variable, "AdamW", MEANING, {"exp_avg": parts["momentum_buffer"], "exp_avg_sq": velocity}
+            else:
+                yield variable, rule, MEANING, parts
+
+    def to_ours(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        return {field: self._changed(rule, field, x, 1) for field, x in fields.items()}
+
+    def to_theirs(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+        return {field: self._changed(rule, field, x, -1) for field, x in fields.items()}
+
+    def _changed(self, rule: str, field: str, x: Any, way: int) -> Any:
+        """Return a field of theirs as ours, or (way −1) one of ours as theirs."""
+        if field in ("exp_avg_sq_row", "exp_avg_sq_col"):  # theirs lack the dimension that a mean ran over
+            d = -1 if field.endswith("_row") else -2
+            return np.expand_dims(x, d) if way == 1 else np.squeeze(x, d)
+        if field != "momentum_buffer":
+            return x
+        if rule == "Muon":  # theirs is a sum, and ours a mean
+            return x * np.float32(1 - self.optimizer.momentum) ** way
+        lr = float(_numbers(self.optimizer.learning_rate))  # theirs has −lr in it
+        if not lr:
+            raise StateError("Keras's SGD has the learning rate in its momentum, and that is 0. Set another.")
+        return x * (-lr) ** -way

@@ -1,0 +1,43 @@
+"""States of `layerwise.numpy`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from layerwise.convert._kept import Kept, meaning_of, numbers_of
+from layerwise.core.slot import NamedState
+from layerwise.numpy._arrays import Arrays
+from layerwise.storage.weights import MASTER, REMAINDER
+
+
+class Ours:
+    """An optimizer of named arrays."""
+
+    def __init__(self, optimizer: Any, params: Any) -> None:
+        self.optimizer = optimizer
+        self.rule: str = optimizer._hyper.optimizer
+
+    def wanted(self) -> None:
+        return None
+
+    def read(self) -> dict[str, Kept]:
+        meaning = meaning_of(self.optimizer._options.h)
+        found = {}
+        for name, slot in self.optimizer._slots.items():
+            numbers = NamedState(Arrays(), slot.arrays).in_numbers()
+            fields = {key: numbers_of(x) for key, x in numbers.items() if key not in (MASTER, REMAINDER)}
+            found[str(name)] = Kept(self.rule, slot.step, tuple(slot.shape), fields, meaning)
+        return found
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        header = {key: x for key, x in self.optimizer.state_dict().items() if "/" not in key and key != "ids"}
+        header["step"] = np.array(max((one.step for one in kept.values()), default=0))
+        entries: dict[str, Any] = {}
+        for name, one in kept.items():
+            entries |= {f"{name}/step": np.array(one.step), f"{name}/shape": np.array(one.shape, dtype=np.int64)}
+            entries |= {f"{name}/{field}": x for field, x in one.fields.items()}
+        self.optimizer.load_state_dict({**header, **entries})
+        return self.optimizer

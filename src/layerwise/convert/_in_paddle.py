@@ -1,0 +1,55 @@
+"""States of `layerwise.paddle`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import paddle
+from paddle.base import dygraph
+
+from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of
+from layerwise.core.slot import Slot
+from layerwise.paddle import _state
+from layerwise.paddle._arrays import shape_of
+from layerwise.storage.weights import MASTER, REMAINDER
+
+
+class Ours:
+    """An optimizer of Paddle's parameters, whose names it has."""
+
+    def __init__(self, optimizer: Any, params: Any) -> None:
+        self.optimizer = optimizer
+        self.rule: str = optimizer._hyper.optimizer
+        if optimizer._graph is None:
+            optimizer._heed_wrappers()
+
+    def wanted(self) -> dict[str, Wanted]:
+        settings = self.optimizer._settings
+        return {p.name: Wanted(self.rule, meaning_of(settings[p.name])) for p in self.optimizer._members}
+
+    def read(self) -> dict[str, Kept]:
+        graph = self.optimizer._graph
+        slots = self.optimizer._tensors.slots if graph is None else graph.slots()
+        shapes = {p.name: shape_of(p) for p in self.optimizer._members}
+        wanted, found = self.wanted(), {}
+        for name, slot in slots.items():
+            arrays = {key: x for key, x in slot.arrays.items() if key not in (MASTER, REMAINDER)}
+            _state.check_held(name, slot)
+            fields = {key: _on_host(x) for key, x in arrays.items()}
+            found[name] = Kept(self.rule, slot.step, shapes[name], fields, wanted[name].meaning)
+        return found
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        with dygraph.guard():
+            slots = {
+                name: Slot({field: paddle.to_tensor(x) for field, x in one.fields.items()}, one.step, one.shape)
+                for name, one in kept.items()
+            }
+            saved = _state.dump(self.optimizer._names, self.optimizer._settings, slots)
+        self.optimizer.set_state_dict(saved)
+        return self.optimizer
+
+
+def _on_host(x: Any) -> Any:
+    return numbers_of((x if x.dtype == paddle.float64 else paddle.cast(x, "float32")).numpy())

@@ -1,0 +1,64 @@
+"""States of `layerwise.torch`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of
+from layerwise.core.slot import own_entries
+from layerwise.errors import StateError
+from layerwise.registry import ENTRIES
+from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.torch.checkpoints import _origin
+from layerwise.torch.step._bytes import restored
+from layerwise.torch.step._namespace import named_state
+
+
+class Ours:
+    """An optimizer of named parameters."""
+
+    def __init__(self, optimizer: Any, params: Any) -> None:
+        self.optimizer = optimizer
+        self.saved = optimizer.state_dict()
+
+    def _members(self) -> Iterator[tuple[str, Any, Any, Mapping[str, Any]]]:
+        """Yield each name, its key in a state_dict, its parameter, and its group."""
+        for group, own in zip(self.saved["param_groups"], self.optimizer.param_groups, strict=True):
+            if "param_names" not in group:
+                raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
+            for row in zip(group["param_names"], group["params"], own["params"], strict=True):
+                yield (*row, group)
+
+    def _rule(self, group: Mapping[str, Any]) -> str:
+        own = type(self.optimizer).__name__
+        return own if own in ENTRIES else _origin.written_by(group) or own
+
+    def wanted(self) -> dict[str, Wanted]:
+        return {name: Wanted(self._rule(group), meaning_of(group)) for name, _, _, group in self._members()}
+
+    def read(self) -> dict[str, Kept]:
+        found = {}
+        for name, key, p, group in self._members():
+            if key in self.saved["state"]:
+                numbers = named_state(restored(own_entries(self.saved["state"][key]), p.shape)).in_numbers()
+                step = int(numbers.pop("step"))
+                fields = {part: _on_host(x) for part, x in numbers.items() if part not in (MASTER, REMAINDER)}
+                found[name] = Kept(self._rule(group), step, tuple(p.shape), fields, meaning_of(group))
+        return found
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        state = {}
+        for name, key, _, _ in self._members():
+            if name in kept:
+                fields = {part: torch.from_numpy(x.copy()) for part, x in kept[name].fields.items()}
+                state[key] = {"step": torch.tensor(kept[name].step), **fields}
+        self.optimizer.load_state_dict({**self.saved, "state": state})
+        return self.optimizer
+
+
+def _on_host(x: Any) -> Any:
+    x = x.detach().cpu()
+    return numbers_of((x if x.dtype == torch.float64 else x.float()).numpy())

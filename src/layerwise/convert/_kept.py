@@ -1,0 +1,131 @@
+"""The form between two frameworks: what an optimizer keeps of a tensor, under the rule's names, in arrays of NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from layerwise.errors import StateError
+from layerwise.names import check_matched, few
+
+Names = Mapping[str, str] | Callable[[str], str] | None
+"""Names there by name here: a mapping, or a function of the name."""
+Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
+"""Orders of dimensions by name: a mapping, or a function of the name; None leaves the order as it is."""
+Shape = tuple[int, ...]
+# Options that change what the same fields mean.
+MEANING = ("grad_averaging", "lr_in_momentum", "maximize", "normalize")
+
+
+class Kept(NamedTuple):
+    """What is kept of one tensor."""
+
+    rule: str  # "Lamb"
+    step: int
+    shape: Shape
+    fields: Mapping[str, Any]
+    meaning: Mapping[str, Any] = {}
+
+
+class Wanted(NamedTuple):
+    """What an optimizer would keep of one tensor."""
+
+    rule: str
+    meaning: Mapping[str, Any] = {}
+
+
+def meaning_of(h: Any) -> dict[str, Any]:
+    """Return the options that say what a state means, of a group or an object with options."""
+    options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in MEANING if hasattr(h, name)}
+    return {name: options[name] for name in MEANING if name in options}
+
+
+def numbers_of(x: Any) -> Any:
+    """Return an array with numbers of at least float32."""
+    found = np.asarray(x)
+    return found.astype(np.float64 if found.dtype == np.float64 else np.float32)
+
+
+def value_of(given: Any, name: str) -> Any:
+    """Return what a mapping or a function has for a name."""
+    return given(name) if callable(given) else (given or {}).get(name)
+
+
+def turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
+    """Return the parts with their dimensions in another order. Rows become columns if the two change places."""
+    if axes is None:
+        return parts
+    parts = {part: np.transpose(array, axes) for part, array in parts.items()}
+    for name in [part.removesuffix("_row") for part in parts if part.endswith("_row")]:
+        row, col = parts[f"{name}_row"], parts[f"{name}_col"]
+        cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
+        # A mean that runs over the earlier dimension is one of columns. In a matrix of one row or column the shapes
+        # do not say over which it ran.
+        is_column = axes[0] == 1 if row.ndim == 2 else bool(cut) and row.shape[cut[0]] == 1
+        if is_column:
+            parts |= {f"{name}_row": col, f"{name}_col": row}
+    return parts
+
+
+def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names: Names, axes: Axes) -> dict[str, Kept]:
+    """Return what is kept under the names that it has there, with dimensions in the order that they have there."""
+    for argument, given in (("names", names), ("axes", axes)):
+        check_matched(argument, given if isinstance(given, Mapping) else (), [*kept], exact=True)
+    plain = {_plain(name): name for name in wanted or ()}
+    found: dict[str, Kept] = {}
+    for name, one in kept.items():
+        there = value_of(names, name) or (name if wanted is None else plain.get(_plain(name), name))
+        if wanted is not None:
+            _check(name, one, there, wanted)
+        if there in found:
+            raise StateError(f"two of the tensors would be {there} there. Pass other names=….")
+        order = value_of(axes, name)
+        order = None if order is None else tuple(order)
+        if order is not None:
+            shape = tuple(one.shape[d] for d in order)
+            one = one._replace(shape=shape, fields=turned(dict(one.fields), order))
+        found[there] = one
+    return found
+
+
+def _plain(name: str) -> str:
+    return name.replace("/", ".")
+
+
+def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> None:
+    if there not in wanted:
+        raise StateError(
+            f"the state has {name}, and the optimizer no {there}. It has {few(wanted)}. Pass names=…, or leave it out "
+            "of the state."
+        )
+    rule, meaning = wanted[there]
+    if rule != one.rule:
+        raise StateError(f"the state of {name} is of {one.rule}, and {there} is stepped by {rule}. Pass {one.rule}.")
+    for option, value in one.meaning.items():
+        if option in meaning and meaning[option] != value:
+            raise StateError(
+                f"the state of {name} was made with {option}={value!r}, and the optimizer has "
+                f"{option}={meaning[option]!r}. Make it with the same."
+            )
+
+
+def one_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
+    """Return the steps that all tensors have taken, for an optimizer that has one count for all."""
+    if missing := [name for name in wanted if name not in kept]:
+        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state of all of them.")
+    counts = sorted({one.step for one in kept.values()})
+    if len(counts) > 1:
+        raise StateError(f"its parameters have taken different numbers of steps, {counts}; here all take one.")
+    return counts[0] if counts else 0
+
+
+def check_fields(name: str, shapes: Mapping[str, Shape], found: Mapping[str, Any]) -> None:
+    """Raise unless the fields are those of these shapes."""
+    has = {field: tuple(x.shape) for field, x in found.items()}
+    if has != dict(shapes):
+        raise StateError(
+            f"the state of {name} has {has}, and the optimizer keeps {dict(shapes)}. Do the options agree? Pass axes=… "
+            "if dimensions have another order."
+        )

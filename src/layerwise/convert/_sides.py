@@ -1,0 +1,86 @@
+"""A reader and a writer for each framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Protocol
+
+from layerwise.convert._kept import Axes, Kept, Names, Wanted, placed
+from layerwise.errors import ParameterError, StateError
+
+OURS = ("torch", "numpy", "keras", "mlx", "paddle")
+THEIRS = ("keras", "mlx")
+
+
+class Side(Protocol):
+    """An optimizer of a framework."""
+
+    def wanted(self) -> Mapping[str, Wanted] | None:
+        """Return what it steps, by name; None if it takes any name."""
+
+    def read(self) -> dict[str, Kept]:
+        """Return what it keeps."""
+
+    def write(self, kept: Mapping[str, Kept]) -> Any:
+        """Take over a state, or raise and change nothing."""
+
+
+def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kept]:
+    """Return the state of an optimizer, of any API of ours, Keras's own or MLX's own, for `write`.
+
+    Numbers in few bits become float32. Weights that are held beside the parameters are not carried over.
+
+    Args:
+        optimizer: The optimizer, after its last step; in JAX, the transformation of `layerwise.jax`.
+        state: Its state, in JAX.
+        params: The parameters, in JAX.
+    """
+    found = _side(optimizer, state, params).read()
+    if not found:
+        raise StateError(f"the {type(optimizer).__name__} keeps nothing yet. Pass one that has taken a step.")
+    return found
+
+
+def write(
+    kept: Mapping[str, Kept], optimizer: Any, params: Any = None, *, names: Names = None, axes: Axes = None
+) -> Any:
+    """Have an optimizer continue from what `read` returned; return its new state in JAX, and the optimizer elsewhere.
+
+    It has the same rule and options. Rates stay as they are. If anything does not fit, StateError says what, and the
+    optimizer stays as it was.
+
+    Args:
+        kept: What `read` returned.
+        optimizer: The optimizer. In Keras it has been built, in PyTorch it was made of named parameters.
+        params: The parameters, in JAX, and in MLX before `init`.
+        names: The name there of each name here. None takes the same, where "dense/kernel" is also "dense.kernel".
+        axes: The order there of dimensions, by name here, as numpy.transpose takes it: (1, 0) for a matrix that
+            Keras, Paddle and flax have as (in, out) and PyTorch and MLX as (out, in).
+    """
+    side = _side(optimizer, None, params)
+    return side.write(placed(kept, side.wanted(), names, axes))
+
+
+def _side(optimizer: Any, state: Any, params: Any) -> Side:
+    if isinstance(optimizer, tuple) and hasattr(optimizer, "init") and hasattr(optimizer, "update"):
+        if params is None:
+            raise ParameterError("a state of JAX needs `params`. Pass the parameters, as to init.")
+        return _made("jax", "Ours", optimizer, state, params)
+    for one in type(optimizer).__mro__:
+        package, _, rest = one.__module__.partition(".")
+        framework = rest.partition(".")[0]
+        if package == "layerwise" and framework in OURS and hasattr(one, "_rule"):
+            return _made(framework, "Ours", optimizer, params)
+        if package in THEIRS:
+            return _made(package, "Theirs", optimizer, params)
+    raise StateError(
+        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer of "
+        "layerwise, Keras or MLX. Others of PyTorch: layerwise.torch.convert; optax: from_optax."
+    )
+
+
+def _made(framework: str, kind: str, *given: Any) -> Side:
+    """Return an optimizer's side. The framework has been imported: the optimizer is of it."""
+    made: Side = getattr(import_module(f"layerwise.convert._in_{framework}"), kind)(*given)
+    return made
