@@ -56,8 +56,8 @@ class First(Namespace):
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
         """Clip between bounds that no other call shares: XLA would keep what two uses of an array have in common."""
-        low, high = (None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high))
-        return jnp.clip(x, low, high)
+        own = [None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high)]
+        return jnp.clip(x, *own)
 
     def final(self, *state: Any) -> tuple[Any, ...]:
         self.made.append(state)

@@ -119,7 +119,8 @@ class Planner:
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
                 self._plans[p] = plan
-                if stepped.device.type == "cpu" and not (state and own_entries(state)):  # elsewhere a step would wait for it
+                # On another device a step would wait for what the first shows.
+                if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.first[id(p)] = p
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
