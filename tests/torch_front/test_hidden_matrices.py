@@ -120,6 +120,11 @@ def test_parameters_for_a_rule_that_there_is_not_are_refused(options):
         param_groups(Model(), other_params=["embed.*"], **options)
 
 
+def test_rates_of_schedulers_keep_the_proportion():
+    hidden, rest, _ = param_groups(Model(), rule="muon", lr=0.01, initial_lr=0.02)
+    assert (hidden["initial_lr"], rest["initial_lr"]) == pytest.approx((0.02, 0.001))
+
+
 def test_a_wrong_rate_is_named():
     with pytest.raises(HyperparameterError, match="`lr` must be"):
         Mixed(param_groups(Model(), rule="muon", lr="fast"))
@@ -184,3 +189,14 @@ def test_nothing_is_said_of_hidden_matrices_alone():
     chosen = param_groups(model, rule="muon", others="adamw", other_params=[1])  # embeddings and head on purpose
     assert said(Mixed(chosen).step) == []
     assert said(Lamb(model.named_parameters()).step) == []
+
+
+def test_groups_may_carry_a_scale_of_the_rate_for_schedulers():
+    opt = Mixed(param_groups(Model(), rule="muon", lr_scale=0.5))
+    assert {group["lr_scale"] for group in opt.param_groups} == {0.5}
+
+
+def test_the_table_of_groups_says_that_muon_has_no_trust_ratio_unless_asked():
+    for adapt, word in ((False, "no"), (True, "yes")):
+        rows = [line.split() for line in str(param_groups(Model(), rule="muon", adapt=adapt)).splitlines()]
+        assert ["up.weight", "6×4", "yes", word, "Muon"] in rows

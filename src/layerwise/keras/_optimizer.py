@@ -20,8 +20,9 @@ from layerwise.drive import Run, local
 from layerwise.drive.scaled import Namespace
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.first import First, WaysOut, warn_of
+from layerwise.hidden import ADAMW
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keras._rest import ADAMW, OF_PRESETS, Rest
+from layerwise.keras._rest import OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
 from layerwise.options import OFF
 from layerwise.rules.arrays import moved

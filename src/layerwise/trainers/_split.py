@@ -13,6 +13,7 @@ from layerwise.hidden import is_called_otherwise
 from layerwise.keywords import check_keywords
 from layerwise.torch import Mixed
 from layerwise.torch.sharding._flat import whole_shape
+from layerwise.torch.step._given import listed
 from layerwise.torch.step._settings import NOT_OF_A_GROUP
 from layerwise.torch.tools._groups import others_than_hidden
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
@@ -95,7 +96,4 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
     given = list(params)
     if given and not isinstance(given[0], Mapping):
         return [{"params": given}]
-    return [
-        {**one, "params": [one["params"]] if isinstance(one["params"], Tensor) else list(one["params"])}
-        for one in given
-    ]
+    return [{**one, "params": listed(one["params"])} for one in given]
