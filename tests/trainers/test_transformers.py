@@ -168,6 +168,7 @@ def test_the_rest_beside_muon_may_be_said(tmp_path):
     for text, rules, lr in (
         ("others=False", {"Muon"}, 0.02),
         ("others={'lr':1e-4}", {"Muon", "AdamW"}, 1e-4),
+        ("others={'weight_decay':0.5}", {"Muon", "AdamW"}, 0.02 * 0.05),
         ("others=lion", {"Muon", "Lion"}, 1e-4),
     ):
         made = of_muon(arguments(tmp_path, optim_args=text, **given)).create_optimizer()

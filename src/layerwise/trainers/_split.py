@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -15,10 +15,10 @@ from layerwise.torch import Mixed
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._given import listed
 from layerwise.torch.step._kinds import RULE
-from layerwise.torch.step._settings import NOT_OF_A_GROUP
 from layerwise.torch.tools._groups import others_than_hidden
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
+STATE = ("state_dtype", dict)  # by names of state, which are the rule's own
 FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon
 
 
@@ -29,11 +29,11 @@ def by_name(optimizer: type[Any]) -> type[Any]:
     """
     if not optimizer._hyper().of_matrices:
         return optimizer
-    known = [name for name in inspect.signature(optimizer).parameters if name != "params"]
+    known, shared = ([name for name in signature(one).parameters if name != "params"] for one in (optimizer, Mixed))
 
     def new(cls: type[Any], params: Any, *, of_model: Any = None, others: Any = None, **options: Any) -> Mixed:
         check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
-        of_all = {name: x for name, x in options.items() if name in NOT_OF_A_GROUP}
+        of_all = {name: x for name, x in options.items() if name in shared and (name, type(x)) != STATE}
         of_groups = {name: x for name, x in options.items() if name not in of_all}
         split = Split(optimizer, others, of_groups, Known.of(of_model))
         groups = [one for group in _groups(params) for one in split.of(group)]
