@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,13 +23,14 @@ class Model(nn.Module):
         self.embed, self.pos_embed = nn.Embedding(7, 4), nn.Parameter(torch.ones(1, 3, 4))
         self.up, self.down, self.norm = nn.Linear(4, 6), nn.Linear(6, 4), nn.LayerNorm(4)
         self.head = nn.Linear(4, 7, bias=False)
+        self.register_parameter("position_bias_table", nn.Parameter(torch.ones(3, 4)))
 
     def forward(self, x):
-        return self.head(self.norm(self.down(self.up(self.embed(x) + self.pos_embed))))
+        return self.head(self.norm(self.down(self.up(self.embed(x) + self.pos_embed + self.position_bias_table))))
 
 
 HIDDEN = {"up.weight", "down.weight"}
-SMALL = {"up.bias", "down.bias", "norm.weight", "norm.bias"}
+SMALL = {"position_bias_table", "up.bias", "down.bias", "norm.weight", "norm.bias"}
 
 
 def options_of(groups):
@@ -98,6 +100,11 @@ def test_a_scheduler_multiplies_each_rate():
     opt.step()
     schedule.step()
     assert opt.get_lr() == pytest.approx([0.01, 0.0005, 0.0005])
+
+
+def test_a_rate_of_numpy_is_a_rate():
+    _, *rest = param_groups(Model(), rule="muon", lr=np.array(0.02))
+    assert [group["lr"] for group in rest] == pytest.approx([0.001] * 2)
 
 
 def test_a_rate_on_the_device_is_multiplied_there():

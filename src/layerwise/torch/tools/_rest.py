@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
 
+from layerwise.checks import number
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hidden import ADAMW, is_called_otherwise, rate_ratio
 from layerwise.registry import ENTRIES
+from layerwise.torch.step._due import RATES as WAYS_OUT
 from layerwise.torch.step._kinds import OF_ALL_RULES, RULE, name_of
 
 Options = dict[str, Any]
@@ -47,8 +48,9 @@ def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
     if isinstance(kept.get("state_dtype"), Mapping):
         del kept["state_dtype"]
     rates = {name: options[name] for name in RATES if name in options} | {"lr": options.get("lr", own["lr"])}
-    # A wrong rate is an error where the groups are checked.
-    rates = {name: x * ratio if isinstance(x, (Real, Tensor)) else x for name, x in rates.items()}
+    rates = {
+        name: ratio * (x if isinstance(x, Tensor) else number(0)(name, x, WAYS_OUT["lr"])) for name, x in rates.items()
+    }
     return {"weight_decay": own["weight_decay"], **kept, **rates, RULE: ADAMW.name}
 
 
