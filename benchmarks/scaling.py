@@ -39,7 +39,7 @@ PLACES = {"batch": (8, 32, 128), "width": (64, 128, 256, 512)}
 FACTORS = {"batch": [2.0**k for k in range(-3, 3)], "width": [2.0**k for k in range(-4, 2)]}
 
 LINEAR = {"rule": "lamb", "others": "adamw"}  # linear layers, and embeddings, norms and biases
-HIDDEN = {"rule": "muon", "others": "adamw"}  # linear layers but the head, and all the rest
+HIDDEN = {"rule": "muon", "weight_decay": 1.0}  # linear layers but the head, and all the rest; 1 where there is some
 ADAMH = Contender("AdamH", "scaling.adamh", "Lamb", Tuned(0.02, 100), groups=LINEAR)
 LION = Contender("Lion", "layerwise.torch.Lion", "Lamb", Tuned(0.002, 100))
 MUON = Contender("Muon", "scaling.muon", "Lamb", Tuned(0.016, 100), groups=HIDDEN)
@@ -87,8 +87,7 @@ def muon(groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay:
     for group in groups:
         hidden = group["rule"] == "Muon"
         own = {"momentum": momentum, "scale": "match_rms_adamw"} if hidden else {"betas": (0.9, 0.95)}
-        group.update(own, lr=lr)
-        group.setdefault("weight_decay", weight_decay)
+        group.update(own, lr=lr, weight_decay=weight_decay * group["weight_decay"])
     return Mixed(groups)
 
 

@@ -27,7 +27,7 @@ class First(NamedTuple):
     peak: float | None = None  # of the learning rate, as far as it is known
     # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
     rounded_to: str | None = None
-    is_none: bool = False  # of the hidden matrices that the rule is for
+    misplaced: bool = False  # True if it is no hidden matrix, and the rule is for these
 
     @property
     def adapted(self) -> bool:
@@ -80,8 +80,8 @@ class WaysOut(NamedTuple):
 def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     """Say which tensors will hardly move, or move too far."""
     exempt, finer, slower, others = ways_out
-    if none := [one for one in firsts if one.is_none]:
-        warn_of_others(none[0].h.optimizer, [one.name for one in none], others)
+    if odd := [one for one in firsts if one.misplaced]:
+        warn_of_others(odd[0].h.optimizer, [one.name for one in odd], others)
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(

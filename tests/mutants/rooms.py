@@ -97,6 +97,7 @@ ROOMS: tuple[Room, ...] = (
         "tools",
         "torch/tools/ torch/step/_schedule.py contrib/",
         "torch_front/test_stepping_alone.py torch_front/test_param_groups.py torch_front/test_monitor.py "
+        "torch_front/test_hidden_matrices.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "
         "sharding/test_noise_scale.py sharding/test_in_backward.py",
     ),

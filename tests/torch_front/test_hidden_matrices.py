@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -22,13 +23,14 @@ class Model(nn.Module):
         self.embed, self.pos_embed = nn.Embedding(7, 4), nn.Parameter(torch.ones(1, 3, 4))
         self.up, self.down, self.norm = nn.Linear(4, 6), nn.Linear(6, 4), nn.LayerNorm(4)
         self.head = nn.Linear(4, 7, bias=False)
+        self.register_parameter("position_bias_table", nn.Parameter(torch.ones(3, 4)))
 
     def forward(self, x):
-        return self.head(self.norm(self.down(self.up(self.embed(x) + self.pos_embed))))
+        return self.head(self.norm(self.down(self.up(self.embed(x) + self.pos_embed + self.position_bias_table))))
 
 
 HIDDEN = {"up.weight", "down.weight"}
-SMALL = {"up.bias", "down.bias", "norm.weight", "norm.bias"}
+SMALL = {"position_bias_table", "up.bias", "down.bias", "norm.weight", "norm.bias"}
 
 
 def options_of(groups):
@@ -100,6 +102,11 @@ def test_a_scheduler_multiplies_each_rate():
     assert opt.get_lr() == pytest.approx([0.01, 0.0005, 0.0005])
 
 
+def test_a_rate_of_numpy_is_a_rate():
+    _, *rest = param_groups(Model(), rule="muon", lr=np.array(0.02))
+    assert [group["lr"] for group in rest] == pytest.approx([0.001] * 2)
+
+
 def test_a_rate_on_the_device_is_multiplied_there():
     lr = torch.tensor(0.02)
     hidden, *rest = param_groups(Model(), rule="muon", lr=lr)
@@ -118,6 +125,11 @@ def test_false_leaves_all_to_muon():
 def test_parameters_for_a_rule_that_there_is_not_are_refused(options):
     with pytest.raises(ContradictionError, match="`other_params` must be None without others"):
         param_groups(Model(), other_params=["embed.*"], **options)
+
+
+def test_rates_of_schedulers_keep_the_proportion():
+    hidden, rest, _ = param_groups(Model(), rule="muon", lr=0.01, initial_lr=0.02)
+    assert (hidden["initial_lr"], rest["initial_lr"]) == pytest.approx((0.02, 0.001))
 
 
 def test_a_wrong_rate_is_named():
@@ -184,3 +196,14 @@ def test_nothing_is_said_of_hidden_matrices_alone():
     chosen = param_groups(model, rule="muon", others="adamw", other_params=[1])  # embeddings and head on purpose
     assert said(Mixed(chosen).step) == []
     assert said(Lamb(model.named_parameters()).step) == []
+
+
+def test_groups_may_carry_a_scale_of_the_rate_for_schedulers():
+    opt = Mixed(param_groups(Model(), rule="muon", lr_scale=0.5))
+    assert {group["lr_scale"] for group in opt.param_groups} == {0.5}
+
+
+def test_the_table_of_groups_says_that_muon_has_no_trust_ratio_unless_asked():
+    for adapt, word in ((False, "no"), (True, "yes")):
+        rows = [line.split() for line in str(param_groups(Model(), rule="muon", adapt=adapt)).splitlines()]
+        assert ["up.weight", "6×4", "yes", word, "Muon"] in rows

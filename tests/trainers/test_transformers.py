@@ -80,7 +80,7 @@ def test_a_name_is_the_class_with_what_the_arguments_say(tmp_path):
 def test_every_name_makes_its_optimizer(tmp_path):
     for name in ENTRIES:
         args = arguments(tmp_path, optim=f"layerwise_{name.lower()}")
-        made = transformers.Trainer(Classifier(), args, train_dataset=ROWS).create_optimizer()
+        made = over_text(args).create_optimizer()
         assert type(made).__name__ == ("Mixed" if name == "Muon" else name)
 
 
@@ -124,19 +124,19 @@ def language_model():
 TEXT = [{"input_ids": (x := torch.arange(8) + i), "labels": x} for i in range(16)]
 
 
-def of_muon(args, model=None):
+def over_text(args, model=None):
     return transformers.Trainer(model or language_model(), args, train_dataset=TEXT)
 
 
 def ran(args, model=None, **given):
-    trainer = of_muon(args, model)
+    trainer = over_text(args, model)
     trainer.train(**given)
     return trainer
 
 
 def test_muon_has_the_hidden_matrices_and_adamw_the_rest(tmp_path):
     args = arguments(tmp_path, optim="layerwise_muon", learning_rate=0.02, adam_beta2=0.95, optim_args="momentum=0.9")
-    made = of_muon(args).create_optimizer()
+    made = over_text(args).create_optimizer()
     found = {name: group for group in made.param_groups for name in group["param_names"]}
     for name, group in found.items():
         is_hidden = name.endswith("_proj.weight")
@@ -168,15 +168,16 @@ def test_the_rest_beside_muon_may_be_said(tmp_path):
     for text, rules, lr in (
         ("others=False", {"Muon"}, 0.02),
         ("others={'lr':1e-4}", {"Muon", "AdamW"}, 1e-4),
+        ("others={'weight_decay':0.5}", {"Muon", "AdamW"}, 0.02 * 0.05),
         ("others=lion", {"Muon", "Lion"}, 1e-4),
     ):
-        made = of_muon(arguments(tmp_path, optim_args=text, **given)).create_optimizer()
+        made = over_text(arguments(tmp_path, optim_args=text, **given)).create_optimizer()
         assert {group["rule"] for group in made.param_groups} == rules
         assert made.param_groups[-1]["lr"] == lr
         assert made.param_groups[-1]["weight_decay"] == 0.0
     args = arguments(tmp_path, optim="layerwise_muon", optim_args="momentun=0.9")
     with pytest.raises(UnknownOptionError, match="Did you mean `momentum`"):
-        of_muon(args).create_optimizer()
+        over_text(args).create_optimizer()
 
 
 def test_a_trainer_without_the_model_gives_vectors_to_adamw_and_says_what_it_cannot_tell(tmp_path):

@@ -138,7 +138,7 @@ class Planner:
                     self._warned.add((plan.name, key))
 
     def _look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Note, once, parameters that have no trust ratio and a rate for those that have, and what a rule is not for."""
+        """Note, once, parameters that step too far without a trust ratio, or are not for their rule."""
         states = self._members.optimizer.state
         new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
         fast = [one for one in without_ratio(dues, plans, new) if one.rushes]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from inspect import signature
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -13,10 +13,12 @@ from layerwise.hidden import is_called_otherwise
 from layerwise.keywords import check_keywords
 from layerwise.torch import Mixed
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.step._settings import NOT_OF_A_GROUP
+from layerwise.torch.step._given import listed
+from layerwise.torch.step._kinds import RULE
 from layerwise.torch.tools._groups import others_than_hidden
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
+STATE = ("state_dtype", dict)  # by names of state, which are the rule's own
 FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon
 
 
@@ -27,14 +29,16 @@ def by_name(optimizer: type[Any]) -> type[Any]:
     """
     if not optimizer._hyper().of_matrices:
         return optimizer
-    known = [name for name in inspect.signature(optimizer).parameters if name != "params"]
+    known, shared = ([name for name in signature(one).parameters if name != "params"] for one in (optimizer, Mixed))
 
     def new(cls: type[Any], params: Any, *, of_model: Any = None, others: Any = None, **options: Any) -> Mixed:
         check_keywords(optimizer.__name__, [name for name in options if name not in known], [*known, "others"])
-        of_all = {name: x for name, x in options.items() if name in NOT_OF_A_GROUP}
+        of_all = {name: x for name, x in options.items() if name in shared and (name, type(x)) != STATE}
         of_groups = {name: x for name, x in options.items() if name not in of_all}
         split = Split(optimizer, others, of_groups, Known.of(of_model))
-        return Mixed([one for group in _groups(params) for one in split.of(group)], **of_all)
+        groups = [one for group in _groups(params) for one in split.of(group)]
+        _warn_of_odd(optimizer.__name__, groups)
+        return Mixed(groups, **of_all)
 
     # Trainers ask for a class. What it makes is none of its instances, so that its __init__ is not called.
     return type(optimizer.__name__, (Mixed,), {"__new__": new, "__doc__": optimizer.__doc__})
@@ -74,11 +78,6 @@ class Split(NamedTuple):
             if found:
                 named = all(name for name, _ in members)
                 yield {**options, "params": [(name, p) if named else p for name, p in found]}
-        if rest is not None and not all(name for name, _ in members) and not all(is_rest):
-            warn(
-                f"{self.rule.__name__} got parameters without names or their model, and cannot tell embeddings and the "
-                "head from hidden matrices. Pass the model, or groups of param_groups."
-            )
 
     def _members(self, group: Mapping[str, Any]) -> Iterator[tuple[str | None, Tensor]]:
         names = group.get("param_names", ())
@@ -95,7 +94,17 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
     given = list(params)
     if given and not isinstance(given[0], Mapping):
         return [{"params": given}]
-    return [
-        {**one, "params": [one["params"]] if isinstance(one["params"], Tensor) else list(one["params"])}
-        for one in given
-    ]
+    return [{**one, "params": listed(one["params"])} for one in given]
+
+
+def _warn_of_odd(name: str, groups: Sequence[Mapping[str, Any]]) -> None:
+    """Say that a rule has nothing to step, or what it has to step that nothing tells from hidden matrices."""
+    own, rest = ([group for group in groups if (group[RULE] == name) is wanted] for wanted in (True, False))
+    if not own and rest:
+        other = rest[0][RULE]
+        warn(f"{name} got no hidden matrices, so {other} steps everything. Take {other} by its name.")
+    if rest and any(isinstance(p, Tensor) for group in own for p in group["params"]):
+        warn(
+            f"{name} got parameters without names or their model, and cannot tell embeddings and the head from hidden "
+            "matrices. Pass the model, or groups of param_groups to Mixed."
+        )

@@ -89,7 +89,7 @@ def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int])
             if due.h.of_matrices and id(p) in new:
                 for one in plan.members:
                     if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
-                        yield First(one.name, due.h, {}, 0.0, is_none=True)
+                        yield First(one.name, due.h, {}, 0.0, misplaced=True)
 
 
 def _peak(group: Mapping[str, Any]) -> float:

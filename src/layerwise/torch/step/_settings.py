@@ -86,7 +86,7 @@ class Groups:
         """Raise if a group has a key that nothing would read."""
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
-        own, other = kind.hyper.optimizer, name_of(group[RULE]) if RULE in group else None
+        own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
                 f"`{RULE}` of a parameter group is {other}, and every group of {own} has the rule {own}. Pass the "

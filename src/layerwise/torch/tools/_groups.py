@@ -27,7 +27,7 @@ SMALL = ("bias", "norm")  # what the papers' recipes exempt
 ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
 # What a group may have besides.
 KEYS = {*ALL_OPTIONS, *SWITCHES, *MAY_BE_NONE, *OF_SCHEDULERS, *NOT_OF_A_GROUP, "lr_scale"}
-NO_MATRICES = (1, "embedding", "head", called_otherwise)  # what is left to others by rules of hidden matrices
+NO_MATRICES = (1, *SMALL, "embedding", "head", called_otherwise)  # what rules of hidden matrices leave to others
 # Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)

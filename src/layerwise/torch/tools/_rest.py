@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from numbers import Real
 from typing import Any
 
 from torch import Tensor, nn
 
+from layerwise.checks import number
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hidden import ADAMW, is_called_otherwise, rate_ratio
 from layerwise.registry import ENTRIES
+from layerwise.torch.step._due import RATES as WAYS_OUT
 from layerwise.torch.step._kinds import OF_ALL_RULES, RULE, name_of
 
 Options = dict[str, Any]
+RATES = ("initial_lr", "max_lr", "min_lr")  # that schedulers put into groups
 SHARED = (*OF_ALL_RULES, "weight_decay")  # options that the rest takes over
 
 
@@ -41,14 +43,15 @@ def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
     """Return the rest's options beside a rule of hidden matrices with these."""
     own = {spec.name: spec.default for spec in fields(hyper)}
     ratio = rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))
-    lr = options.get("lr", own["lr"])
     # What a group has besides options holds for its rest, too, but for names of state that AdamW has not.
     kept = {key: x for key, x in options.items() if key in SHARED or key not in own}
     if isinstance(kept.get("state_dtype"), Mapping):
         del kept["state_dtype"]
-    # A wrong rate is an error where the groups are checked.
-    own_lr = lr * ratio if isinstance(lr, (Real, Tensor)) else lr
-    return {"weight_decay": own["weight_decay"], **kept, RULE: ADAMW.name, "lr": own_lr}
+    rates = {name: options[name] for name in RATES if name in options} | {"lr": options.get("lr", own["lr"])}
+    rates = {
+        name: ratio * (x if isinstance(x, Tensor) else number(0)(name, x, WAYS_OUT["lr"])) for name, x in rates.items()
+    }
+    return {"weight_decay": own["weight_decay"], **kept, **rates, RULE: ADAMW.name}
 
 
 def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Options:
