@@ -60,6 +60,11 @@ class First(NamedTuple):
         return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
+    def is_said_once(self) -> bool:
+        """True if there is no more than one warning of such tensors, whichever they are."""
+        return self.rushes or self.is_whole
+
+    @property
     def stalls(self) -> bool:
         """True if rounding loses the step of nearly all weights."""
         if self.rounded_to not in SPACING or not self.adapted:

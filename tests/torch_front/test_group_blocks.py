@@ -178,17 +178,18 @@ def test_blocks_of_a_group_that_change_after_a_step_do_not_fit_its_state():
     assert opt.state[p]["exp_avg_sq"].shape == (4, 1)
 
 
-def said(model, opt):
+def said(*steps):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        step(model, opt)
-        step(model, opt)
+        for one in 2 * steps:
+            one()
     return [str(one.message) for one in caught]
 
 
 def test_a_first_step_without_blocks_says_so_once():
     model = Small()
-    (message,) = said(model, AdamMini(model.named_parameters()))
+    opt = AdamMini(model.named_parameters())
+    (message,) = said(lambda: step(model, opt))
     assert "embed.weight" in message
     assert 'param_groups(model, rule="adammini")' in message
     assert "bias" not in message
@@ -206,4 +207,26 @@ def test_a_first_step_without_blocks_says_so_once():
 )
 def test_a_first_step_with_blocks_or_without_matrices_says_nothing(made):
     model = Small()
-    assert said(model, made(model)) == []
+    opt = made(model)
+    assert said(lambda: step(model, opt)) == []
+
+
+def test_arrays_of_numpy_without_blocks_say_so_once():
+    """Whether they step one by one or together."""
+    arrays = {"w": np.ones((3, 2)), "row": np.ones((1, 2)), "bias": np.ones(3), "w2": np.ones((3, 2))}
+
+    def of(**given):
+        opt = lwn.AdamMini(**given)
+        return lambda: opt.step_all(arrays, arrays), [
+            lambda name=name: opt.step(name, arrays[name], 1 * arrays[name]) for name in arrays
+        ]
+
+    together, each = of()
+    (message,) = said(together)
+    assert ": w, w2." in message
+    together, each = of()
+    (message,) = said(*each)
+    assert ": w." in message
+    for given in ({"blocks": "each"}, {"blocks": {}}):
+        together, each = of(**given)
+        assert said(together, *each) == []

@@ -97,7 +97,8 @@ class Planner:
             for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
                 shared = lies is None and kind is not None and not differentiable
                 key = (id(due.h), blocks(name), kind) if shared else id(p)  # names may repeat
-                found, (made_for, before) = known.get(key), self._plans.get(p, (blocks, None))
+                made_for, before = self._plans.get(p, (blocks, None))
+                found = known.get(key)
                 if found is None:
                     check_step(name, p if g.device == p.device else stepped, g, differentiable)
                 if before is not None and before.shape != p.shape:
@@ -105,10 +106,8 @@ class Planner:
                         f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
                     )
                 if found is None:
-                    found = before
-                    settings = name, due.h, p.dtype, lies
-                    same = found is not None and (found.name, found.h, found.dtype, found.lies) == settings
-                    if not same or made_for != blocks:
+                    settings, found = (name, due.h, p.dtype, lies, blocks), before
+                    if found is None or (found.name, found.h, found.dtype, found.lies, made_for) != settings:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
@@ -148,7 +147,7 @@ class Planner:
                     self._warned.add((plan.name, key))
 
     def _look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Note, once, parameters that have no trust ratio and a rate for those that have, and what a rule is not for."""
+        """Note, once, parameters without a trust ratio at a rate for such, and what a rule is not for."""
         states = self._members.optimizer.state
         new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
         fast = [one for one in without_ratio(dues, plans, new) if one.rushes]

@@ -204,7 +204,8 @@ def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_by_row(options: Mapping[str, Any] | None) -> bool:
     """Return True if the rule of these groups wants a block for each row, and their options say no others."""
-    return bool(options) and RULE in options and ENTRIES[options[RULE]].hyper.by_row and BLOCKS not in options
+    given = options or {}
+    return RULE in given and BLOCKS not in given and ENTRIES[given[RULE]].hyper.by_row
 
 
 def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
