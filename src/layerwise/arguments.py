@@ -27,7 +27,7 @@ TORCH: dict[str, Any] = {
     "offload": False,
 }
 # What a parameter group may say for itself.
-OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable")
+OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable", "blocks")
 # What Keras does itself, before the gradient comes to a rule or after it.
 KERAS = (
     "clipnorm",

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from layerwise.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
-from layerwise.errors import ParameterError
+from layerwise.errors import HyperparameterError, ParameterError, sentence
 from layerwise.names import Name
 
 Shape = tuple[int, ...]
@@ -103,6 +103,20 @@ BlocksByName = Mapping[str, Split] | Callable[[str], Split | None]
 def as_blocks(argument: str, value: Any) -> Blocks:
     """Return Blocks unchanged, and a `split` as Blocks along axis 0."""
     return value if isinstance(value, Blocks) else Blocks(SPLIT(argument, value, WAY_OUT))
+
+
+def in_plain_form(argument: str, value: Any) -> int | str | tuple[int, ...] | None:
+    """Return the blocks of a parameter group as plain Python objects, which any program can save, or raise.
+
+    They are of all its parameters: None, a number of equal ones, "each", or lengths, along axis 0.
+    """
+    if value is None:
+        return None
+    blocks = as_blocks(argument, value)
+    if blocks.axis != 0:
+        way_out = "Pass other axes by name, in the optimizer's `blocks`."
+        raise HyperparameterError(sentence(argument, "blocks along axis 0 in a parameter group", value, way_out))
+    return blocks.split
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class First(NamedTuple):
     # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
     rounded_to: str | None = None
     misplaced: bool = False  # True if it is no hidden matrix, and the rule is for these
+    is_whole: bool = False  # a matrix that the rule should step in blocks
 
     @property
     def adapted(self) -> bool:
@@ -59,6 +60,11 @@ class First(NamedTuple):
         return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
+    def is_said_once(self) -> bool:
+        """True if there is no more than one warning of such tensors, whichever they are."""
+        return self.rushes or self.is_whole
+
+    @property
     def stalls(self) -> bool:
         """True if rounding loses the step of nearly all weights."""
         if self.rounded_to not in SPACING or not self.adapted:
@@ -67,21 +73,25 @@ class First(NamedTuple):
 
 
 class WaysOut(NamedTuple):
-    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, that have none and rush, and
-    that a rule for hidden matrices steps.
+    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, that have none and rush, that
+    a rule for hidden matrices steps, and that lack blocks.
     """
 
     exempt: str
-    finer: str
-    slower: str
-    others: str
+    finer: str = ""
+    slower: str = ""
+    others: str = ""
+    blocks: str = ""
 
 
 def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     """Say which tensors will hardly move, or move too far."""
-    exempt, finer, slower, others = ways_out
+    exempt, finer, slower, others, blocks = ways_out
     if odd := [one for one in firsts if one.misplaced]:
         warn_of_others(odd[0].h.optimizer, [one.name for one in odd], others)
+    if whole := [one for one in firsts if one.is_whole]:
+        name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these"
+        warn(f"{name} has {one_each}, which tends to cost accuracy: {_few(whole)}. {blocks}")
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(

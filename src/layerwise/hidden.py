@@ -1,4 +1,4 @@
-"""What rules for hidden matrices, such as Muon, leave to AdamW: vectors, embeddings and the output head."""
+"""What rules for hidden matrices, such as Muon, leave to AdamW, and what those for rows, such as Adam-mini, cut."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ WRAPPERS = {"_fsdp_wrapped_module", "_orig_mod", "model", "module"}
 def is_vector(h: Any, shape: Sequence[int]) -> bool:
     """Return True if a rule for hidden matrices has this tensor to step, which is no matrix."""
     return h.of_matrices and len(shape) < 2
+
+
+def is_whole(h: Any, shape: Sequence[int]) -> bool:
+    """Return True if a rule that is for rows has this tensor to step, which has several, as one block."""
+    return h.by_row and len(shape) > 1 and shape[0] > 1
 
 
 def is_called_otherwise(name: str) -> bool:

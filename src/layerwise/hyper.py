@@ -44,6 +44,7 @@ class Hyper(Checked):
     # options for biases and norms, which are not exempt from the ratio.
     large_without_ratio: ClassVar[float] = inf
     of_small: ClassVar[Mapping[str, Any]] = {}
+    by_row: ClassVar[bool] = False  # True if matrices are best blocks of one row each, beside which a whole one is poor
     # Names of parts of the state in the JAX API, as optax has them, where those are others.
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 

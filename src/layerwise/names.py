@@ -113,6 +113,11 @@ class ByName:
             self.check(self.argument, self.given)
 
     @property
+    def is_given(self) -> bool:
+        """True if the option was given, for all names or some."""
+        return self.given is not None or self.default is not None
+
+    @property
     def patterns(self) -> tuple[Name, ...]:
         """The names and patterns that have a value."""
         given = self.given.items() if isinstance(self.given, Mapping) else ()

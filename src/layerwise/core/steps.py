@@ -15,7 +15,7 @@ from layerwise.core.turn import Turn, keep
 from layerwise.engines import Changed, Engine, just_prepared
 from layerwise.engines.places import places_of
 from layerwise.first import First
-from layerwise.hidden import is_vector
+from layerwise.hidden import is_vector, is_whole
 from layerwise.hyper import ClippedByNorm, settled
 
 
@@ -24,7 +24,7 @@ class Steps:
 
     def __init__(self) -> None:
         self._kept: dict[Hashable, Together] = {}  # by the names of the tensors, the last taken at the end
-        self._rushed = False  # whether tensors were seen that step too far, which is said once
+        self._said = False  # whether tensors were seen of which the first step alone says what is wrong
 
     def __reduce__(self) -> Any:
         return Steps, ()
@@ -52,10 +52,10 @@ class Steps:
             found = Together(asked, engines, bound)
         firsts = found.step(asked)
         keep(self._kept, key, found, (one.tensors.slots for one in asked))
-        if not any(one.rushes for one in firsts):
+        if not any(one.is_said_once for one in firsts):
             return firsts
-        rushed, self._rushed = self._rushed, True
-        return [one for one in firsts if not (rushed and one.rushes)]
+        said, self._said = self._said, True
+        return [one for one in firsts if not (said and one.is_said_once)]
 
 
 class Together:
@@ -137,10 +137,10 @@ class Together:
             new = {due.name: due.slot for due in one.tensors.keep(dues)}
             stats = stats_of(new)
             each = ((due, lr, lam) for due, (_, lr, lam) in zip(dues, nows, strict=True) if due.name in new)
-            firsts += [
-                First(d.name, d.plan.h, stats[d.name], lam, one.peak(d, lr), d.loses, is_vector(d.plan.h, d.plan.shape))
-                for d, lr, lam in each
-            ]
+            for d, lr, lam in each:
+                h, shape = d.plan.h, d.plan.shape
+                kinds = is_vector(h, shape), not one.has_blocks and is_whole(h, shape)
+                firsts.append(First(d.name, h, stats[d.name], lam, one.peak(d, lr), d.loses, *kinds))
         self._seen = list(map(_seen, asked))
         return firsts
 

@@ -145,3 +145,4 @@ class Asked(NamedTuple):
     numbers: Callable[[Sequence[Due]], Sequence[Numbers]]
     peak: Callable[[Due, float], float | None]  # of the learning rate, as far as it is known
     check: Callable[[], None] | None = None  # all that is given, before it is prepared
+    has_blocks: bool = False  # whether blocks were given, be it of others

@@ -173,7 +173,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             first = First(variable.path, piece.h, {"weight_norm": 0.0}, lam)
             if first.starts_at_zero and _is_zero(variable):
                 firsts.append(first)
-        warn_of(firsts, WaysOut(EXEMPT, "", "", ""))
+        warn_of(firsts, WaysOut(EXEMPT))
 
     def _rule_of(self, is_rest: bool) -> Any:
         return ADAMW.rule if is_rest else self._rule

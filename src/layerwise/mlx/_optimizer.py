@@ -95,7 +95,7 @@ class Optimizer(theirs.Optimizer, Like):
         h: Any = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if First("", h, AT_ZERO, lam).starts_at_zero else ()
-        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT, "", "", ""))
+        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
         if vectors := [path for path, p in new if is_vector(h, p.shape)]:
             name = type(self).__name__
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"

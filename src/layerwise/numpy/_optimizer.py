@@ -110,7 +110,8 @@ class Optimizer(Stepper, Like):
         due = {self._named(key, weights): (weights[key], g) for key, g in grads.items() if not (whole and g is None)}
         each = [self._entry(name, *one) for name, one in due.items()]
         arrays = [p for p, _ in each], [g for _, g in each]
-        return Asked(self._tensors, list(due), *arrays, self._plan, partial(self._numbers, whole), self._peak)
+        numbers, has_blocks = partial(self._numbers, whole), self._options.by_name["blocks"].is_given
+        return Asked(self._tensors, list(due), *arrays, self._plan, numbers, self._peak, has_blocks=has_blocks)
 
     def _meet(self, weights: Mapping[Any, Any]) -> None:
         """Warn if no weights have the name of a loaded state, which then is of another model."""

@@ -32,6 +32,7 @@ WAYS_OUT = WaysOut(
     'Pass master_weights="split", or rounding="stochastic".',
     'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
     "Leave them to AdamW, by Mixed.",
+    'Give each row its own by blocks="each", or pass `blocks` by name.',
 )
 
 

@@ -76,6 +76,7 @@ WAYS_OUT = WaysOut(
     "Pass multi_precision=True.",
     "Leave them their ratio by adapt=True, or give their group the learning_rate 0.001, a factor.",
     "Leave them to AdamW, an optimizer of its own, by its parameters=[…].",
+    'Give each output its own by blocks={"linear_*.w_0": Blocks("each", axis=1), "embedding_*": "each"}.',
 )
 PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
 Pairs = Sequence[tuple[Tensor, Tensor]]
@@ -321,7 +322,9 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 check_apart(params)
 
             names = [p.name for p in params]
-            asked = Asked(self._tensors, names, params, given, self._plan, numbers, self._peak, check)
+            asked = Asked(
+                self._tensors, names, params, given, self._plan, numbers, self._peak, check, self._by_name.is_given
+            )
             firsts = self._steps.take([asked], self._engines)
             self._note_masters()
             warn_of(firsts, WAYS_OUT)

@@ -10,7 +10,7 @@ Which weights are a block, which the paper answers by the part of a transformer 
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from layerwise import options
 from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
@@ -23,6 +23,8 @@ from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
 @dataclass(frozen=True)
 class AdamMini(NumberOfLayer, ClippedByNorm):
     """Options of Adam-mini. Its page in the documentation gives each its place in the formula."""
+
+    by_row: ClassVar[bool] = True
 
     lr: Scheduled = options.lr(1e-3)
     betas: tuple[float, float] = options.betas()

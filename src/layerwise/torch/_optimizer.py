@@ -63,15 +63,16 @@ class Optimizer(torch.optim.Optimizer, Like):
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **said_by_groups(params, given)}
-        kinds = ByGroup(given) if self._rule is None else Kinds(Kind(self._rule, self._hyper, given))
+        of_groups = {**given, "blocks": None}  # what groups say of their own comes after what is said by name
+        kinds = ByGroup(of_groups) if self._rule is None else Kinds(Kind(self._rule, self._hyper, of_groups))
+        blocks = ByName("blocks", given["blocks"], None, as_blocks)
         setup = Setup(
-            Groups(kinds, given["differentiable"]),
-            ByName("blocks", given["blocks"], None, as_blocks),
+            Groups(kinds, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
-        self._of_all = {name: given[name] for name in NOT_OF_A_GROUP if name != "model_group"}
+        self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name != "model_group"}
         self._stepper = Stepper(self, setup, as_model_group(given["model_group"]))
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
@@ -79,7 +80,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         super().__init__(params, setup.groups.defaults())
         if self.model_group is None:  # else what a pattern means may be elsewhere
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
-            check_matched("blocks", setup.blocks.patterns, names)
+            check_matched("blocks", blocks.patterns, names)
 
     # What torch's own __getstate__ leaves out is what is ours.
     def __getstate__(self) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         with of_group(len(self.param_groups)):
             group = groups.new({**self.defaults, **group}, group)
         group |= {"params": listed(param_group["params"]), **dict.fromkeys(given)}
-        check_blocks(stepper_of(self).setup.blocks.given, group, is_named(group))
+        check_blocks(groups.blocks.given, group, is_named(group))
         number = len(self.param_groups)
         with named_by_places([*self.param_groups, group]):
             try:
@@ -178,8 +179,11 @@ class Optimizer(torch.optim.Optimizer, Like):
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
         groups = stepper_of(self).groups
-        own = {**self._of_all, "model_group": self.model_group} if key in NOT_OF_A_GROUP else groups.kinds.shared
-        return key in own and own[key] is value and key not in groups.known(group)
+        of_all = {**self._of_all, "model_group": self.model_group}
+        if key in of_all:
+            return of_all[key] is value
+        shared = groups.kinds.shared
+        return key in shared and shared[key] is value and key not in groups.known(group)
 
     # ---- the step
 

@@ -21,7 +21,17 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _memory, _state
 from layerwise.torch.step._due import Due, Work
 from layerwise.torch.step._engines import engines_of
-from layerwise.torch.step._first import FINER, OTHERS, SLOWER, exempt, firsts, not_hidden, without_ratio
+from layerwise.torch.step._first import (
+    BLOCKS,
+    FINER,
+    OTHERS,
+    SLOWER,
+    exempt,
+    firsts,
+    not_hidden,
+    uncut,
+    without_ratio,
+)
 from layerwise.torch.step._plan import Plan, check_step, plan_of
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._tensors import kinds_of
@@ -32,7 +42,6 @@ class Setup(NamedTuple):
     """What an optimizer was given once for all of its groups."""
 
     groups: Groups
-    blocks: ByName
     skip_nonfinite: bool
     engine: str | None
     offload: bool = False
@@ -51,7 +60,7 @@ class Planner:
 
     def forget(self) -> None:
         """Plan, check and look at everything again."""
-        self._plans: dict[Tensor, Plan] = {}
+        self._plans: dict[Tensor, tuple[ByName, Plan]] = {}  # with the blocks they were made for
         self._warned: set[tuple[str, str]] = set()
         self.first: dict[int, Tensor] = {}
         """Parameters whose first step is still to be looked at, by id."""
@@ -69,7 +78,8 @@ class Planner:
 
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(self._setup.groups.rule_of(group), p, h, name, self._setup.blocks, cuts.cut_of(name, p))
+        groups = self._setup.groups
+        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), cuts.cut_of(name, p))
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
@@ -79,15 +89,16 @@ class Planner:
         work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
         dues, params, states = work.dues, work.params, self._members.optimizer.state
         kept = {p: own_entries(state) for p in params if (state := states.get(p))}
-        names, blocks = self._members.names_of(dues), self._setup.blocks
+        names = self._members.names_of(dues)
         cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
         each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
         for due in dues:
-            differentiable = due.group["differentiable"]
+            differentiable, blocks = due.group["differentiable"], due.blocks
             for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
                 shared = lies is None and kind is not None and not differentiable
                 key = (id(due.h), blocks(name), kind) if shared else id(p)  # names may repeat
-                found, before = known.get(key), self._plans.get(p)
+                made_for, before = self._plans.get(p, (blocks, None))
+                found = known.get(key)
                 if found is None:
                     check_step(name, p if g.device == p.device else stepped, g, differentiable)
                 if before is not None and before.shape != p.shape:
@@ -95,9 +106,8 @@ class Planner:
                         f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
                     )
                 if found is None:
-                    found = before
-                    settings = name, due.h, p.dtype, lies
-                    if found is None or (found.name, found.h, found.dtype, found.lies) != settings:
+                    settings, found = (name, due.h, p.dtype, lies, blocks), before
+                    if found is None or (found.name, found.h, found.dtype, found.lies, made_for) != settings:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
@@ -118,7 +128,7 @@ class Planner:
             # Counts that once had to be on the device stay there, and those beside them go there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
-                self._plans[p] = plan
+                self._plans[p] = due.blocks, plan
                 # On another device a step would wait for what the first shows.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.first[id(p)] = p
@@ -142,20 +152,21 @@ class Planner:
         states = self._members.optimizer.state
         new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
         fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
-        self._odd = [*fast, *not_hidden(dues, plans, new)]
+        some = any(self._setup.groups.blocks_of(group).is_given for group in self._members.groups)
+        self._odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
     def warn_of_new(self) -> None:
         """Say which parameters take steps that are too long, or are not for their rule, once the first is taken."""
         if self._odd:
             odd, self._odd, self._said = self._odd, [], True
-            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower())))
+            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
 
     def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
         """Say what the first steps of parameters show of those to come."""
         found = list(firsts(turn, dues, self.first))
         for p in turn.params:
             self.first.pop(id(p), None)
-        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER, ""))
+        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:

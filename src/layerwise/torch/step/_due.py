@@ -16,6 +16,7 @@ from layerwise.checks import as_float
 from layerwise.engines.places import objects_of
 from layerwise.errors import HyperparameterError
 from layerwise.hyper import Hyper
+from layerwise.names import ByName
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._flat import missing_gradient
 
@@ -40,6 +41,7 @@ class Current(NamedTuple):
     rule: Any
     h: Hyper
     want: Wanted
+    blocks: ByName
 
 
 class Settings:
@@ -133,6 +135,7 @@ class Due(NamedTuple):
     rule: Any
     h: Hyper
     want: Wanted
+    blocks: ByName
     params: list[Tensor]
 
 
@@ -177,7 +180,7 @@ class Work(NamedTuple):
         each, found = iter(self.params), []
         for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
             now, params = self.settings.each[i], [next(each) for _ in range(n)]
-            found.append(Due(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, params))
+            found.append(Due(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, now.blocks, params))
         return found
 
     @property
@@ -189,7 +192,7 @@ class Work(NamedTuple):
         """Return the groups' settings that are part of the plan; the rates are not."""
         each = zip(self.which, self.groups, self.sizes, strict=True)
         hs, of_groups = self.settings.hs, self.settings.each
-        return [(hs[i], n, group["capturable"], of_groups[i].want) for i, group, n in each]
+        return [(hs[i], n, group["capturable"], of_groups[i].want, of_groups[i].blocks) for i, group, n in each]
 
     def as_asked(self) -> Work:
         """Return the same before anything was put in the place of parameters and gradients."""

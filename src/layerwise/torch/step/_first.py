@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError
 from layerwise.first import First
-from layerwise.hidden import is_called_otherwise, is_vector
+from layerwise.hidden import is_called_otherwise, is_vector, is_whole
 from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due, is_on_device
 from layerwise.torch.step._kinds import RULE
@@ -21,6 +21,7 @@ from layerwise.torch.step._turn import Turn, on_host
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
 OTHERS = 'Leave them to AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
+BLOCKS = 'Give each row its own by AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
@@ -90,6 +91,17 @@ def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int])
                 for one in plan.members:
                     if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
                         yield First(one.name, due.h, {}, 0.0, misplaced=True)
+
+
+def uncut(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+    """Yield the first steps of matrices of these ids that are one block each, by a rule that is for smaller ones."""
+    each = iter(plans)
+    for due in dues:
+        for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
+            if id(p) in new:
+                for one in plan.members:
+                    if is_whole(one.h, one.shape):
+                        yield First(one.name, due.h, {}, 0.0, is_whole=True)
 
 
 def _peak(group: Mapping[str, Any]) -> float:

@@ -10,10 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from layerwise import arguments
+from layerwise.blocks import in_plain_form
 from layerwise.checks import FLAG, number
 from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
+from layerwise.names import is_by_name
 from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.storage.options import OPTIONS, checked
 from layerwise.torch.step._due import RATES, is_fixed, is_on_device
@@ -57,6 +59,8 @@ class Kind:
             return number(0)(name, value, RATES[name])
         if name in self.options:
             return self.hyper.check(name, value)
+        if name == "blocks":
+            return value if is_by_name(value) else in_plain_form(name, value)
         return checked(name, value) if name in OPTIONS else FLAG(name, value, "Pass True or False.")
 
     def __reduce__(self) -> Any:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from layerwise import arguments, checks
+from layerwise.blocks import as_blocks, in_plain_form
 from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
 from layerwise.hyper import Hyper, in_words
 from layerwise.keywords import NOT_HERE, guess
-from layerwise.names import is_by_name
+from layerwise.names import ByName, is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
@@ -36,18 +37,19 @@ OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentu
 class Groups:
     """The checks of one optimizer's groups, and the hyperparameters made from them."""
 
-    def __init__(self, kinds: Kinds, differentiable: bool) -> None:
-        self.kinds, self.differentiable = kinds, differentiable
+    def __init__(self, kinds: Kinds, differentiable: bool, blocks: ByName) -> None:
+        self.kinds, self.differentiable, self.blocks = kinds, differentiable, blocks
         self.begun_elsewhere = False
         """Whether initial_lr is of a schedule that only the checkpoint had."""
         self._made: dict[Hashable, Hyper] = {}
+        self._blocks: dict[Hashable, ByName] = {}
         self._warned: set[str] = set()  # of keys that are nearly options
         self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
         self._sizes: dict[int, int] = {}  # the numbers of keys that groups had when they were looked at, by id
 
     def __reduce__(self) -> Any:
         # What it remembers may have keys that cannot be pickled.
-        return Groups, (self.kinds, self.differentiable), {"begun_elsewhere": self.begun_elsewhere}
+        return Groups, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
     def rule_of(self, group: Mapping[str, Any]) -> Any:
         """Return the rule of a group."""
@@ -56,6 +58,17 @@ class Groups:
     def wanted(self, group: Mapping[str, Any]) -> Wanted:
         """Return a group's wanted storage of weights and state."""
         return wanted(group, self.kinds.of(group).rule)
+
+    def blocks_of(self, group: Mapping[str, Any]) -> ByName:
+        """Return the blocks of a group's parameters: those said by name, and else the group's own."""
+        own = group["blocks"]
+        if own is None or (is_by_name(own) and replace(self.blocks, given=own) == self.blocks):
+            return self.blocks  # as wrappers put it into every group
+        key = _hashable(own)
+        if key not in self._blocks:
+            split = in_plain_form("blocks", own)
+            self._blocks[key] = replace(self.blocks, default=as_blocks("blocks", split))
+        return self._blocks[key]
 
     def known(self, group: Mapping[str, Any]) -> Sequence[str]:
         """Return the names of all options that a group has."""
@@ -143,7 +156,7 @@ class Groups:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step
             self._made.clear()
         self.look_at(group)
-        return Current(self.rule_of(group), self.check(group), self.wanted(group))
+        return Current(self.rule_of(group), self.check(group), self.wanted(group), self.blocks_of(group))
 
     def _check_now(self, group: Group) -> None:
         kind = self.kinds.of(group)
@@ -156,6 +169,7 @@ class Groups:
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
+        self.blocks_of(group)
         want = self.wanted(group)
         check_fits(want, h)
         check_followed(want, self.differentiable)

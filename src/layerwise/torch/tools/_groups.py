@@ -23,6 +23,7 @@ Matcher = str | int | type[nn.Module] | Test
 """A choice of parameters: "bias", "norm", "embedding" or "head", a pattern of names, a number of dimensions (parameters
 of at most so many), a type of module, or a function of name, parameter and module."""
 
+BLOCKS = "blocks"
 SMALL = ("bias", "norm")  # what the papers' recipes exempt
 ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
 # What a group may have besides.
@@ -32,6 +33,7 @@ NO_MATRICES = (1, *SMALL, "embedding", "head", called_otherwise)  # what rules o
 # Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+BY_ROW = (nn.Linear, nn.MultiheadAttention, *EMBEDDINGS)  # of which axis 0 has the outputs, or what is embedded
 MATRICES = (nn.Linear, nn.modules.conv._ConvNd, *EMBEDDINGS)  # with a norm beside them at most, as in a ConvNorm
 
 
@@ -57,11 +59,12 @@ class ParamGroups(list[dict[str, Any]]):
 
     def __str__(self) -> str:
         named = any(RULE in group for group in self)
-        rows = [["parameter", "shape", "weight decay", "trust ratio", *["rule"] * named]]
+        cut = any(BLOCKS in group for group in self)
+        rows = [["parameter", "shape", "weight decay", "trust ratio", *["rule"] * named, *[BLOCKS] * cut]]
         for group in self:
             decay = "none" if group.get("weight_decay") == 0 else "yes"
             adapt = "no" if group.get("adapt") is False or _has_no_ratio(group) else "yes"
-            said = [decay, adapt, *([group[RULE]] if named else [])]
+            said = [decay, adapt, *([group[RULE]] if named else []), *([str(group.get(BLOCKS, "one"))] if cut else [])]
             rows += [[name, "×".join(map(str, whole_shape(p))) or "scalar", *said] for name, p in group["params"]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
@@ -101,6 +104,7 @@ def param_groups(
             with rule="lars" these keep a ratio in which no norm counts as less than 0.1, because plain steps at LARS's
             rates tend to diverge.
         rule: The rule of the parameters, by its name or class: that of the optimizer, or for `Mixed` one of several.
+            For Adam-mini, linear layers and embeddings get a block for each row, as their groups' `blocks`.
         others: For `Mixed`: another rule, for the parameters that match `other_params`. It is a name or class, or a
             mapping with the name and options, such as {"rule": "adamw", "lr": 3e-4}. Beside Muon, whose rule is for
             hidden matrices, None is AdamW, and a mapping such as {"lr": 3e-4} its options: lr is 0.05 times Muon's,
@@ -129,15 +133,18 @@ def param_groups(
     for argument, ours in matchers.items():
         check_matched(argument, [one for one in ours if isinstance(one, str) and one not in kinds], names)
     _warn_of_norms(places, [test for ours, test in zip(matchers.values(), tests, strict=True) if "norm" in ours])
+    by_row = {other: _is_by_row(one) for other, one in ((False, first), (True, second))}
     groups: dict[tuple[bool, ...], list[tuple[str, Tensor]]] = {}
     for p, found in places.items():
         decays, adapts, other = (not test(p, found) for test in tests)
-        key = (not other, not decays, not adapts and other)
+        rows = by_row[not other] and any(isinstance(module, BY_ROW) for _, module in found)
+        key = (not other, not decays, not adapts and other, not rows)
         groups.setdefault(key, []).append((found[0][0], p))
     unscaled_off = (_kept(first) if no_adapt is None else {}) or {"adapt": False}
     made = ParamGroups()
-    for (of_others, fixed, unscaled), members in sorted(groups.items()):
+    for (of_others, fixed, unscaled, whole), members in sorted(groups.items()):
         off = {**({"weight_decay": 0.0} if fixed else {}), **(unscaled_off if unscaled else {})}
+        off |= {} if whole else {BLOCKS: "each"}
         made.append({"params": members, **(second or {} if of_others else first), **off})
     return made
 
@@ -193,6 +200,12 @@ def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of biases and norms where the rule of these groups does not exempt them from the ratio."""
     own = ENTRIES[options[RULE]].hyper.of_small if RULE in options else {}
     return {name: options.get(name, value) for name, value in own.items()}
+
+
+def _is_by_row(options: Mapping[str, Any] | None) -> bool:
+    """Return True if the rule of these groups wants a block for each row, and their options say no others."""
+    given = options or {}
+    return RULE in given and BLOCKS not in given and ENTRIES[given[RULE]].hyper.by_row
 
 
 def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
