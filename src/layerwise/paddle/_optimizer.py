@@ -34,6 +34,7 @@ from layerwise.hyper import Hyper
 from layerwise.layout import lay_out
 from layerwise.names import ByName, check_matched
 from layerwise.paddle import _state
+from layerwise.paddle._append import Due as InProgram
 from layerwise.paddle._arrays import (
     TENSORS,
     Arrays,
@@ -63,7 +64,6 @@ from layerwise.paddle._groups import (
     settings_of,
 )
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
-from layerwise.paddle._static import Due as InProgram
 from layerwise.paddle._static import Graph, others_in, trainable
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime

@@ -6,10 +6,9 @@ count or the rate is a variable too. A run of the program is a step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
-from math import prod, sqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import paddle
@@ -17,36 +16,14 @@ from paddle.base import dygraph, unique_name
 from paddle.nn.initializer import Constant
 from paddle.pir.core import create_persistable_value
 
-from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
-from layerwise.drive import Run, local
-from layerwise.errors import HyperparameterError, LayerwiseError, ParameterError, StateError
-from layerwise.layout import Layout, Piece
+from layerwise.errors import ParameterError, StateError
+from layerwise.layout import Piece
+from layerwise.paddle._append import Due, Kept, assign, measured, stepped
 from layerwise.paddle._arrays import Variable, all_finite, computing, dtype_name, listed, shape_of
 from layerwise.paddle._state import Names
-from layerwise.paddle._variables import NAMESPACE, Array, Constants, bare
-from layerwise.rules.arrays import moved
-from layerwise.rules.asks import Now, Stepped
+from layerwise.rules.asks import Stepped
 from layerwise.storage.weights import MASTER
-from layerwise.telemetry import with_both
-
-
-class Due(NamedTuple):
-    """A parameter that is to be stepped."""
-
-    p: Variable
-    g: Variable
-    plan: Plan
-    lr: Variable
-    master: Variable | None  # its float32 copy
-
-
-class Kept(NamedTuple):
-    """What a program keeps of a parameter from run to run."""
-
-    p: Variable
-    arrays: dict[str, Variable]  # as in a slot
-    step: Variable
 
 
 class Graph:
@@ -83,24 +60,18 @@ class Graph:
             self._skipped = _variable(names.of_all("skipped"), [1], "int64")
         block = self.program.global_block()
         before = len(block.ops)
-        constants: Constants = {}
-        tasks = [_Task(due, self._kept[due.p.name], constants) for due in dues]
-        coupled = any(piece.h.asks_of_model for due in dues for piece in due.plan.layout.pieces)
-        ends = local(NAMESPACE, [run for task in tasks for run in task.runs(coupled)])
-        for task in tasks:
-            done = [stepped for _ in task.due.plan.layout.pieces for stepped in next(ends)]
-            task.write(done, skip)
-            self._last[task.due.p.name] = done, task.due.plan.layout.pieces, computing(task.due.p)
+        for due, done in stepped(dues, self._kept, skip):
+            self._last[due.p.name] = done, due.plan.layout.pieces, computing(due.p)
         self._stats = {}
         if skip is not None:
-            _assign(self._skipped, self._skipped + paddle.cast(skip, "int64"))
+            assign(self._skipped, self._skipped + paddle.cast(skip, "int64"))
         return list(block.ops[before:])
 
     def stats(self) -> dict[str, dict[str, Variable]]:
         """Return variables with the measurements of each parameter's step: no program has them that nobody asked."""
         if len(self._stats) < len(self._last):
             with paddle.static.program_guard(self.program), paddle.amp.auto_cast(enable=False):
-                self._stats = {name: _measured(*one) for name, one in self._last.items()}
+                self._stats = {name: measured(*one) for name, one in self._last.items()}
         return {name: dict(one) for name, one in self._stats.items()}
 
     # ---- what runs have left
@@ -146,90 +117,6 @@ class Graph:
                 _write(kept.step, np.array([slot.step], np.int64))
 
 
-class _Task:
-    """The step of one parameter, piece by piece."""
-
-    def __init__(self, due: Due, kept: Kept, constants: Constants) -> None:
-        self.due, self._kept, self._constants = due, kept, constants
-        self._dtype = computing(due.p)
-
-    def _read(self, x: Variable) -> Variable:
-        return _in(self._dtype, x)
-
-    def _array(self, x: Variable) -> Array:
-        return Array(x, self._constants)
-
-    def _number(self, x: Variable) -> Array:
-        return self._array(paddle.reshape(self._read(x), []))
-
-    def _now(self) -> Now:
-        h: Any = self.due.plan.h
-        t, lr = self._number(self._kept.step + 1), self._number(self.due.lr)
-        try:
-            beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.beside(low)))
-        except LayerwiseError:
-            raise
-        except Exception as problem:
-            raise HyperparameterError(
-                f"`beta2` is a function of the step, which is a variable in the static graph: {problem}. Write it with "
-                "Paddle's operations."
-            ) from problem
-        return Now(t, lr, h.weight_decay, beta2=self._number(beta2) if isinstance(beta2, Variable) else beta2)
-
-    def runs(self, coupled: bool) -> Iterator[Run]:
-        """Yield the rule on each piece, where the gradients may be coupled by the norm of all."""
-        plan, kept, now = self.due.plan, self._kept.arrays, self._now()
-        self._p, g = self._read(kept.get(MASTER, self.due.p)), self._read(self.due.g)
-        state = [self._read(kept[field]) if field in kept else None for field in plan.rule.State._fields]
-        for piece in plan.layout.pieces:
-            h = piece.h.counting() if coupled else piece.h
-            own = [None if x is None else self._array(piece.view(x)) for x in (self._p, g, *state)]
-            rule = plan.rule.step(NAMESPACE, *own[:2], plan.rule.State(*own[2:]), h, now)
-            yield Run((rule,), piece.shape, piece.block_dims, h.asks_of_model)
-
-    def write(self, done: Sequence[Stepped], skip: Variable | None) -> None:
-        """Append what writes the results of all pieces."""
-        plan, kept, layout = self.due.plan, self._kept.arrays, self.due.plan.layout
-        each = zip(layout.pieces, done, strict=True)
-        moves = [moved(NAMESPACE, self._array(piece.view(self._p)), one.moves) for piece, one in each]
-        new = _joined(layout, moves, plan.shape)
-        state = zip(plan.rule.State._fields, zip(*(one.state for one in done), strict=True), strict=True)
-        results = [
-            (kept[field], _joined(layout, own, plan.state_shapes[field])) for field, own in state if field in kept
-        ]
-        if MASTER in kept:
-            results.append((kept[MASTER], new))
-        # All is computed before anything is written, after which a variable stands for what it has become.
-        for place, result in (*results, (self.due.p, new), (self._kept.step, self._kept.step + 1)):
-            result = _in(dtype_name(place), result)
-            _assign(place, result if skip is None else paddle.where(skip, place, result))
-
-
-def _joined(layout: Layout, pieces: Sequence[Array], shape: Any) -> Variable:
-    part, variables = layout.pieces[0].part, bare(pieces)
-    if part is not None and part.one is not None:
-        return paddle.concat(variables, axis=part.axis)
-    return variables[0] if pieces[0].shape == shape else paddle.reshape(variables[0], list(shape))
-
-
-def _measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
-    """Return the measurements of a parameter's pieces, joined: numbers, or arrays of one number a block."""
-    each = [_of_piece(one.stats, piece, dtype) for one, piece in zip(done, pieces, strict=True)]
-    if pieces[0].part is None:
-        return {key: paddle.reshape(x, []) for key, x in each[0].items()}
-    return {key: paddle.concat([one[key] for one in each]) for key in each[0]}
-
-
-def _of_piece(stats: Mapping[str, Any], piece: Piece, dtype: str) -> dict[str, Variable]:
-    blocks, constants = prod(piece.shape[d] for d in piece.block_dims), Constants()
-    found = {}
-    for key, x in stats.items():
-        x = paddle.reshape(x.variable if isinstance(x, Array) else paddle.full([], x, dtype), [-1])
-        found[key] = Array(x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]), constants)
-    both = with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
-    return {key: x.variable for key, x in both.items()}
-
-
 # ---- what is stepped
 
 
@@ -245,10 +132,6 @@ def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
 
 
 # ---- variables
-
-
-def _in(dtype: str, x: Variable) -> Variable:
-    return x if dtype_name(x) == dtype else paddle.cast(x, dtype)
 
 
 def _variable(name: str, shape: Sequence[int], dtype: str) -> Variable:
@@ -268,10 +151,6 @@ def _kept(due: Due, names: Names) -> Kept:
     if due.master is not None:
         arrays[MASTER] = due.master
     return Kept(due.p, arrays, _variable(f"{target}_{names.steps}", [1], "int64"))
-
-
-def _assign(place: Variable, new: Variable) -> None:
-    paddle.assign(new, output=place)
 
 
 # ---- their numbers

@@ -1,7 +1,8 @@
 """Variables of the static graph as rules compute with them.
 
 Paddle's own arithmetic makes float32 of a number beside a variable, and so do its functions. Here a number has the
-dtype of the variable that it stands beside, and is in the program once.
+dtype of the variable that it stands beside, and is in the program once. So are the numbers of a step that several
+tensors share.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import paddle
 
 from layerwise.paddle._arrays import FUNCTIONS, Variable, dtype_name
 
-Constants = dict[tuple[float, str], Variable]  # of a program, by their numbers and dtypes
+Constants = dict[tuple[float, str, tuple[int, ...]], Variable]  # of a program, by their numbers, dtypes and shapes
 
 
 class Array:
@@ -46,13 +48,13 @@ class Array:
         """Return another variable of the same program."""
         return Array(variable, self.constants)
 
-    def beside(self, x: Any) -> Variable:
-        """Return the variable of an array, or a number as one of this dtype."""
+    def beside(self, x: Any, shape: tuple[int, ...] = ()) -> Variable:
+        """Return the variable of an array, or a number as one of this dtype and a shape."""
         if isinstance(x, Array):
             return x.variable
-        key = float(x), dtype_name(self.variable)
+        key = float(x), dtype_name(self.variable), shape
         if key not in self.constants:
-            self.constants[key] = paddle.full([], *key)
+            self.constants[key] = paddle.full([*shape], *key[:2])
         return self.constants[key]
 
     def __getitem__(self, place: Any) -> Array:
@@ -60,6 +62,11 @@ class Array:
 
     def __neg__(self) -> Array:
         return self.like(paddle.neg(self.variable))
+
+
+def in_dtype(dtype: str, x: Variable) -> Variable:
+    """Return a variable in a dtype."""
+    return x if dtype_name(x) == dtype else paddle.cast(x, dtype)
 
 
 def bare(x: Any) -> Any:
@@ -94,9 +101,17 @@ def _lifted(function: Callable[..., Any]) -> Callable[..., Array]:
     return apply
 
 
+def wide(x: Variable, shape: tuple[int, ...]) -> Variable:
+    """Return a variable in a shape that it can be broadcast to."""
+    return x if tuple(x.shape) == shape else paddle.expand(x, list(shape))
+
+
 def _where(condition: Array, yes: Any, no: Any) -> Array:
+    # paddle.where broadcasts by a dozen operations.
     like: Array = yes if isinstance(yes, Array) else no
-    return like.like(paddle.where(condition.variable, like.beside(yes), like.beside(no)))
+    shape = np.broadcast_shapes(*(x.shape for x in (condition, yes, no) if isinstance(x, Array)))
+    chosen = (wide(like.beside(x, shape), shape) for x in (yes, no))
+    return like.like(paddle.where(wide(condition.variable, shape), *chosen))
 
 
 def _clip(x: Array, low: float | None, high: float | None) -> Array:
@@ -106,10 +121,61 @@ def _clip(x: Array, low: float | None, high: float | None) -> Array:
     return x
 
 
-LIFTED = ("sqrt", "sum", "ones_like", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
+def _ones_like(x: Array) -> Array:
+    return x.like(x.beside(1.0, x.shape))
+
+
+LIFTED = ("sqrt", "sum", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
 NAMESPACE: Any = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
+    ones_like=_ones_like,
     where=_where,
     clip=_clip,
+    length=_lifted(FUNCTIONS.sqrt),  # of squares; nothing is differentiated here
     float64=FUNCTIONS.float64,
 )
+
+
+class Numbers:
+    """The numbers of a step of several tensors, each computed once: in an array of all tensors where they differ."""
+
+    def __init__(self, counts: Variable) -> None:
+        self.counts, self.constants = counts, Constants()
+        self._known: dict[Any, Any] = {}
+
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is the same for several tensors."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def number(self, x: Variable, dtype: str) -> Array:
+        """Return the only number of a variable, in a dtype."""
+        return self.once(
+            ("number", hash(x), dtype), lambda: Array(paddle.reshape(in_dtype(dtype, x), []), self.constants)
+        )
+
+    def steps(self, dtype: str) -> Array:
+        """Return the counts of all tensors, in a dtype."""
+        return self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
+
+    def own(self, x: Any, place: int | slice) -> Any:
+        """Return what of numbers is of the tensors at this place."""
+        if isinstance(x, tuple):
+            return type(x)(*(self.own(one, place) for one in x))
+        if not isinstance(x, Array) or x.shape != tuple(self.counts.shape):
+            return x
+        if place == slice(0, x.shape[0]):
+            return x
+        if isinstance(place, slice):
+            return x[place]
+        return x.like(self.once(("apart", hash(x.variable)), lambda: paddle.unstack(x.variable))[place])
+
+    def namespace(self, place: int | slice) -> Any:
+        """Return the functions for the tensors at this place."""
+
+        def coefficients(of: Callable[[Any, Any, Any], Any], h: Any, now: Any) -> Any:
+            key = of, h, hash(now.lr.variable), hash(now.t.variable)
+            return self.own(self.once(key, lambda: of(NAMESPACE, h, now)), place)
+
+        return SimpleNamespace(**vars(NAMESPACE), coefficients=coefficients)

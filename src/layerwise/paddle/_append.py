@@ -1,0 +1,236 @@
+"""What a step of parameters appends to a program of the static graph.
+
+Small tensors that are alike are stacked, as by the rule engine, and step by the operations of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from math import prod, sqrt
+from typing import Any, NamedTuple
+
+import paddle
+
+from layerwise.core.plan import Plan
+from layerwise.drive import Run, local
+from layerwise.engines.rule import STACKED
+from layerwise.errors import HyperparameterError, LayerwiseError
+from layerwise.layout import Layout, Piece
+from layerwise.paddle._arrays import Variable, computing, dtype_name, shape_of
+from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, bare, in_dtype, wide
+from layerwise.rules.arrays import moved
+from layerwise.rules.asks import Now, Stepped
+from layerwise.storage.weights import MASTER
+from layerwise.telemetry import with_both
+
+SMALL = 1 << 12  # elements of a tensor that is stacked with others
+
+
+class Due(NamedTuple):
+    """A parameter that is to be stepped."""
+
+    p: Variable
+    g: Variable
+    plan: Plan
+    lr: Variable
+    master: Variable | None  # its float32 copy
+
+
+class Kept(NamedTuple):
+    """What a program keeps of a parameter from run to run."""
+
+    p: Variable
+    arrays: dict[str, Variable]  # as in a slot
+    step: Variable
+
+
+class Job(NamedTuple):
+    """A piece of a parameter that is to be stepped."""
+
+    due: Due
+    kept: Kept
+    piece: Piece
+
+    @property
+    def dtype(self) -> str:
+        return computing(self.due.p)
+
+    @property
+    def kind(self) -> Hashable:
+        """Those of one kind can be stacked; None is alone."""
+        h: Any = self.piece.h
+        if prod(self.piece.shape) > SMALL or h.of_matrices or h.follows_step:
+            return None
+        return self.due.plan.rule, h, self.piece.shape, self.piece.block_dims, self.dtype, hash(self.due.lr)
+
+    def arrays(self) -> Iterator[Variable | None]:
+        """Yield the weights, the gradient and the state, in the dtype of the arithmetic."""
+        kept = self.kept.arrays
+        stored = (kept.get(MASTER, self.due.p), self.due.g, *map(kept.get, self.due.plan.rule.State._fields))
+        return (None if x is None else in_dtype(self.dtype, self.piece.view(x)) for x in stored)
+
+
+class Done(NamedTuple):
+    """What the step of a piece has made."""
+
+    p: Variable
+    stepped: Stepped
+
+
+def stepped(
+    dues: Sequence[Due], known: Mapping[str, Kept], skip: Variable | None
+) -> Iterator[tuple[Due, list[Stepped]]]:
+    """Append a step of these parameters, to be left out where `skip` is true; yield what has stepped the pieces."""
+    groups = _alike([Job(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces])
+    jobs = [job for group in groups for job in group]
+    counts = paddle.concat([job.kept.step for job in jobs]) + 1
+    apart, numbers = paddle.split(counts, len(jobs)), Numbers(counts)
+    coupled = any(job.piece.h.asks_of_model for job in jobs)
+    tasks, first = [], 0
+    for group in groups:
+        tasks.append(_Task(group, numbers, first))
+        first += len(group)
+    ends = local(NAMESPACE, [task.run(coupled) for task in tasks])
+    done = [one for task, (end,) in zip(tasks, ends, strict=True) for one in task.apart(end)]
+    made: dict[str, list[tuple[Job, Done, Variable]]] = {}
+    for job, one, count in zip(jobs, done, apart, strict=True):
+        made.setdefault(job.due.p.name, []).append((job, one, count))
+    for due in dues:
+        own = made[due.p.name]
+        ordered = [next(one for job, one, _ in own if job.piece is piece) for piece in due.plan.layout.pieces]
+        _write(due, known[due.p.name], ordered, own[0][2], skip)
+        yield due, [one.stepped for one in ordered]
+
+
+def _alike(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Return those together that are stacked."""
+    groups: dict[Hashable, list[Job]] = {}
+    for i, job in enumerate(jobs):
+        groups.setdefault(i if (kind := job.kind) is None else kind, []).append(job)
+    found = []
+    for group in groups.values():
+        most = max(1, STACKED // max(1, prod(group[0].piece.shape)))
+        found += [group[start : start + most] for start in range(0, len(group), most)]
+    return found
+
+
+class _Task:
+    """The step of one piece, or of several that are stacked along a new last dimension."""
+
+    def __init__(self, jobs: Sequence[Job], numbers: Numbers, first: int) -> None:
+        self._jobs, self._numbers = jobs, numbers
+        self._place = first if len(jobs) == 1 else slice(first, first + len(jobs))
+        read = [None if x[0] is None else self._stacked(x) for x in zip(*(job.arrays() for job in jobs), strict=True)]
+        self._p, self._g, *self._state = (None if x is None else self._array(x) for x in read)
+
+    def _array(self, x: Variable) -> Array:
+        return Array(x, self._numbers.constants)
+
+    def _stacked(self, each: Sequence[Any]) -> Variable:
+        return each[0] if len(each) == 1 else paddle.stack(list(each), axis=-1)
+
+    def run(self, coupled: bool) -> Run:
+        """Return the run of the rule, whose gradients may be coupled by the norm of all."""
+        job = self._jobs[0]
+        piece, rule = job.piece, job.due.plan.rule
+        h = piece.h.counting() if coupled else piece.h
+        shape, block_dims = piece.shape, piece.block_dims
+        if len(self._jobs) > 1:
+            shape, block_dims = (*shape, len(self._jobs)), (*block_dims, len(shape))
+        step = rule.step(self._xp(), self._p, self._g, rule.State(*self._state), h, self._now())
+        return Run((step,), shape, block_dims, h.asks_of_model)
+
+    def _xp(self) -> Any:
+        return NAMESPACE if self._jobs[0].due.plan.h.follows_step else self._numbers.namespace(self._place)
+
+    def _now(self) -> Now:
+        due, dtype = self._jobs[0].due, self._jobs[0].dtype
+        h: Any = due.plan.h
+        t, lr = self._numbers.steps(dtype), self._numbers.number(due.lr, dtype)
+        if not h.follows_step:
+            return Now(t, lr, h.weight_decay, beta2=h.beta2_of(t))
+        t = self._numbers.own(t, self._place)
+        return Now(t, lr, h.weight_decay, beta2=self._beta2(h, t))
+
+    def _beta2(self, h: Any, t: Array) -> Any:
+        try:
+            beta2 = h.beta2_of(t.variable, lambda x, low: paddle.maximum(x, t.beside(low)))
+        except LayerwiseError:
+            raise
+        except Exception as problem:
+            raise HyperparameterError(
+                f"`beta2` is a function of the step, which is a variable in the static graph: {problem}. Write it with "
+                "Paddle's operations."
+            ) from problem
+        if not isinstance(beta2, Variable):
+            return beta2
+        return self._array(paddle.reshape(in_dtype(self._jobs[0].dtype, beta2), []))
+
+    def apart(self, end: Stepped) -> list[Done]:
+        """Return what the step has made of each piece."""
+        p = bare(moved(NAMESPACE, self._p, end.moves))
+        n = len(self._jobs)
+        if n == 1:
+            return [Done(p, end)]
+        state = [[None] * n if x is None else paddle.unstack(bare(x), axis=-1) for x in end.state]
+        each = zip(*state, strict=True) if state else [()] * n
+        found = zip(paddle.unstack(p, axis=-1), each, strict=True)
+        return [
+            Done(new, Stepped((), own, {key: (x, i) for key, x in end.stats.items()}))
+            for i, (new, own) in enumerate(found)
+        ]
+
+
+def _write(due: Due, kept: Kept, done: Sequence[Done], count: Variable, skip: Variable | None) -> None:
+    """Append what writes the results of all pieces, which are all computed before."""
+    plan, arrays, layout = due.plan, kept.arrays, due.plan.layout
+    new = _joined(layout, [one.p for one in done], plan.shape)
+    state = zip(plan.rule.State._fields, zip(*(one.stepped.state for one in done), strict=True), strict=True)
+    results = [
+        (arrays[field], _joined(layout, bare(own), plan.state_shapes[field])) for field, own in state if field in arrays
+    ]
+    if MASTER in arrays:
+        results.append((arrays[MASTER], new))
+    for place, result in (*results, (due.p, new), (kept.step, count)):
+        result = in_dtype(dtype_name(place), result)
+        assign(place, result if skip is None else paddle.where(wide(skip, shape_of(place)), place, result))
+
+
+def _joined(layout: Layout, pieces: Sequence[Variable], shape: Any) -> Variable:
+    part = layout.pieces[0].part
+    if part is not None and part.one is not None:
+        return paddle.concat([*pieces], axis=part.axis)
+    return pieces[0] if shape_of(pieces[0]) == tuple(shape) else paddle.reshape(pieces[0], list(shape))
+
+
+def assign(place: Variable, new: Variable) -> None:
+    paddle.assign(new, output=place)
+
+
+# ---- what steps have measured
+
+
+def measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
+    """Return the measurements of a parameter's pieces, joined: numbers, or arrays of one number a block."""
+    each = [_of_piece(one.stats, piece, dtype) for one, piece in zip(done, pieces, strict=True)]
+    if pieces[0].part is None:
+        return {key: paddle.reshape(x, []) for key, x in each[0].items()}
+    return {key: paddle.concat([one[key] for one in each]) for key in each[0]}
+
+
+def _of_piece(stats: Mapping[str, Any], piece: Piece, dtype: str) -> dict[str, Variable]:
+    blocks, constants = prod(piece.shape[d] for d in piece.block_dims), Constants()
+    found = {}
+    for key, x in stats.items():
+        x = paddle.reshape(_entry(x, dtype), [-1])
+        found[key] = Array(x if shape_of(x) == (blocks,) else paddle.expand(x, [blocks]), constants)
+    both = with_both(found, sqrt(max(1, prod(piece.shape) // max(1, blocks))))
+    return {key: x.variable for key, x in both.items()}
+
+
+def _entry(x: Any, dtype: str) -> Variable:
+    """Return a measurement, which may be one of several along the last dimension."""
+    if isinstance(x, tuple):
+        x, i = x
+        x = x[..., i] if isinstance(x, Array) and x.ndim else x
+    return x.variable if isinstance(x, Array) else paddle.full([], x, dtype)
