@@ -98,7 +98,7 @@ def uncut(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> I
     each = iter(plans)
     for due in dues:
         for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
-            if id(p) in new:
+            if due.h.by_row and id(p) in new:
                 for one in plan.members:
                     if is_whole(one.h, one.shape):
                         yield First(one.name, due.h, {}, 0.0, is_whole=True)
