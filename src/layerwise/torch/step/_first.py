@@ -76,7 +76,8 @@ def without_ratio(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[in
         if not names or any(is_on_device(due.group.get(key)) for key in (*PEAKS, "weight_decay")):
             continue  # nobody waits for a device
         lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
-        yield from (First(name, due.h, {}, lam, peak) for name in names if not adapts(due.h, lam))
+        if not adapts(due.h, lam):
+            yield from (First(name, due.h, {}, lam, peak) for name in names)
 
 
 def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
@@ -86,8 +87,9 @@ def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int])
     """
     each = iter(plans)
     for due in dues:
+        of_matrices = due.h.of_matrices
         for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
-            if due.h.of_matrices and id(p) in new:
+            if of_matrices and id(p) in new:
                 for one in plan.members:
                     if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
                         yield First(one.name, due.h, {}, 0.0, misplaced=True)
