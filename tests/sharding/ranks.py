@@ -32,6 +32,7 @@ START = 120.0  # seconds for a rank to import what it needs, on a machine that m
 CALL = 60.0  # seconds for a call
 ALONE = 10.0  # seconds that the others get once a rank is dead
 LAST = 20.0  # seconds for a rank to say where it hangs, or to go
+WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices")  # of which models here have others on purpose
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -71,7 +72,7 @@ class Source:
         path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "sharding.worker", str(theirs.fileno())],
+                [sys.executable, *WARNINGS, "-m", "sharding.worker", str(theirs.fileno())],
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 pass_fds=[theirs.fileno()],
                 stdout=stderr,
