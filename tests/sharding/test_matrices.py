@@ -61,8 +61,8 @@ def _stepped(shape: Any, dim: int, cut: bool) -> tuple[Any, list[str], set[str]]
 @pytest.mark.parametrize(
     ("shape", "dim", "wanted"),
     [
-        ((4, 300), 1, ["allreduce_"] * 2),  # one for each stretch, the first of which is the agreement's
-        ((300, 4), 0, ["allreduce_"] * 2),
+        ((4, 300), 1, ["allreduce_"] * 3),  # of sizes, which is the agreement's, and one for each stretch
+        ((300, 4), 0, ["allreduce_"] * 3),
         ((20, 30), 0, ["allreduce_"] + ["alltoall_base_"] * 2),
     ],
 )
