@@ -40,6 +40,8 @@ ENVIRONMENT = {
     "TRITON_INTERPRET": "1",  # kernels, where there are any, on tensors in the machine's memory
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer has gone is said by an exception
 }
+# As in pyproject.toml.
+WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices, and steps other parameters too")
 
 
 class RanksFailed(Exception):
@@ -71,7 +73,7 @@ class Source:
         path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
         with self._stderr.open("wb") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-W", "error", "-m", "sharding.worker", str(theirs.fileno())],
+                [sys.executable, *WARNINGS, "-m", "sharding.worker", str(theirs.fileno())],
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 pass_fds=[theirs.fileno()],
                 stdout=stderr,
