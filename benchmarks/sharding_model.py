@@ -16,7 +16,7 @@ from itertools import chain
 from math import ceil, log2, prod
 from typing import NamedTuple
 
-from layerwise.rules.matrices import divided_sides, in_stretches, multiplications, shorter_kept
+from layerwise.rules.matrices import divided_sides, in_stretches, least_work, multiplications, shorter_kept
 from layerwise.rules.muon import JORDAN
 
 Shape = tuple[int, ...]
@@ -167,7 +167,10 @@ def muon(parameters: Sequence[Tensor], axes: Sequence[int]) -> Brought:
         ways = [2 * (ranks - 1) / ranks for ranks, cut in zip(axes, one.cuts, strict=True) if cut is not None]
         numbers = FLOAT32 * kept * summed / n if sides.whole else NUMBER * len(stretches) * kept**2
         sent += sum(ways) * numbers
-        multiplied += multiplications(kept, summed / (1 if sides.whole else n), stretches) / (n if sides.whole else 1)
+        if sides.whole or n == 1:
+            multiplied += multiplications(kept, summed, least_work(JORDAN * 5, sides, one.shape)) / n
+        else:
+            multiplied += multiplications(kept, summed / n, stretches)
     return Brought(sent, multiplied)
 
 

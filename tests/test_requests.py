@@ -45,14 +45,18 @@ OF_MODEL.__dict__.update(RULE.__dict__, step=step_by_model)
 
 
 def step_of_matrices(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> Any:
-    """It moves by the trace of g·gᵀ, and by what depends on a number's place in the whole tensor."""
+    """It moves by the trace of g·gᵀ, and by what depends on a number's place in the whole tensor.
+
+    Tensors that are stacked along a last dimension have a product each.
+    """
     (gram,) = yield (Gram(g, (0,), (1, 2)),)
-    trace = xp.sum(xp.reshape(gram, (-1,))[:: SHAPE[0] + 1], axis=(0,), keepdims=True)
-    (made,) = yield (Whole(p * g, lambda x: x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), SHAPE)),)
+    trace = xp.sum(xp.reshape(gram, (-1, SHAPE[0] ** 2))[:, :: SHAPE[0] + 1], axis=(1,))
+    (made,) = yield (Whole(p * g, lambda x: x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), PLACED[x.ndim])),)
     return Stepped(((1.0, trace * g), (1.0, made)), state, {})
 
 
 PLACES = list(map(float, range(120)))
+PLACED = {3: SHAPE, 4: (*SHAPE, 1)}
 OF_MATRICES = ModuleType("asking_of_matrices")
 OF_MATRICES.__dict__.update(RULE.__dict__, step=step_of_matrices)
 
@@ -135,11 +139,11 @@ def matrices(p: np.ndarray, g: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("size", [None, 7])
 def test_matrices_are_of_whole_tensors_whatever_slices_others_have(size: int | None) -> None:
     job = replace(job_of(()), rule=OF_MATRICES, h=Muon())
-    ours = mapped(job, np.copy)
-    World("numpy", RuleEngine(_arrays.Arrays(), size, 1 << 12), np.asarray, np.copy, ()).rule.step(
-        [ours, mapped(job, np.copy)]
-    )
-    np.testing.assert_allclose(ours.p, matrices(job.p, job.g), rtol=1e-12)
+    stacked = [mapped(job, np.copy), mapped(replace(job, p=2 * job.p, g=3 * job.g), np.copy)]
+    before = [matrices(one.p, one.g) for one in stacked]
+    World("numpy", RuleEngine(_arrays.Arrays(), size, 1 << 12), np.asarray, np.copy, ()).rule.step(stacked)
+    for one, wanted in zip(stacked, before, strict=True):
+        np.testing.assert_allclose(one.p, wanted, rtol=1e-12)
 
 
 @pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)

@@ -41,6 +41,8 @@ ENVIRONMENT = {
     "TRITON_INTERPRET": "1",  # kernels, where there are any, on tensors in the machine's memory
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer has gone is said by an exception
 }
+# As in pyproject.toml.
+WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices, and steps other parameters too")
 
 
 class RanksFailed(Exception):

@@ -17,6 +17,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from layerwise.rules.matrices import divided_sides, in_stretches, shorter_kept
 from layerwise.rules.muon import JORDAN
+from layerwise.rules.muon import Muon as Rule
 from layerwise.torch import Mixed, Muon
 
 STRETCHES = in_stretches(JORDAN * 5)
@@ -32,6 +33,26 @@ def test_stretches_end_before_rounding_grows():
     assert [len(one) for one in STRETCHES] == [3, 2]
     assert [len(one) for one in in_stretches([(2.0, 0.0, 0.0)] * 9)] == [5, 4]
     assert [len(one) for one in in_stretches([(20.0, 0.0, 0.0)] * 2)] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("shape", "parts", "lengths"),
+    [
+        ((2000, 2800), (1, 1), [1] * 5),
+        ((2000, 2800), (1, 8), [3, 2]),  # added up, once for each stretch
+        ((40, 40), (1, 1), [1] * 5),  # 15 products of squares; 3 and 2 take 18
+        ((40, 59), (1, 1), [1] * 5),
+        ((59, 40), (1, 1), [1] * 5),
+        ((40, 61), (1, 1), [3, 2]),
+        ((40, 40), None, [1] * 5),  # brought together
+        ((40, 40), (2, 2), [1] * 5),
+        ((4096, 4096), (1, 2), [1] * 5),
+        ((2, 2, 2), (2, 1, 1), [1] * 5),
+    ],
+)
+def test_stretches_take_the_fewest_multiplications_or_messages(shape, parts, lengths):
+    last = Rule(dims="last").fit(shape, (), 1e-7).divided(shape, parts, False)
+    assert [len(one) for one in last.ns_coefficients] == lengths
 
 
 def _stepped(shape: Any, dim: int, cut: bool) -> tuple[Any, list[str], set[str]]:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from layerwise.engines import rule
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.hidden import is_called_otherwise
 from layerwise.torch import AdamW, Lamb, Mixed, Muon, param_groups
@@ -207,3 +209,49 @@ def test_the_table_of_groups_says_that_muon_has_no_trust_ratio_unless_asked():
     for adapt, word in ((False, "no"), (True, "yes")):
         rows = [line.split() for line in str(param_groups(Model(), rule="muon", adapt=adapt)).splitlines()]
         assert ["up.weight", "6×4", "yes", word, "Muon"] in rows
+
+
+class Products(TorchDispatchMode):
+    """How many matrices each product is of."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.bmm.default:
+            self.seen.append(args[0].shape[0])
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("shape", [(24, 10), (3, 24, 10), (7,)])
+@pytest.mark.parametrize("options", [{}, {"adapt": True, "weight_decay": 0.1}, {"dims": "last", "momentum": 0.0}])
+def test_matrices_of_a_shape_are_one_product(shape, options):
+    """Of all groups with the same settings; each steps as it does alone."""
+    torch.manual_seed(1)
+    together = [nn.Parameter(torch.randn(shape, dtype=torch.float64) * 10.0**k) for k in (-3, 0, 3)]
+    alone = [nn.Parameter(p.detach().clone()) for p in together]
+    opt = Muon([{"params": together[:2]}, {"params": together[2:]}], lr=0.1, **options)
+    each = [Muon([p], lr=0.1, **options) for p in alone]
+    for _ in range(3):
+        for p, q in zip(together, alone, strict=True):
+            p.grad = torch.randn_like(p)
+            q.grad = p.grad.clone()
+        with Products() as products:
+            opt.step()
+        for one in each:
+            one.step()
+    of_one = 3 if len(shape) == 3 and "dims" in options else 1
+    assert set(products.seen) == {3 * of_one}
+    for p, q in zip(together, alone, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-11, atol=1e-11)
+
+
+def test_batches_are_bounded(monkeypatch):
+    monkeypatch.setattr(rule, "MATRICES", 2 * 24 * 10)
+    params = [nn.Parameter(torch.randn(24, 10)) for _ in range(5)]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    with Products() as products:
+        Muon(params).step()
+    assert set(products.seen) == {2, 1}

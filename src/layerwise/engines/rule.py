@@ -18,6 +18,7 @@ from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Bits, Stored, formats_of, has_format, in_format, numbers
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
+MATRICES = 1 << 17  # the same of matrices, each of which brings much more work than it has elements
 
 
 class Arrays(Protocol):
@@ -57,20 +58,26 @@ class Arrays(Protocol):
 class RuleEngine(Engine):
     """Reads stored arrays into the dtype of the arithmetic, drives the rule, and writes the results back.
 
-    The engine takes tensors of more than `slice_size` elements in slices of that size. To the driver, slices and
-    shards are alike. Tensors of at most `stack_size` elements are stepped together with others of their kind:
-    stacked, they are one tensor of so many blocks. If other ranks hold shards of the tensors, all tensors of a bucket
-    wait for one another and keep their new moments meanwhile. Those that wait have at most `bucket_size` elements, or
-    are one tensor.
+    The engine takes tensors of more than `slice_size` elements in slices of that size. To the driver, slices and shards
+    are alike. Tensors of at most `stack_size` elements, or `matrix_size` if their rule multiplies matrices, are stepped
+    together with others of their kind: stacked, they are one tensor of so many blocks. If other ranks hold shards of
+    the tensors, all tensors of a bucket wait for one another and keep their new moments meanwhile. Those that wait have
+    at most `bucket_size` elements, or are one tensor.
     """
 
     name = "the rule"
 
     def __init__(
-        self, arrays: Arrays, slice_size: int | None = None, stack_size: int = 0, bucket_size: int = 1 << 27
+        self,
+        arrays: Arrays,
+        slice_size: int | None = None,
+        stack_size: int = 0,
+        bucket_size: int = 1 << 27,
+        matrix_size: int | None = None,
     ) -> None:
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
+        self.matrix_size = stack_size if matrix_size is None else matrix_size
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         """Plan the step of these jobs."""
@@ -120,7 +127,7 @@ class PreparedRules(Watched):
         engine, jobs = self._engine, self._jobs
         tasks, buckets = [], []
         for places in _buckets(jobs, engine.bucket_size):
-            groups = _alike(engine, jobs, places)
+            groups = _alike(engine, jobs, places, waits=True)
             some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
             tasks += some
             buckets.append([_run(engine, task, 0, [slice(None)]) for task in some])
@@ -140,7 +147,8 @@ class PreparedRules(Watched):
         by_now: dict[Now, list[int]] = {}
         for i in group:
             by_now.setdefault(nows[i], []).append(i)
-        most = max(1, STACKED // max(1, _size(self._jobs[group[0]])))
+        first = self._jobs[group[0]]
+        most = max(1, (MATRICES if first.h.of_matrices else STACKED) // max(1, _size(first)))
         for now, places in by_now.items():
             for start in range(0, len(places), most):
                 some = tuple(places[start : start + most])
@@ -163,14 +171,18 @@ def _size(job: Job) -> int:
     return -(-prod(job.whole) // job.parts)
 
 
-def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int]) -> list[list[int]]:
-    """Return some of the jobs by their places, those together that can be stacked."""
+def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int], waits: bool = False) -> list[list[int]]:
+    """Return some of the jobs by their places, those together that can be stacked.
+
+    Matrices whose products others complete are sent to them one by one.
+    """
     groups: dict[Hashable, list[int]] = {}
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        alone = job.grouped or isinstance(job.cut, PartOf) or job.h.of_matrices
-        if engine.stack_size and _size(job) <= engine.stack_size and not alone:
+        alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
+        most = engine.matrix_size if job.h.of_matrices else engine.stack_size
+        if engine.stack_size and _size(job) <= most and not alone:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
             key = (
                 job.rule,

@@ -6,12 +6,14 @@ All z of a stretch of iterations are polynomials of its first G. So they are mul
 the end: G has only as many rows and columns as the shorter side of x, and is a sum over the longer one. But rounding
 leaves G an error as large as the last digits of its largest eigenvalue, and a whole stretch multiplies that, as it does
 small eigenvalues, by up to a² in each iteration. A new stretch, from the G of what x has become, begins before that
-matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026).
+matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026). With s columns for each of k rows, a stretch of n takes
+k²·(2·s + (4·n − 3)·k) multiplications: all are in stretches of one if x is nearly square, where 2·s < 3·k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
@@ -70,7 +72,8 @@ def _whole_costs(sides: Sides, shape: Shape, sharing: int, stretches: Stretches)
     """Return the same if matrices are brought together, on one of the ranks that share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
     sent = 2 * kept * summed
-    return (sent * PER_NUMBER + multiplications(kept, summed, stretches)) / sharing
+    work = multiplications(kept, summed, least_work(tuple(chain(*stretches)), sides, shape))
+    return (sent * PER_NUMBER + work) / sharing
 
 
 def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
@@ -82,8 +85,15 @@ def _length(shape: Shape, dims: Shape) -> int:
     return prod(shape[d] for d in dims)
 
 
+def least_work(polynomials: Sequence[Polynomial], sides: Sides, shape: Shape) -> Stretches:
+    """Return the iterations of a whole tensor in the stretches that take the fewest multiplications."""
+    if 2 * _length(shape, sides.summed) < 3 * _length(shape, sides.kept):
+        return tuple((one,) for one in polynomials)
+    return in_stretches(polynomials)
+
+
 def in_stretches(polynomials: Sequence[Polynomial]) -> Stretches:
-    """Return the iterations in stretches within which no error of G grows too much."""
+    """Return the iterations in as few stretches as there can be if no error of G is to grow too much."""
     found: list[list[Polynomial]] = [[]]
     growth = 1.0
     for one in polynomials:

@@ -38,7 +38,15 @@ from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, Whole
 from layerwise.rules.lines import dims_option
-from layerwise.rules.matrices import Polynomial, at_once, divided_sides, in_stretches, orthogonalized, shorter_kept
+from layerwise.rules.matrices import (
+    Polynomial,
+    at_once,
+    divided_sides,
+    in_stretches,
+    least_work,
+    orthogonalized,
+    shorter_kept,
+)
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
@@ -145,16 +153,20 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         rows, cols = factoring.dims(self.dims, shape, block_dims=block_dims) or ((), own)
         each = NAMED[self.ns_coefficients] if isinstance(self.ns_coefficients, str) else self.ns_coefficients
         each = each if isinstance(each[0], tuple) else (each,)
-        polynomials = islice(chain(each, repeat(each[-1])), self.ns_steps)
+        polynomials = tuple(islice(chain(each, repeat(each[-1])), self.ns_steps))
+        sides = shorter_kept(shape, rows, cols)
         return settled(
             super().fit(shape, block_dims, machine_eps),
-            dims=shorter_kept(shape, rows, cols),
+            dims=sides,
             scale=_scale(self.scale, prod(shape[d] for d in rows), prod(shape[d] for d in cols)),
-            ns_coefficients=in_stretches(tuple(polynomials)),
+            ns_coefficients=least_work(polynomials, sides, shape),
         )
 
     def divided(self, shape: Shape, parts: Shape | None, by_one: bool) -> Muon:
-        return settled(self, dims=divided_sides(self.dims, shape, parts, self.ns_coefficients, by_one))
+        few = in_stretches(tuple(chain(*self.ns_coefficients)))  # as each costs a sum over the parts
+        sides = divided_sides(self.dims, shape, parts, few, by_one)
+        here = parts is None or sides.whole or all(parts[d] == 1 for d in sides.kept + sides.summed)
+        return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if here else few)
 
 
 def _scale(how: Any, rows: int, cols: int) -> float:

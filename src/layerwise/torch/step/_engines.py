@@ -18,7 +18,8 @@ from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
 SLICE = 1 << 19
 # Up to this size the calls of a step cost more than its arithmetic.
 STACK = 1 << 12
-RULE = RuleEngine(LIBRARY, SLICE, STACK)
+MATRIX = 1 << 15  # the same of products
+RULE = RuleEngine(LIBRARY, SLICE, STACK, matrix_size=MATRIX)
 GPU = gpu.candidate(RULE)
 COMPILED = compiled.candidate(increment_version)
 ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
