@@ -63,6 +63,9 @@ class Array:
     def __neg__(self) -> Array:
         return self.like(paddle.neg(self.variable))
 
+    def __abs__(self) -> Array:
+        return self.like(paddle.abs(self.variable))
+
 
 def in_dtype(dtype: str, x: Variable) -> Variable:
     """Return a variable in a dtype."""
@@ -103,7 +106,10 @@ def _lifted(function: Callable[..., Any]) -> Callable[..., Array]:
 
 def wide(x: Variable, shape: tuple[int, ...]) -> Variable:
     """Return a variable in a shape that it can be broadcast to."""
-    return x if tuple(x.shape) == shape else paddle.expand(x, list(shape))
+    if tuple(x.shape) == shape:
+        return x
+    x.stop_gradient = True  # what paddle.expand asks of booleans
+    return paddle.expand(x, list(shape))
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Array:
