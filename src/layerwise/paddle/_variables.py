@@ -157,13 +157,15 @@ class Numbers:
 
     def number(self, x: Variable, dtype: str) -> Array:
         """Return the only number of a variable, in a dtype."""
-        return self.once(
+        found: Array = self.once(
             ("number", hash(x), dtype), lambda: Array(paddle.reshape(in_dtype(dtype, x), []), self.constants)
         )
+        return found
 
     def steps(self, dtype: str) -> Array:
         """Return the counts of all tensors, in a dtype."""
-        return self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
+        found: Array = self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
+        return found
 
     def own(self, x: Any, place: int | slice) -> Any:
         """Return what of numbers is of the tensors at this place."""
