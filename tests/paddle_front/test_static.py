@@ -196,10 +196,8 @@ def test_tensors_that_are_alike_step_as_each_by_itself(case, busy):
 def test_a_program_has_few_operations(name, alike, apart):
     def operations(n, other):
         with static_graph():
-            shapes = {f"p{i}": (8 + i * other, 8) for i in range(n)}
-            program = Stepped(
-                making(name, {"lr": 0.1}), {key: np.zeros(shape) for key, shape in shapes.items()}, "float32"
-            )
+            weights = {f"p{i}": np.zeros((8 + i * other, 8)) for i in range(n)}
+            program = Stepped(making(name, {"lr": 0.1}), weights, "float32", {"learning_rate": 0.5})
             return len(program.ops)
 
     for other, most in ((0, alike), (1, apart)):  # of another parameter
