@@ -123,23 +123,85 @@ def test_a_hundred_steps_are_paddle_s(name, clip):
     close(*found, 1e-5)
 
 
-def test_lars_is_paddle_s():
+def test_a_hundred_steps_of_lars_are_paddle_s():
     from paddle.incubate.optimizer import LarsMomentumOptimizer
 
-    grads, found = gradients(range(3), VECTORS), []
-    options = {"momentum": 0.875, "trust_coefficient": 2.0**-8, "weight_decay": 0.125, "adapt": "decayed"}
-    found.append(in_static(lambda _: Lars(0.5, **options), grads, dtype="float32", shapes=VECTORS).numbers())
-    with paddle.base.dygraph.guard():  # theirs has no program of the present form
-        params = parameters(1, VECTORS, "float32")
-        theirs = LarsMomentumOptimizer(
-            0.5, 0.875, lars_coeff=2.0**-8, lars_weight_decay=0.125, parameter_list=[*params.values()]
-        )
-        for g in grads:
+    grads, found = gradients(range(100), VECTORS), []
+
+    def ours(rate, params):
+        options = {"momentum": 0.875, "trust_coefficient": 2.0**-8, "weight_decay": 0.125, "adapt": "decayed"}
+        return Lars(rate, **options, parameters=params)
+
+    def theirs(rate, params):
+        options = {"momentum": 0.875, "lars_coeff": 2.0**-8, "lars_weight_decay": 0.125}
+        return LarsMomentumOptimizer(rate, **options, parameter_list=params)
+
+    for make in (ours, theirs):
+        schedule = lr.StepDecay(0.5, 20, 0.5)
+
+        def made(params, make=make, schedule=schedule):
+            return make(schedule, [*params.values()])
+
+        with static_graph():
+            found.append(in_static(made, grads, schedule, "float32", VECTORS).numbers())
+    close(*found, 1e-6)
+    assert all(abs(found[0][name] - a).max() > 0.05 for name, a in arrays(1, VECTORS).items())
+
+
+# ---- tensors that are alike, which are stacked
+
+ALIKE = {
+    **{f"matrix_{i}": (6, 4) for i in range(3)},
+    **{f"vector_{i}": (7,) for i in range(2)},
+    **{f"scalar_{i}": () for i in range(2)},
+    "apart": (4, 3),
+}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("busy", [False, True])
+def test_tensors_that_are_alike_step_as_each_by_itself(case, busy):
+    """Those that are alike have counts of their own: one begins again."""
+    options = {key: x for key, x in case.busy.items() if not callable(x)} if busy else {}
+    make, grads = making(case.name, options, blocks={"matrix_0": 2, "matrix_1": 2}), gradients(range(5), ALIKE)
+    program = in_static(make, grads[:3], shapes=ALIKE)
+    with program.world():
+        program.opt.clear_state("matrix_1")
+        program.opt.clear_state("vector_0")
+    program.run(grads[3])
+    stats = program.opt.stats()
+    wanted = [stats[name][key] for name in ALIKE for key in sorted(stats[name])]
+    fetched = program.run(grads[4], wanted)
+    with paddle.base.dygraph.guard():
+        params = parameters(1, ALIKE)
+        opt = make(params)
+        for i, g in enumerate(grads):
             for name, p in params.items():
                 p.grad = paddle.cast(paddle.to_tensor(g[name]), p.dtype)
-            theirs.step()
-        found.append({name: p.numpy().astype(np.float64) for name, p in params.items()})
-    close(*found, 1e-5)
+            if i == 3:
+                opt.clear_state("matrix_1")
+                opt.clear_state("vector_0")
+            opt.step()
+        measured = opt.stats()
+        close(program.numbers(), {name: p.numpy() for name, p in params.items()})
+        state = opt.state_dict()
+    assert program.state().keys() == state.keys()
+    for a, b in zip(fetched, (measured[name][key] for name in ALIKE for key in sorted(stats[name])), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "alike", "apart"), [("Lamb", 9, 62), ("AdamW", 9, 24), ("Lars", 8, 58), ("Adafactor", 9, 61)]
+)
+def test_a_program_has_few_operations(name, alike, apart):
+    def operations(n, other):
+        with static_graph():
+            weights = {f"p{i}": np.zeros((8 + i * other, 8)) for i in range(n)}
+            program = Stepped(making(name, {"lr": 0.1}), weights, "float32", {"learning_rate": 0.5})
+            return len(program.ops)
+
+    for other, most in ((0, alike), (1, apart)):  # of another parameter
+        assert (operations(12, other) - operations(4, other)) / 8 <= most
 
 
 CLIPS = [nn.ClipGradByGlobalNorm(0.3), nn.ClipGradByNorm(0.3), nn.ClipGradByValue(0.2)]
@@ -534,6 +596,46 @@ def test_amp_skips_a_step_that_overflows():
     assert opts[0].skipped == 1
     exe.run(main, feed={"x": x})
     assert (weights()["factor"] != before["factor"]).any()
+
+
+def in_static_amp(front, level, dtype, **scaling):
+    """The losses of a model in mixed precision whose optimizer paddle.static.amp has decorated."""
+    main, start = static.Program(), static.Program()
+    with static_graph(), static.program_guard(main, start), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x, opt = static.data("x", [None, 8]), front(0.0625)
+        model = nn.LayerNorm(8, weight_attr=paddle.ParamAttr(name="scale"), bias_attr=paddle.ParamAttr(name="shift"))
+        model.param = model.create_parameter([8], attr=paddle.ParamAttr(name="factor"))
+        if level == "O2":
+            model = paddle.amp.decorate(models=model, level=level, dtype=dtype)
+        with paddle.amp.auto_cast(level=level, dtype=dtype):
+            loss = paddle.mean((model(x) * model.param - 1) ** 2)
+        static.amp.decorate(opt, level=level, dtype=dtype, **scaling).minimize(loss, startup_program=start)
+        found = losses(main, start, loss, size=8, steps=40)
+        assert ("factor_fp32_master_0" in main.state_dict("opt")) == (level == "O2")
+        return found
+
+
+UNSCALED = {"init_loss_scaling": 1.0, "use_dynamic_loss_scaling": False}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_static_amp_trains_as_paddle_s_own_does(dtype):
+    ours, theirs = (in_static_amp(front, "O1", dtype, **UNSCALED) for front in (Lamb, paddle.optimizer.Lamb))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert len(set(ours)) > 1
+
+
+def test_static_amp_of_level_o2_keeps_masters():
+    found = in_static_amp(Lamb, "O2", "bfloat16", **UNSCALED)  # Paddle's own Lamb takes no bfloat16 on a CPU
+    assert np.mean(found[:5]) > np.mean(found[-5:])
+
+
+def test_static_amp_scales_no_losses_in_this_paddle():
+    """As the page says; it has paddle.amp.GradScaler for that, with any optimizer."""
+    for front in (Lamb, paddle.optimizer.Lamb):
+        with pytest.raises(ValueError, match="check_finite_and_unscale"):
+            in_static_amp(front, "O1", "float16", init_loss_scaling=8.0)
 
 
 def test_an_overflow_that_a_scaler_finds_skips_the_step():

@@ -140,6 +140,20 @@ def rate_of(p: Tensor, lr: Any) -> Any:
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
+def rates_of(params: Sequence[Tensor], lr: Any) -> list[Any]:
+    """Return the learning rate of each parameter: in a program one variable for all of the same factor."""
+    found: dict[Any, Any] = {}
+    for p in params:
+        if (key := _factor_key(p)) not in found:
+            found[key] = rate_of(p, lr)
+    return [found[_factor_key(p)] for p in params]
+
+
+def _factor_key(p: Tensor) -> Any:
+    scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
+    return scale if isinstance(scale, (int, float)) else id(scale)
+
+
 def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
     """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
     found, prepared = {}, []

@@ -59,7 +59,7 @@ from layerwise.paddle._groups import (
     in_numbers,
     of_program,
     prepared_by_paddle,
-    rate_of,
+    rates_of,
     register,
     settings_of,
 )
@@ -278,11 +278,11 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             grads = self._prepared(pairs) if self._by_paddle else [g for _, g in pairs]
             self._dtype = pairs[0][0].dtype if self._dtype is None else self._dtype  # of the rate, in Paddle
             self._create_global_learning_rate()
-            rate = self._global_learning_rate()
+            rates = rates_of([p for p, _ in pairs], self._global_learning_rate())
             low = [self._multi_precision and dtype_name(p) in LOW for p, _ in pairs]
             dues = [
-                InProgram(p, g, plan, rate_of(p, rate), self._create_master_weight(p) if is_low else None)
-                for (p, _), g, plan, is_low in zip(pairs, grads, plans, low, strict=True)
+                InProgram(p, g, plan, own, self._create_master_weight(p) if is_low else None)
+                for (p, _), g, plan, own, is_low in zip(pairs, grads, plans, rates, low, strict=True)
             ]
             return graph.append(dues, self._names, skip)
 
@@ -307,7 +307,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             if not params:
                 return
             lr = as_rate(self.get_lr())
-            rates = [rate_of(p, lr) for p in params]
+            rates = rates_of(params, lr)
             self._heed_wrappers()
             given = self._prepared(pairs) if self._by_paddle else grads
 

@@ -63,6 +63,9 @@ class Array:
     def __neg__(self) -> Array:
         return self.like(paddle.neg(self.variable))
 
+    def __abs__(self) -> Array:
+        return self.like(paddle.abs(self.variable))
+
 
 def in_dtype(dtype: str, x: Variable) -> Variable:
     """Return a variable in a dtype."""
@@ -103,7 +106,10 @@ def _lifted(function: Callable[..., Any]) -> Callable[..., Array]:
 
 def wide(x: Variable, shape: tuple[int, ...]) -> Variable:
     """Return a variable in a shape that it can be broadcast to."""
-    return x if tuple(x.shape) == shape else paddle.expand(x, list(shape))
+    if tuple(x.shape) == shape:
+        return x
+    x.stop_gradient = True  # what paddle.expand asks of booleans
+    return paddle.expand(x, list(shape))
 
 
 def _where(condition: Array, yes: Any, no: Any) -> Array:
@@ -151,13 +157,15 @@ class Numbers:
 
     def number(self, x: Variable, dtype: str) -> Array:
         """Return the only number of a variable, in a dtype."""
-        return self.once(
+        found: Array = self.once(
             ("number", hash(x), dtype), lambda: Array(paddle.reshape(in_dtype(dtype, x), []), self.constants)
         )
+        return found
 
     def steps(self, dtype: str) -> Array:
         """Return the counts of all tensors, in a dtype."""
-        return self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
+        found: Array = self.once(("steps", dtype), lambda: Array(in_dtype(dtype, self.counts), self.constants))
+        return found
 
     def own(self, x: Any, place: int | slice) -> Any:
         """Return what of numbers is of the tensors at this place."""
