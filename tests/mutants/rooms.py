@@ -113,8 +113,9 @@ ROOMS: tuple[Room, ...] = (
     _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
-        "convert.py jax/_forms.py jax/_of_optax.py variants.py arguments.py spelling.py",
-        "jax_front/test_conversion.py test_presets.py jax_front/test_presets.py test_docs.py",
+        "convert/ jax/_forms.py jax/_of_optax.py variants.py arguments.py spelling.py",
+        "jax_front/test_conversion.py contract/test_conversion.py parity/test_mlx_states.py "
+        "test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
     _room("trainers", "trainers/ run.py", "trainers", slow=True),

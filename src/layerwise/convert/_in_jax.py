@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of, one_count
+from layerwise.convert._kept import Kept, Wanted, numbers_of, one_count
 from layerwise.errors import StateError
 from layerwise.jax._forms import RULES, begun, filled_in, held_of, in_numbers, own_of, parts_of
 from layerwise.jax._trees import of_state, parameters
@@ -22,12 +22,11 @@ class Ours:
     def __init__(self, transform: Any, state: Any, params: Any) -> None:
         self.state, self.leaves = state, parameters(params)
         self.whole = begun(transform, params)
-        self.rule = NAMES[id(RULES[type(own_of(self.whole))])]
         made = getattr(transform.init, "__self__", None)
-        self.meaning = meaning_of(made.options.h) if made is not None else {}
+        self.of = Wanted.of(NAMES[id(RULES[type(own_of(self.whole))])], {} if made is None else made.options.h)
 
     def wanted(self) -> dict[str, Wanted]:
-        return dict.fromkeys(self.leaves.names, Wanted(self.rule, self.meaning))
+        return dict.fromkeys(self.leaves.names, self.of)
 
     def read(self) -> dict[str, Kept]:
         if type(own_of(self.state)) is not type(own_of(self.whole)):
@@ -38,7 +37,7 @@ class Ours:
         found: dict[str, Kept] = {}
         for i, (leaf, p) in enumerate(zip(self.leaves.names, self.leaves.arrays, strict=True)):
             fields = {part: numbers_of(column[i]) for part, column in columns.items() if column[i] is not None}
-            found[leaf] = Kept(self.rule, int(own.count), tuple(p.shape), fields, self.meaning)
+            found[leaf] = self.of.kept(int(own.count), tuple(p.shape), fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from keras import backend, ops
 
-from layerwise.convert._kept import Kept, Wanted, check_fields, meaning_of, numbers_of, one_count
+from layerwise.convert._kept import Kept, Wanted, check_fields, numbers_of, one_count
 from layerwise.errors import StateError
 
 Parts = dict[str, Any]  # variables of Keras by field
@@ -31,25 +31,25 @@ class Built:
             raise StateError("the optimizer has no variables yet. Call optimizer.build(model.trainable_variables).")
         self.optimizer = optimizer
 
-    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
-        """Yield each variable, its rule, the options that say what its state means, and its state's variables."""
+    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
+        """Yield each variable, what it is stepped by, and its state's variables."""
         raise NotImplementedError
 
     def wanted(self) -> dict[str, Wanted]:
-        return {variable.path: Wanted(rule, meaning) for variable, rule, meaning, _ in self.tensors()}
+        return {variable.path: wanted for variable, wanted, _ in self.tensors()}
 
     def read(self) -> dict[str, Kept]:
         step = int(ops.convert_to_numpy(ops.convert_to_tensor(self.optimizer.iterations)))
         found = {}
-        for variable, rule, meaning, parts in self.tensors() if step else ():
-            fields = self.to_ours(rule, variable, {field: _numbers(x) for field, x in parts.items()})
-            found[variable.path] = Kept(rule, step, tuple(variable.shape), fields, meaning)
+        for variable, wanted, parts in self.tensors() if step else ():
+            fields = self.to_ours(wanted.rule, {field: _numbers(x) for field, x in parts.items()})
+            found[variable.path] = wanted.kept(step, tuple(variable.shape), fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:
         step, new = one_count(kept, self.wanted()), []
-        for variable, rule, _, parts in self.tensors():
-            fields = self.to_theirs(rule, variable, dict(kept[variable.path].fields))
+        for variable, wanted, parts in self.tensors():
+            fields = self.to_theirs(wanted.rule, dict(kept[variable.path].fields))
             check_fields(variable.path, {field: tuple(x.shape) for field, x in parts.items()}, fields)
             new += [(x, fields[field]) for field, x in parts.items()]
         for x, numbers in new:
@@ -57,11 +57,11 @@ class Built:
         self.optimizer._iterations.assign(step * (self.optimizer.gradient_accumulation_steps or 1))
         return self.optimizer
 
-    def to_ours(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the numbers that ours would keep."""
         return fields
 
-    def to_theirs(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the numbers that this optimizer keeps."""
         return fields
 
@@ -69,17 +69,17 @@ class Built:
 class Ours(Built):
     """An optimizer of `layerwise.keras`."""
 
-    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
+    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
         opt = self.optimizer
         for i, variable in enumerate(opt._trainable_variables):
             rule, piece = opt._rule_of(opt._is_rest[i]), opt._pieces[i]
             state = zip(rule.State._fields, opt._kept[i], strict=True)
             parts = {field: x for field, x in state if x is not None}
             name = "AdamW" if opt._is_rest[i] else opt._hyper.optimizer
-            yield variable, name, meaning_of(piece.h), parts
+            yield variable, Wanted.of(name, piece.h), parts
 
 
-MEANING = {"grad_averaging": True, "maximize": False}  # what ours would have been made with
+PLAIN = {"grad_averaging": True, "maximize": False}  # options that ours would have been made with
 MOMENTS = {"exp_avg": "_momentums", "exp_avg_sq": "_velocities"}
 FIELDS = {  # of Keras's own: the rule, and the lists of variables
     "Adam": ("AdamW", MOMENTS),
@@ -103,7 +103,7 @@ class Theirs(Built):
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 
-    def tensors(self) -> Iterator[tuple[Any, str, Mapping[str, Any], Parts]]:
+    def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
         rule, lists = FIELDS[self.kind]
         for i, variable in enumerate(self.optimizer._trainable_variables):
             parts = {field: x[i] for field, name in lists.items() if (x := getattr(self.optimizer, name))}
@@ -111,14 +111,14 @@ class Theirs(Built):
                 parts = {key: x for key, x in parts.items() if (key == "exp_avg_sq") == (len(variable.shape) < 2)}
             velocity = self.optimizer.adam_velocities[i] if self.kind == "Muon" else None
             if velocity is not None:
-                yield variable, "AdamW", MEANING, {"exp_avg": parts["momentum_buffer"], "exp_avg_sq": velocity}
+                yield variable, Wanted.of("AdamW", PLAIN), {"exp_avg": parts["momentum_buffer"], "exp_avg_sq": velocity}
             else:
-                yield variable, rule, MEANING, parts
+                yield variable, Wanted.of(rule, PLAIN), parts
 
-    def to_ours(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_ours(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {field: self._changed(rule, field, x, 1) for field, x in fields.items()}
 
-    def to_theirs(self, rule: str, variable: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    def to_theirs(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
         return {field: self._changed(rule, field, x, -1) for field, x in fields.items()}
 
     def _changed(self, rule: str, field: str, x: Any, way: int) -> Any:

@@ -9,7 +9,7 @@ import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
 
-from layerwise.convert._kept import Kept, Wanted, check_fields, meaning_of, numbers_of, one_count
+from layerwise.convert._kept import Kept, Wanted, check_fields, numbers_of, one_count
 from layerwise.errors import StateError
 
 Entries = dict[str, dict[str, Any]]  # arrays of MLX by field, by name
@@ -27,8 +27,7 @@ class InTree:
         if params is not None:
             optimizer.init(params)
 
-    rule: str
-    meaning: Mapping[str, Any]
+    of: Wanted  # what it keeps of each
 
     def entries(self) -> Entries:
         """Return the arrays by name and field."""
@@ -43,14 +42,14 @@ class InTree:
     def wanted(self) -> dict[str, Wanted]:
         if not (entries := self.entries()):
             raise StateError("the optimizer has no state yet. Pass params, or call optimizer.init(params).")
-        return dict.fromkeys(entries, Wanted(self.rule, self.meaning))
+        return dict.fromkeys(entries, self.of)
 
     def read(self) -> dict[str, Kept]:
         step, found = int(self.optimizer.state["step"].item()), {}
         for name, parts in self.entries().items() if step else ():
             fields = self.to_ours({field: _numbers(x) for field, x in parts.items()})
             shape = np.broadcast_shapes(*(x.shape for x in fields.values()))
-            found[name] = Kept(self.rule, step, shape, fields, self.meaning)
+            found[name] = self.of.kept(step, shape, fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:
@@ -81,7 +80,7 @@ class Ours(InTree):
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         super().__init__(optimizer, params)
-        self.rule, self.meaning = optimizer._hyper.optimizer, meaning_of(optimizer._h)
+        self.of = Wanted.of(optimizer._hyper.optimizer, optimizer._h)
 
 
 FACTORED = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}  # the dimensions that theirs lack
@@ -105,8 +104,8 @@ class Theirs(InTree):
         if kind is None or "Adamax" in kinds:
             raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Those of {', '.join(FIELDS)} can.")
         super().__init__(optimizer, params)
-        self.rule, self.called = FIELDS[kind]
-        self.meaning = {"lr_in_momentum": kind == "Adafactor", "maximize": False}
+        rule, self.called = FIELDS[kind]
+        self.of = Wanted.of(rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})})
         self.is_still = kind == "SGD" and not optimizer.momentum
 
     def to_ours(self, fields: dict[str, Any]) -> dict[str, Any]:

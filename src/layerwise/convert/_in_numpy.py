@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.convert._kept import Kept, meaning_of, numbers_of
+from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import NamedState
 from layerwise.numpy._arrays import Arrays
 from layerwise.storage.weights import MASTER, REMAINDER
@@ -24,12 +24,12 @@ class Ours:
         return None
 
     def read(self) -> dict[str, Kept]:
-        meaning = meaning_of(self.optimizer._options.h)
+        wanted = Wanted.of(self.rule, self.optimizer._options.h)
         found = {}
         for name, slot in self.optimizer._slots.items():
             numbers = NamedState(Arrays(), slot.arrays).in_numbers()
             fields = {key: numbers_of(x) for key, x in numbers.items() if key not in (MASTER, REMAINDER)}
-            found[str(name)] = Kept(self.rule, slot.step, tuple(slot.shape), fields, meaning)
+            found[str(name)] = wanted.kept(slot.step, tuple(slot.shape), fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import paddle
 from paddle.base import dygraph
 
-from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of
+from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import Slot
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import shape_of
@@ -26,7 +26,7 @@ class Ours:
 
     def wanted(self) -> dict[str, Wanted]:
         settings = self.optimizer._settings
-        return {p.name: Wanted(self.rule, meaning_of(settings[p.name])) for p in self.optimizer._members}
+        return {p.name: Wanted.of(self.rule, settings[p.name]) for p in self.optimizer._members}
 
     def read(self) -> dict[str, Kept]:
         graph = self.optimizer._graph
@@ -37,7 +37,7 @@ class Ours:
             arrays = {key: x for key, x in slot.arrays.items() if key not in (MASTER, REMAINDER)}
             _state.check_held(name, slot)
             fields = {key: _on_host(x) for key, x in arrays.items()}
-            found[name] = Kept(self.rule, slot.step, shapes[name], fields, wanted[name].meaning)
+            found[name] = wanted[name].kept(slot.step, shapes[name], fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:

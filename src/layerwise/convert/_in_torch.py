@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from layerwise.convert._kept import Kept, Wanted, meaning_of, numbers_of
+from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.registry import ENTRIES
@@ -37,7 +37,7 @@ class Ours:
         return own if own in ENTRIES else _origin.written_by(group) or own
 
     def wanted(self) -> dict[str, Wanted]:
-        return {name: Wanted(self._rule(group), meaning_of(group)) for name, _, _, group in self._members()}
+        return {name: Wanted.of(self._rule(group), group) for name, _, _, group in self._members()}
 
     def read(self) -> dict[str, Kept]:
         found = {}
@@ -46,7 +46,7 @@ class Ours:
                 numbers = named_state(restored(own_entries(self.saved["state"][key]), p.shape)).in_numbers()
                 step = int(numbers.pop("step"))
                 fields = {part: _on_host(x) for part, x in numbers.items() if part not in (MASTER, REMAINDER)}
-                found[name] = Kept(self._rule(group), step, tuple(p.shape), fields, meaning_of(group))
+                found[name] = Wanted.of(self._rule(group), group).kept(step, tuple(p.shape), fields)
         return found
 
     def write(self, kept: Mapping[str, Kept]) -> Any:

@@ -15,14 +15,17 @@ Names = Mapping[str, str] | Callable[[str], str] | None
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
 """Orders of dimensions by name: a mapping, or a function of the name; None leaves the order as it is."""
 Shape = tuple[int, ...]
-# Options that change what the same fields mean.
+# Options that change what the same fields mean, and those of rules that have no such option.
 MEANING = ("grad_averaging", "lr_in_momentum", "maximize", "normalize")
+IMPLIED = {"AdamW": {"grad_averaging": True}, "SGD": {"lr_in_momentum": False}}
+# Without the trust ratio these take the steps of another optimizer.
+PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
 class Kept(NamedTuple):
     """What is kept of one tensor."""
 
-    rule: str  # "Lamb"
+    rule: str  # "Lamb", or "AdamW" for LAMB without its ratio
     step: int
     shape: Shape
     fields: Mapping[str, Any]
@@ -35,11 +38,19 @@ class Wanted(NamedTuple):
     rule: str
     meaning: Mapping[str, Any] = {}
 
+    @classmethod
+    def of(cls, rule: str, h: Any) -> Wanted:
+        """Return what a rule with these options, of a group or an object, keeps."""
+        names = (*MEANING, "adapt", "keep_norm")
+        options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in names if hasattr(h, name)}
+        if options.get("adapt") is False and not options.get("keep_norm"):
+            rule = PLAINLY.get(rule, rule)
+        own = {name: options[name] for name in MEANING if name in options}
+        return cls(rule, {**IMPLIED.get(rule, {}), **own})
 
-def meaning_of(h: Any) -> dict[str, Any]:
-    """Return the options that say what a state means, of a group or an object with options."""
-    options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in MEANING if hasattr(h, name)}
-    return {name: options[name] for name in MEANING if name in options}
+    def kept(self, step: int, shape: Shape, fields: Mapping[str, Any]) -> Kept:
+        """Return what is kept."""
+        return Kept(self.rule, step, shape, fields, self.meaning)
 
 
 def numbers_of(x: Any) -> Any:

@@ -51,8 +51,8 @@ WITHOUT_EFFECT = {
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
-# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
+# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
 BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 

@@ -104,8 +104,8 @@ def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -
         for key, tensor in _written(names, settings[p], slot):
             tensor.name = f"{target}_{key}_0"
             found[tensor.name] = tensor
-    if not slots:  # which nobody could tell from what is no state
-        found[f"{names.of_all('steps')}_0"] = paddle.to_tensor(np.array([0], np.int64), place=paddle.CPUPlace())
+    if not slots:  # so that it differs from an empty dict, which is no state
+        found[f"{names.of_all('fresh')}_0"] = paddle.to_tensor(np.array([0], np.int64), place=paddle.CPUPlace())
     masters = masters_of(slots)
     return {**found, MASTERS: masters} if masters else found
 
@@ -136,7 +136,7 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
     found: dict[str, dict[str, Any]] = {}
     for key, value in saved.items():
         p, own = _parsed(key, known)
-        if p is None and str(key).rpartition("_")[0] in (*OF_PROGRAM, names.of_all("skipped"), names.of_all("steps")):
+        if p is None and str(key).rpartition("_")[0] in (*OF_PROGRAM, names.of_all("skipped"), names.of_all("fresh")):
             continue
         if p is None:
             raise StateError(
