@@ -90,7 +90,7 @@ def group(**options):
             "of SGD. Did you mean `momentum`",
         ),
         (lambda: Mixed(group(rule="lans", max_grad_norm=1.0)), HyperparameterError, "`max_grad_norm` is no option of"),
-        (lambda: Mixed(group(rule="lamb", blocks=2)), HyperparameterError, "`blocks` is of the whole optimizer"),
+        (lambda: Mixed(group(rule="lamb", offload=True)), HyperparameterError, "`offload` is of the whole optimizer"),
         (lambda: Mixed(group(rule="lans"), max_grad_norm=-1.0), HyperparameterError, "`max_grad_norm` must be"),
         (lambda: Mixed(group(rule="sgd"), state_dtype={"exp_avg": "int8"}), HyperparameterError, "one dtype for all"),
         (lambda: Mixed(group(rule="sgd"), lr=0.1), UnknownOptionError, "Mixed has no option 'lr'"),

@@ -99,11 +99,10 @@ def uncut(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> I
     """Yield the first steps of matrices of these ids that are one block each, by a rule that is for smaller ones."""
     each = iter(plans)
     for due in dues:
-        for p, plan in zip(due.params, islice(each, len(due.params)), strict=True):
-            if due.h.by_row and id(p) in new:
-                for one in plan.members:
-                    if is_whole(one.h, one.shape):
-                        yield First(one.name, due.h, {}, 0.0, is_whole=True)
+        own = list(islice(each, len(due.params)))
+        if due.h.by_row:
+            found = (one for p, plan in zip(due.params, own, strict=True) if id(p) in new for one in plan.members)
+            yield from (First(one.name, due.h, {}, 0.0, is_whole=True) for one in found if is_whole(one.h, one.shape))
 
 
 def _peak(group: Mapping[str, Any]) -> float:
