@@ -128,7 +128,8 @@ def _clip(x: Array, low: float | None, high: float | None) -> Array:
 
 
 def _sqrt(x: Array) -> Array:
-    return _where(x == inf, x, x.like(paddle.sqrt(x.variable)))  # as of tensors
+    infinite = x.like(x.variable == x.beside(inf))
+    return _where(infinite, x, x.like(paddle.sqrt(x.variable)))  # as of tensors
 
 
 def _ones_like(x: Array) -> Array:
