@@ -71,7 +71,7 @@ def _asarray(x: Any, dtype: Any) -> Tensor:
 
 
 FUNCTIONS: Any = SimpleNamespace(
-    sqrt=paddle.sqrt,
+    sqrt=_sqrt,
     sum=_sum,
     where=_where,
     clip=_clip,

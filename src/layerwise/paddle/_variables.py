@@ -127,17 +127,23 @@ def _clip(x: Array, low: float | None, high: float | None) -> Array:
     return x
 
 
+def _sqrt(x: Array) -> Array:
+    infinite = x.like(x.variable == x.beside(inf))
+    return _where(infinite, x, x.like(paddle.sqrt(x.variable)))  # as of tensors
+
+
 def _ones_like(x: Array) -> Array:
     return x.like(x.beside(1.0, x.shape))
 
 
-LIFTED = ("sqrt", "sum", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
+LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
 NAMESPACE: Any = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
+    sqrt=_sqrt,
     ones_like=_ones_like,
     where=_where,
     clip=_clip,
-    length=_lifted(FUNCTIONS.sqrt),  # of squares; nothing is differentiated here
+    length=_sqrt,  # of squares; nothing is differentiated here
     float64=FUNCTIONS.float64,
 )
 
