@@ -99,12 +99,7 @@ class Batch:
     """Jobs, laid out once and stepped again and again."""
 
     def __init__(
-        self,
-        jobs: list[object],
-        grads: list[object],
-        forms: list[object],
-        numbers: object,
-        stops: bool = False,
+        self, jobs: list[object], grads: list[object], forms: list[object], numbers: object, stops: bool = False
     ) -> None: ...
     def step(
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
