@@ -31,7 +31,7 @@ class Mixed(Stepper):
     """Optimizers by name: each steps the names that match its pattern, and all step together.
 
     An exact name takes precedence over patterns such as "*.bias"; patterns apply in their order. Members keep their own
-    options, which you can read and set as always: `opt["*"].lr = 0.1`. Examples are on the page "NumPy API" of the documentation.
+    options, which you can read and set as always: `opt["*"].lr = 0.1`. Examples are on the page "NumPy API".
 
     Args:
         optimizers: A mapping from names or patterns to optimizers of layerwise.numpy.
