@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from layerwise.blocks import Blocks, as_blocks
 from layerwise.errors import ParameterError, StateError, sentence
+from layerwise.hidden import is_vector, warn_of_others
 from layerwise.jax import _mesh, _trees
 from layerwise.jax._drive import Axes, Cut, driven
 from layerwise.jax._dtypes import arithmetic, mixing, real
@@ -24,6 +25,7 @@ from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted, is_signed
 
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
+OTHERS = 'Leave them to AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,9 +44,11 @@ class Transformation:
 
     def init(self, params: Any) -> Any:
         leaves = _trees.parameters(params)
-        plans = self._plans(params, leaves)
+        plans, h = self._plans(params, leaves), self.options.fitted_to(jnp.float32)
+        if vectors := [plan.name for plan in plans if is_vector(h, plan.p.shape)]:
+            warn_of_others(h.optimizer, vectors, OTHERS)
         # Momentum is kept only if it is on, and then of parameters of any shape.
-        could_be = self.rule.shapes(self.options.fitted_to(jnp.float32).fit((), (), 1.0), ())._asdict()
+        could_be = self.rule.shapes(h.fit((), (), 1.0), ())._asdict()
         trees = [
             None
             if is_signed(self.rule, field) and shape is None
