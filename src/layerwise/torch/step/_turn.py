@@ -258,7 +258,7 @@ def _words(
         words[f"beta2 of {plan.name!r} at this step"] = now.beta2
         words[f"the shape of {plan.name!r}"] = plan.in_words()
         words["grad_scale"] = now.g_scale
-    for plan, want in zip(plans, (want for _, n, _, want in options for _ in range(n)), strict=True):
+    for plan, want in zip(plans, (want for _, n, _, want, _ in options for _ in range(n)), strict=True):
         words |= {f"`{key}` of {plan.name!r}": x for key, x in want.words().items()}
     for plan, one in zip(plans, stored, strict=True):
         words |= {f"the dtype of {key!r} of {plan.name!r}": x for key, x in one.items()}
