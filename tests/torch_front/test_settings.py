@@ -225,5 +225,7 @@ def test_a_rate_that_is_a_tensor_stays_one():
 def test_a_group_may_name_the_rule_of_its_optimizer():
     for rule in ("lamb", "Lamb", Lamb):
         assert "rule" not in Lamb([{"params": [matrix()], "rule": rule}]).param_groups[0]
-    with pytest.raises(HyperparameterError, match="`rule` of a parameter group is Lars, and every group of Lamb has the rule Lamb"):
+    with pytest.raises(
+        HyperparameterError, match="`rule` of a parameter group is Lars, and every group of Lamb has the rule Lamb"
+    ):
         Lamb([{"params": [matrix()], "rule": "lars"}])
