@@ -611,6 +611,7 @@ class KerasRun(Run):
             name: keras.Variable(as_dtype(w, self.dtype), dtype=self.dtype, name=name) for name, w in weights.items()
         }
         self.opt = getattr(layerwise.keras, self.name)(**rate, **options)
+        self.opt._rest = None  # Muon steps all here; what it leaves to AdamW is tested in keras_front
         self.opt.build([*self._weights.values()])
 
     def step(self, grads: Mapping[str, Any]) -> None:

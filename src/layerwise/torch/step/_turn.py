@@ -165,8 +165,9 @@ class Turn(turn.Turn):
 
     def _described(self) -> str:
         """Return everything that defines the step and does not change from step to step."""
-        plans = [plan.described() for plan in self.plans]
-        return repr([[options[2:] for options in self._options], plans, self._stored])
+        # Blocks are in the plans; by name they may be functions, whose addresses each process has its own of.
+        options = [(capturable, want) for _, _, capturable, want, _ in self._options]
+        return repr([options, [plan.described() for plan in self.plans], self._stored])
 
     def by_parameter(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
