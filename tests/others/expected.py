@@ -55,7 +55,9 @@ EXPECTED = {
         Difference("Adam.* takes amsgrad", "no option 'amsgrad'", "another rule", TORCH),
         Difference(".* takes the flag foreach", "no option 'foreach'", "the fastest engine is picked", TORCH),
         Difference("Adafactor takes .* d", "no option 'd'", "it is called clip_threshold", TORCH),
-        Difference(".* refuses all optimizer param groups .*", "nothing is refused", "some may be named by places", TORCH),
+        Difference(
+            ".* refuses all optimizer param groups .*", "nothing is refused", "some may be named by places", TORCH
+        ),
         Difference("Adam.* refuses betas must be either both .*", "nothing is refused", "a number is a number", TORCH),
         Difference(
             "Adafactor refuses does not support complex .*",
