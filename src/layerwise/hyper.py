@@ -59,7 +59,7 @@ class Hyper(Checked):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.optimizer = cls.__name__
-        for name in ("__eq__", "__hash__"):  # which a dataclass would make anew, of its options alone
+        for name in ("__eq__", "__hash__"):  # which a dataclass would generate from its options alone
             setattr(cls, name, vars(Hyper)[name])
 
     def __eq__(self, other: object) -> bool:
