@@ -345,9 +345,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Load a checkpoint, or raise StateError and change nothing.
 
         Parameters are matched by name if both sides have names, and otherwise by their places. State keeps the dtype in
-        which it was saved, unless `state_dtype` asks for another. Rates that schedulers move (lr, weight_decay, betas,
-        momentum) come from the checkpoint; every other option stays as it was given here, and a warning names those
-        that differ.
+        which it was saved; if `state_dtype` asks for another, the next step converts it. Rates that schedulers move
+        (lr, weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and
+        a warning names those that differ.
 
         Args:
             state_dict: The result of `state_dict()`.
