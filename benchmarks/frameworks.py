@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.cli.bench.shapes import SETS, Shapes, parameters
+from harness.shapes import SETS, Shapes, parameters
 from layerwise.cli.info import version_of
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 

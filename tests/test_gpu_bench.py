@@ -13,9 +13,9 @@ import pytest
 import torch
 from scripts import HOME, load
 
-from layerwise.cli.bench.measure import Row, Table
-from layerwise.cli.bench.shapes import SETS
-from layerwise.cli.bench.timing import Timing
+from harness.measure import Row, Table
+from harness.shapes import SETS
+from harness.timing import Timing
 from layerwise.torch.step import _engines
 
 load("rows")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from layerwise.cli.bench.measure import Row
-from layerwise.cli.bench.report import in_digits
-from layerwise.cli.bench.timing import Timing
+from harness.measure import Row
+from harness.report import in_digits
+from harness.timing import Timing
 from on_gpu import graph
 from on_gpu.place import OPTIMIZERS
 from on_gpu.rivals import ADAMW, rule_compiled, two_groups

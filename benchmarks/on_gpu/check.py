@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import Parameter
 
-from layerwise.cli.bench.measure import in_short
+from harness.measure import in_short
 from layerwise.errors import EngineError
 from on_gpu.options import Variant, variants
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layerwise.cli.bench.peers import DECAY, LR, Peer
-from layerwise.cli.bench.tensors import stepping
-from layerwise.cli.bench.timing import Running, Step
+from harness.peers import DECAY, LR, Peer
+from harness.tensors import stepping
+from harness.timing import Running, Step
 from layerwise.drive import Run, local
 from layerwise.registry import ENTRIES
 from layerwise.rules.arrays import moved

@@ -12,8 +12,8 @@ import torch
 from torch.nn import Parameter
 
 import layerwise.torch
-from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.tensors import Tensors, of_shapes
+from harness.shapes import Shapes
+from harness.tensors import Tensors, of_shapes
 from layerwise.engines import Candidate, compiled
 from layerwise.torch.step import _engines, _tensors
 

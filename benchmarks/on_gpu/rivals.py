@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, load
+from harness.peers import DECAY, LR, PEERS, Peer, load
 from on_gpu.compiled import CompiledRule, CompiledStep, as_traced, by_inductor
 from on_gpu.place import Place
 
