@@ -16,7 +16,6 @@ from layerwise.engines import Changed, Engine, just_prepared
 from layerwise.engines.places import places_of
 from layerwise.first import First
 from layerwise.hidden import is_vector, is_whole
-from layerwise.hyper import ClippedByNorm, settled
 
 
 class Steps:
@@ -32,24 +31,21 @@ class Steps:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None = None) -> list[First]:
-        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
-
-        `bound` is of the norm of all gradients, in place of the optimizers' own.
-        """
+    def take(self, asked: Sequence[Asked], engines: Sequence[Engine]) -> list[First]:
+        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors."""
         try:
-            return self._take(asked, engines, bound)
+            return self._take(asked, engines)
         except Changed:
             for one in asked:
                 one.tensors.forget()
             with just_prepared():
-                return self._take(asked, engines, bound)
+                return self._take(asked, engines)
 
-    def _take(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> list[First]:
-        key = bound, *_joined([one.names for one in asked])
+    def _take(self, asked: Sequence[Asked], engines: Sequence[Engine]) -> list[First]:
+        key = tuple(_joined([one.names for one in asked]))
         found = self._kept.get(key)
         if found is None or not found.holds(asked):
-            found = Together(asked, engines, bound)
+            found = Together(asked, engines)
         firsts = found.step(asked)
         keep(self._kept, key, found, (one.tensors.slots for one in asked))
         if not any(one.is_said_once for one in firsts):
@@ -61,7 +57,7 @@ class Steps:
 class Together:
     """Tensors that step together, for as long as their slots, settings and weights stay the same."""
 
-    def __init__(self, asked: Sequence[Asked], engines: Sequence[Engine], bound: float | None) -> None:
+    def __init__(self, asked: Sequence[Asked], engines: Sequence[Engine]) -> None:
         self._each = [list(map(partial(one.tensors.due, one.plan), one.names, one.params)) for one in asked]
         for check in (one.check for one in asked if one.check is not None):
             check()
@@ -69,7 +65,7 @@ class Together:
         self._nows = Nows([due.plan.h for due in self._dues], [1] * len(self._dues))
         self._masters = [i for i, due in enumerate(self._dues) if due.slot.master is not None]
         self._viewed = [i for i, due in enumerate(self._dues) if not due.plan.itself]
-        jobs = [job._replace(h=_bounded(job.h, bound)) for due in self._dues for job in due.jobs]
+        jobs = [job for due in self._dues for job in due.jobs]
         coupled = any(job.h.asks_of_model for job in jobs)
         self._jobs = [job._replace(h=job.h.counting()) if coupled else job for job in jobs]
         self._held = [(i, held) for i, due in enumerate(self._dues) for held in due.plan.held]  # by each job
@@ -152,7 +148,3 @@ def _seen(one: Asked) -> Any:
 
 def _joined(each: Sequence[Sequence[Any]]) -> Sequence[Any]:
     return each[0] if len(each) == 1 else list(chain.from_iterable(each))
-
-
-def _bounded(h: Any, bound: float | None) -> Any:
-    return settled(h, max_grad_norm=bound) if bound and isinstance(h, ClippedByNorm) else h

@@ -17,8 +17,17 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.steps import Steps
 from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
+from layerwise.engines import choose
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ArgumentError, ContradictionError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.errors import (
+    ArgumentError,
+    ContradictionError,
+    GradientError,
+    HyperparameterError,
+    ParameterError,
+    sentence,
+    warn,
+)
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, scheduled
 from layerwise.keywords import advice, check_keywords, needing_all
@@ -27,7 +36,7 @@ from layerwise.names import Name, as_name, check_matched, check_twin, few
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import RATES, Options, names_of, refitted
-from layerwise.numpy._together import LIBRARY, WAYS_OUT, Stepper
+from layerwise.numpy._together import ENGINES, LIBRARY, WAYS_OUT, Occupied
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -42,7 +51,7 @@ def _are_weights(lr: Any) -> bool:
     return any(isinstance(one, tuple) or hasattr(one, "shape") for one in each)
 
 
-class Optimizer(Stepper, Like):
+class Optimizer(Like):
     """The base of all optimizers of this API; each has one rule.
 
     Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
@@ -91,13 +100,45 @@ class Optimizer(Stepper, Like):
             )
         with self._one_at_a_time, signals_wait:
             name = as_name(name)
-            firsts = self._step_all({name: weights}, {name: grad}, whole=False)
-        warn_of(firsts or (), WAYS_OUT)
+            firsts = self._take({name: weights}, {name: grad}, whole=False)
+        warn_of(firsts, WAYS_OUT)
 
-    def _step_all(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool = True) -> list[First] | None:
-        options = self._options.given
-        firsts = self._take([(self, weights, grads)], whole, options["skip_nonfinite"], options["engine"])
-        self._tensors.skipped += firsts is None
+    @needing_all("It takes weights and their gradients, both by name.")
+    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
+        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
+
+        Names without a gradient, or with None, keep their weights and their state.
+
+        Args:
+            weights: The arrays by name.
+            grads: Their gradients by name, which are not changed.
+        """
+        both: dict[str, Any] = {"weights": weights, "grads": grads}
+        for argument, given in both.items():
+            if not isinstance(given, Mapping):
+                shown = type(given).__name__
+                raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
+        for name in grads:
+            if name not in weights:
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
+        with self._one_at_a_time, signals_wait:
+            firsts = self._take(weights, grads, whole=True)
+        warn_of(firsts, WAYS_OUT)
+
+    def _take(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> list[First]:
+        """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
+        options, asked = self._options.given, self._asked(weights, grads, whole)
+        memory = Occupied(dict(zip(asked.names, asked.params, strict=True)))
+        memory.check_distinct()
+        pairs = zip(asked.grads, asked.params, strict=True)
+        skipped = options["skip_nonfinite"] and not all(_arrays.is_finite(g, p) for g, p in pairs)
+        firsts: list[First] = []
+        if asked.names and not skipped:
+            due = asked._replace(grads=list(map(memory.apart, asked.grads)))
+            with np.errstate(all="ignore"):
+                firsts = self._steps.take([due], choose(options["engine"], ENGINES))
+        self._note(weights, whole)
+        self._tensors.skipped += skipped
         return firsts
 
     def _asked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Asked:
@@ -238,6 +279,11 @@ class Optimizer(Stepper, Like):
         return self._tensors.slots
 
     @property
+    def num_parameters(self) -> int:
+        """The number of names seen: those given to step_all, or with a state."""
+        return len(self.parameters)
+
+    @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
@@ -279,12 +325,7 @@ class Optimizer(Stepper, Like):
         Args:
             state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
         """
-        self._take_over(self._loaded(state))
-
-    def _loaded(self, state: Any) -> _saved.Saved:
-        return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
-
-    def _take_over(self, saved: _saved.Saved) -> None:
+        saved = _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
         self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
         own.begin(saved.slots)

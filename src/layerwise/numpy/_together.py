@@ -1,97 +1,32 @@
-"""Steps of named arrays, by one optimizer or several together."""
+"""What steps named arrays: the library, its engines, and the memory that arrays of one step occupy."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import accumulate
-from typing import Any
 
-import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from layerwise.core.steps import Steps
-from layerwise.engines import Candidate, choose
-from layerwise.engines.compiled import candidate, signals_wait
+from layerwise.engines import Candidate
+from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import GradientError, ParameterError
-from layerwise.first import First, WaysOut, warn_of
-from layerwise.keywords import needing_all
-from layerwise.names import Name, few
+from layerwise.first import WaysOut
+from layerwise.names import Name
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
 from layerwise.spans import check_distinct
-from layerwise.threads import OneAtATime
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
-Given = tuple[Any, Mapping[Any, Any], Mapping[Any, Any]]  # an optimizer, and the weights and gradients by name
 WAYS_OUT = WaysOut(
     'Exempt them from it, such as by adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',
     'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
-    "Leave them to AdamW, by Mixed.",
+    "Leave them to an AdamW of their own.",
     'Give each row its own by blocks="each", or pass `blocks` by name.',
 )
-
-
-class Stepper:
-    """What steps named arrays: one optimizer, or several together."""
-
-    __slots__ = ()
-    _steps: Steps
-    _one_at_a_time: OneAtATime
-    parameters: Any  # names and shapes
-
-    @needing_all("It takes weights and their gradients, both by name.")
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
-
-        Names without a gradient, or with None, keep their weights and their state.
-
-        Args:
-            weights: The arrays by name.
-            grads: Their gradients by name, which are not changed.
-        """
-        both: dict[str, Any] = {"weights": weights, "grads": grads}
-        for argument, given in both.items():
-            if not isinstance(given, Mapping):
-                shown = type(given).__name__
-                raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
-        for name in grads:
-            if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
-        with self._one_at_a_time, signals_wait:
-            firsts = self._step_all(weights, grads)
-        warn_of(firsts or (), WAYS_OUT)
-
-    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> list[First] | None:
-        raise NotImplementedError
-
-    def _take(
-        self, given: Sequence[Given], whole: bool, skips: bool, engine: str | None, bound: float | None = None
-    ) -> list[First] | None:
-        """Step the names of these optimizers: all, or none if one cannot be stepped. Return what are first steps.
-
-        Return None if the step was skipped because of nan or inf.
-        """
-        asked = [one for one in (optimizer._asked(*both, whole) for optimizer, *both in given) if one.names]
-        memory = Occupied({name: p for one in asked for name, p in zip(one.names, one.params, strict=True)})
-        memory.check_distinct()
-        pairs = ((g, p) for one in asked for g, p in zip(one.grads, one.params, strict=True))
-        skipped = skips and not all(_arrays.is_finite(g, p) for g, p in pairs)
-        due = [one._replace(grads=list(map(memory.apart, one.grads))) for one in asked]
-        with np.errstate(all="ignore"):
-            firsts = self._steps.take(due, choose(engine, ENGINES), bound) if due and not skipped else []
-        for optimizer, weights, _ in given:
-            optimizer._note(weights, whole)
-        return None if skipped else firsts
-
-    @property
-    def num_parameters(self) -> int:
-        """The number of names seen: those given to step_all, or with a state."""
-        return len(self.parameters)
 
 
 class Occupied:
