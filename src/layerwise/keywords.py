@@ -32,7 +32,7 @@ _MEANT = (
         "max_grad_norm global_clipnorm grad_clip",
         "by tensor and by value are others",
     ),
-    ("foreach", "fused engine", "no foreach is needed: the fastest engine is picked"),
+    ("foreach", "engine", "no foreach is needed: the fastest engine is picked"),
     ("fused", "engine", 'engine="rule" declines fused kernels'),
     ("engine", "fused", "fused=False is the rule"),
     ("multi_precision", "master_weights", ""),

@@ -194,8 +194,9 @@ class PreparedRules(Watched):
             by_now.setdefault(nows[i].weight_decay if in_lists else nows[i], []).append(i)
         for alike in by_now.values():
             for some in map(tuple, self._pieces(alike)):
-                each = (tuple(column[i] for i in some) for column in (self._jobs, grads, nows))
-                yield Task(some, *each, skip, waits, self._lists_of(some) if in_lists else None)
+                own_jobs, own_grads = tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some)
+                lists = self._lists_of(some) if in_lists else None
+                yield Task(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
 
     def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
         """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
@@ -250,11 +251,11 @@ def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
     Matrices whose products others complete are sent to them one by one.
     """
     kind, cut = engine.arrays.kind, (job.shape, job.cut)
+    most = engine.matrix_size if job.h.of_matrices else engine.stack_size
+    alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
     if engine.lists is not None and engine.in_lists(job):
         kind, cut = engine.lists.alike, (None, None)
-    elif job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices):
-        return None
-    elif not engine.stack_size or _size(job) > (engine.matrix_size if job.h.of_matrices else engine.stack_size):
+    elif alone or not engine.stack_size or _size(job) > most:
         return None
     kinds = tuple(None if a is None else kind(a) for a in (job.p, *job.state))
     return job.rule, job.h, job.block_dims, *cut, kinds, formats_of(engine.arrays.bits, job.storage)
