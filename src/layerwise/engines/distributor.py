@@ -123,6 +123,12 @@ class Distributed:
         for share in shares:
             share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
 
+    @property
+    def steppers(self) -> list[str]:
+        """The engine that took the last step, for each job."""
+        found = {i: self._engines[share.engine].name for share in self._last for i in share.places}
+        return [found[i] for i in range(len(self._jobs))]
+
     def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""
         if len(self._last) == 1:

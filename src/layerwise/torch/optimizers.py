@@ -20,6 +20,8 @@ Arguments of all:
     capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
     fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
         available.
+    foreach: True steps lists of tensors by PyTorch's foreach functions, False does not, None does on
+        accelerators for what has no kernels.
     offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
 """
 
@@ -122,6 +124,7 @@ class Adafactor(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -167,6 +170,7 @@ class AdamMini(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -218,6 +222,7 @@ class AdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -272,6 +277,7 @@ class Came(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -318,6 +324,7 @@ class Fromage(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -398,6 +405,7 @@ class Lamb(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -450,6 +458,7 @@ class Lans(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -523,6 +532,7 @@ class Lars(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -587,6 +597,7 @@ class Lion(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -663,6 +674,7 @@ class Muon(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -721,6 +733,7 @@ class NovoGrad(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -773,6 +786,7 @@ class ScaleSGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -822,6 +836,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -872,6 +887,7 @@ class SinkGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -921,6 +937,7 @@ class StableAdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -55,7 +55,7 @@ def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":
         flat = _wide(x).view(-1)
         return torch.dot(flat, flat).view((1,) * x.ndim)
-    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=_wide_dtype(x))  # without a tensor of squares
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=wide_dtype(x.device))  # without a tensor of squares
     return norm.square()
 
 
@@ -65,11 +65,11 @@ def followed_squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.to(_wide_dtype(x))
+    return x.to(wide_dtype(x.device))
 
 
-def _wide_dtype(x: Tensor) -> torch.dtype:
-    return x.dtype if x.device.type == "mps" else torch.float64  # which there is not
+def wide_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which there is not
 
 
 def as_number(x: Tensor) -> float | Tensor:
