@@ -68,6 +68,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
             "reference": {"available": True, "takes": f"{rest}, {BY_REFERENCE}"},
         },
     }
+    found["advice"] = advice(found)
     if not devices:
         return found
     if found["engines"]["gpu"]["available"]:
@@ -88,6 +89,19 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     if engines["gpu"]["concerns"] or "devices" in found:
         yield from _gpu_lines(engines["gpu"])
     yield f"  reference {engines['reference']['takes']}"
+    yield f"advice      {found['advice']}"
+
+
+def advice(found: dict[str, Any]) -> str:
+    """Return the one thing to do here that matters most."""
+    engines, packages = found["engines"], found["packages"]
+    if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
+        return "only NumPy is here; install PyTorch, JAX, MLX or Paddle, and layerwise steps its parameters as well"
+    if engines["gpu"]["concerns"]:
+        return "run `layerwise info --devices` once: it compares each optimizer's GPU kernels with the reference"
+    if not engines["compiled"]["available"]:
+        return "install with a C++20 compiler: on CPUs the compiled engine takes a third to two thirds of the time"
+    return "nothing to set up; `layerwise bench` compares a step here with other packages"
 
 
 def reported(found: dict[str, Any]) -> Iterator[str]:
