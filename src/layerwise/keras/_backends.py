@@ -78,7 +78,6 @@ class OnJax(Functions):
             root = self.sqrt(self.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide)
             return Scaled(root.astype(terms.dtype), self.ones((), terms.dtype))
 
-
     def still(self, numbers: Any) -> Any:
         """Return numbers that no loop computes again for each element."""
         jax = import_module("jax")
