@@ -12,6 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from layerwise.core.library import computing
 from layerwise.drive.scaled import Namespace, Scaled
 from layerwise.errors import EngineError
 
@@ -20,6 +21,24 @@ class Functions(Namespace):
     """The functions of a backend, for one step."""
 
     amax = staticmethod(ops.max)
+
+    @property
+    def quick(self) -> str | None:
+        """The dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+        return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
+
+    def multiplies(self, x: Any, dtype: str) -> str | None:
+        """Return a dtype of 16 bits if the device has products of it."""
+        return dtype if self.quick in (dtype, "float16") else None
+
+    def asarray(self, x: Any, dtype: Any) -> Any:
+        """Return an array in a dtype."""
+        return ops.cast(x, keras.backend.standardize_dtype(dtype))
+
+    def weighted(self, G: Any, a: float, b: float, c: float) -> Any:
+        """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+        own = computing(keras.backend.standardize_dtype(G.dtype))
+        return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
 
     def dense(self, gradient: Any) -> Any:
         """Return a gradient in full: an embedding's may have only the rows that were looked up."""
@@ -108,10 +127,6 @@ class OnTensorFlow(Functions):
         """Return x within the bounds, of which each may be None."""
         return ops.clip(x, -inf if low is None else low, inf if high is None else high)
 
-    def asarray(self, x: Any, dtype: Any) -> Any:
-        """Return an array in this dtype."""
-        return ops.cast(x, keras.backend.standardize_dtype(dtype))
-
 
 # With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
 BACKENDS: dict[str, tuple[type[Functions], str, str]] = {
@@ -133,6 +148,19 @@ def _here() -> tuple[type[Functions], Any]:
         )
     kind, module, name = BACKENDS[backend]
     return kind, attrgetter(name)(import_module(module))
+
+
+@cache
+def _device() -> str:
+    """Return the kind of device that Keras computes on."""
+    module: Any = import_module(keras.config.backend())
+    if keras.config.backend() == "jax":
+        return str(module.default_backend())
+    if keras.config.backend() == "tensorflow":
+        kinds = [one.device_type.lower() for one in module.config.list_logical_devices()]
+        return next((kind for kind in ("tpu", "gpu") if kind in kinds), "cpu")
+    there = keras.config.backend() == "torch" and (module.cuda.is_available() or module.backends.mps.is_available())
+    return "gpu" if there else "cpu"
 
 
 def namespace() -> Functions:

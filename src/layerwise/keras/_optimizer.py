@@ -182,6 +182,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
+        h = h.on(None if dtype == "float64" else namespace().quick)
         return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
 
     def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:

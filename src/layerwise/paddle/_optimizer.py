@@ -47,6 +47,7 @@ from layerwise.paddle._arrays import (
     dtype_name,
     is_same,
     listed,
+    quick,
     shape_of,
 )
 from layerwise.paddle._checkpoints import Checkpoints
@@ -323,8 +324,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return overflowed
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
-        shape = shape_of(p)
-        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), EPSILON[dtype_name(p)])
+        shape, dtype = shape_of(p), dtype_name(p)
+        layout = lay_out(p.name, self._rule, h.on(quick(dtype)), shape, self._by_name(p.name), EPSILON[dtype])
         return Plan.of(p.name, self._rule, h, shape, layout)
 
     def _note_masters(self) -> None:
