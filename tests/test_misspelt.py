@@ -30,11 +30,10 @@ FUNCTIONS = {
     ("front", "option", "meant"),
     [
         ("torch.Adafactor", "momentum", "Did you mean `beta1`?"),
-        ("torch.Adafactor", "foreach", "Did you mean `fused`"),
+        ("numpy.Adafactor", "foreach", "Did you mean `engine`"),
         ("torch.Adafactor", "betas", "Did you mean `beta1`"),
         ("torch.Adafactor", "learning_rate", "Did you mean `lr`?"),
         ("torch.Adafactor", "decay_rate_fn", "Did you mean `beta2` (a function of the step)?"),
-        ("torch.Lamb", "foreach", "Did you mean `fused`"),
         ("torch.Lamb", "weight_decy", "Did you mean `weight_decay`?"),
         ("torch.Lamb", "momentum", "Did you mean `betas` (the first of a pair)?"),
         ("torch.Lamb", "always_adapt", "Did you mean `adapt`"),

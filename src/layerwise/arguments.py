@@ -24,6 +24,7 @@ TORCH: dict[str, Any] = {
     "differentiable": False,
     "capturable": False,
     "fused": None,
+    "foreach": None,
     "offload": False,
 }
 # What a parameter group may say for itself.

@@ -259,6 +259,9 @@ class NumPy(Api):
 # ---- PyTorch
 
 
+WAYS: dict[str | None, dict[str, bool]] = {None: {}, "rule": {"fused": False}, "foreach": {"foreach": True}}
+
+
 class TorchRun(Run):
     def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
         import torch
@@ -270,8 +273,7 @@ class TorchRun(Run):
             name: torch.nn.Parameter(torch.tensor(np.asarray(w)).to(getattr(torch, self.dtype_of(name))))
             for name, w in weights.items()
         }
-        if options.pop("engine", None) == "rule":
-            options["fused"] = False
+        options |= WAYS[options.pop("engine", None)]
         params: Any = self._weights.items()
         if groups is not None:
             params = [{"params": [(name, self._weights[name]) for name in names], **own} for names, own in groups]
@@ -324,7 +326,7 @@ class Torch(Api):
     offers = frozenset([
         "skip", "empty", "extremes", "blocks", "groups", "mixed", "stats", "state_dtype", "own_counts",
         "clipping", "none", "lr", "set_lr", "engines", "functions", "numbers", "in_place", "copies", "change",
-        "spoiled", "saves_lr", "patterns", "clear",
+        "spoiled", "saves_lr", "patterns", "clear", "foreach",
     ])  # fmt: skip
 
 

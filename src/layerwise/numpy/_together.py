@@ -1,23 +1,31 @@
-"""What steps named arrays: the library, its engines, and the memory that arrays of one step occupy."""
+"""Steps of named arrays: what they add to the core's, the engines, and the memory that arrays of one step occupy."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import inf
+from operator import gt
+from typing import Any
 
 from numpy.lib.array_utils import byte_bounds
 
+from layerwise.core.library import EPSILON
+from layerwise.core.slots import Due, Planned, Rates
 from layerwise.engines import Candidate
 from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
+from layerwise.errors import HyperparameterError
 from layerwise.first import WaysOut
+from layerwise.hyper import scheduled
 from layerwise.names import Name
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
 from layerwise.spans import check_distinct
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+RATES = ("lr", "weight_decay")
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
 WAYS_OUT = WaysOut(
@@ -29,24 +37,87 @@ WAYS_OUT = WaysOut(
 )
 
 
+PLAIN = {str, int}  # the types that names are kept in
+
+
+def due_of(weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Due:
+    """Return what is due, as it was given; of all names those with a gradient."""
+    names = [name for name, g in grads.items() if not (whole and g is None)]
+    return Due(names, [weights[name] for name in names], [grads[name] for name in names])
+
+
+class Named:
+    """What an optimizer of named arrays says of them, in a step of all or of one."""
+
+    keeps = False
+
+    def __init__(self, optimizer: Any, whole: bool) -> None:
+        self.optimizer, self.whole = optimizer, whole
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self.optimizer._options.by_name["blocks"].is_given)
+
+    def kinds(self, due: Due) -> Any:
+        try:
+            params = [(type(p), p.shape, p.dtype, p.strides, p.flags.writeable) for p in due.params]
+            return params, [(type(g), g.shape, g.dtype) for g in due.grads]
+        except AttributeError:  # of what is no array, and is to become one, or refused
+            return None
+
+    def planned(self, due: Due) -> list[Planned]:
+        each = zip(due.names, due.params, strict=True)
+        return [self.optimizer._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)]) for name, p in each]
+
+    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+        """Return the numbers of these names' next step.
+
+        With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
+        comes that has taken the last.
+        """
+        options, furthest = self.optimizer._options, self.optimizer._tensors.furthest
+        t = [n + 1 for n in counts]
+        if options.given["shared_count"]:
+            t = [furthest + (self.whole or max(t) > furthest)] * len(t)
+        taken = max(furthest, *t) - 1
+        given = {name: getattr(options.h, name) for name in RATES}
+        rates = {name: scheduled(x, name, taken) if callable(x) else x for name, x in given.items()}
+        owns = [one.own for one in planned]
+        found = {own: _rates(own, **rates) for own in dict.fromkeys(owns)}
+        lr, weight_decay = zip(*map(found.__getitem__, owns), strict=True)
+        return Rates(t, lr, weight_decay)
+
+    def peak(self, planned: Planned, lr: float) -> float | None:
+        rate = getattr(self.optimizer._options.h.lr, "peak", self.optimizer._options.h.lr)
+        return None if callable(rate) else rate * planned.own[0]
+
+
+def _rates(factors: tuple[float, float], lr: float, weight_decay: float) -> tuple[float, float]:
+    """Return the rates of names with these factors on them."""
+    found = lr * factors[0], weight_decay * factors[1]
+    if inf in found:
+        argument = "lr_scale" if found[0] == inf else "decay"
+        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
+    return found
+
+
 class Occupied:
-    """The memory that the weights of a step occupy, as an ordered list of spans."""
+    """The memory that the weights of a step occupy, as an ordered list of spans; or raise if it is shared."""
 
-    def __init__(self, weights: Mapping[Name, Array]) -> None:
-        spans = sorted(byte_bounds(array) for array in weights.values() if array.size)
-        self._weights, self._starts = weights, [start for start, _ in spans]
+    def __init__(self, names: Sequence[Name], weights: Sequence[Array]) -> None:
+        spans = sorted([byte_bounds(array) for array in weights if array.size])
+        self._starts = [start for start, _ in spans]
         # The furthest end so far: spans may lie inside one another.
-        self._ends = list(accumulate((end for _, end in spans), max))
+        self._ends = list(accumulate([end for _, end in spans], max))
+        if any(map(gt, self._ends, self._starts[1:])):
+            each = zip(names, map(lying, weights), strict=True)
+            check_distinct(each, "Keep one name, and give it the sum of the gradients.")
 
-    def check_distinct(self) -> None:
-        if all(end <= start for (end, start) in zip(self._ends, self._starts[1:], strict=False)):
-            return
-        each = ((name, lying(array)) for name, array in self._weights.items())
-        check_distinct(each, "Keep one name, and give it the sum of the gradients.")
-
-    def apart(self, grad: Array) -> Array:
-        """Return the gradient, or a copy of it if stepping some weights could change it underway."""
-        if not grad.size or not self._starts:
-            return grad
-        low, high = byte_bounds(grad)
-        return grad.copy() if bisect_left(self._starts, high) > bisect_right(self._ends, low) else grad
+    def apart(self, grads: Sequence[Array]) -> list[Array]:
+        """Return the gradients, with copies of those that stepping some weights could change underway."""
+        found = list(grads)
+        for i, g in enumerate(found):
+            low, high = byte_bounds(g)
+            if g.size and bisect_left(self._starts, high) > bisect_right(self._ends, low):
+                found[i] = g.copy()
+        return found

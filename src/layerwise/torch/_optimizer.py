@@ -69,7 +69,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup = Setup(
             Groups(kinds, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
-            engine_name(given["fused"], given["differentiable"]),
+            engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name != "model_group"}
@@ -282,6 +282,11 @@ class Optimizer(torch.optim.Optimizer, Like):
             else:
                 group["lr"] = rate
         stepper_of(self).groups.begun_elsewhere = False
+
+    def engines(self) -> dict[str, str]:
+        """Return, by parameters' names, the engine that took the last step of each."""
+        found: dict[str, str] = stepper_of(self).steppers()
+        return found
 
     @property
     def num_parameters(self) -> int:

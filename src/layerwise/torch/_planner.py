@@ -108,7 +108,7 @@ class Planner:
                 if found is None:
                     settings, found = (name, due.h, p.dtype, lies, blocks), before
                     if found is None or (found.name, found.h, found.dtype, found.lies, made_for) != settings:
-                        found = plan_of(due.rule, p, due.h, name, blocks, lies)
+                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
                 if p in kept:

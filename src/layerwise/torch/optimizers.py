@@ -20,6 +20,8 @@ Arguments of all:
     capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
     fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
         available.
+    foreach: True steps lists of tensors by PyTorch's foreach functions, False does not, None does on
+        accelerators for what has no kernels.
     offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
 """
 
@@ -122,6 +124,7 @@ class Adafactor(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -167,6 +170,7 @@ class AdamMini(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -218,6 +222,7 @@ class AdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -272,6 +277,7 @@ class Came(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -318,6 +324,7 @@ class Fromage(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -398,6 +405,7 @@ class Lamb(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -450,6 +458,7 @@ class Lans(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -523,6 +532,7 @@ class Lars(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -587,6 +597,7 @@ class Lion(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -614,6 +625,8 @@ class Muon(Optimizer):
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        ns_dtype: The dtype of the products that bring singular values to 1, or its name; float64 tensors have
+            float64 for float32. None chooses 16 bits where the device multiplies these faster.
         keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
             step ("first"); arXiv 2606.16899.
         radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
@@ -644,6 +657,7 @@ class Muon(Optimizer):
         eps: float = 1e-07,
         dims: Any = "first",
         momentum_dtype: Any = None,
+        ns_dtype: Any = None,
         keep_norm: bool | Literal["first"] = False,
         radial: float | None = None,
         trust_clip: Bounds | None = None,
@@ -663,6 +677,7 @@ class Muon(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -721,6 +736,7 @@ class NovoGrad(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -773,6 +789,7 @@ class ScaleSGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -822,6 +839,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -872,6 +890,7 @@ class SinkGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -921,6 +940,7 @@ class StableAdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

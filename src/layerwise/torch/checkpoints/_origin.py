@@ -17,7 +17,7 @@ OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
-NAMES = {*ALL_OPTIONS, *SWITCHES, "fused"}  # that ours may share with others
+NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # that ours may share with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 

@@ -15,6 +15,7 @@ from layerwise.core.slot import NamedState
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.step._products import multiplies
 from layerwise.torch.step._tensors import computing
 
 PLAIN = [
@@ -55,7 +56,7 @@ def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":
         flat = _wide(x).view(-1)
         return torch.dot(flat, flat).view((1,) * x.ndim)
-    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=_wide_dtype(x))  # without a tensor of squares
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=wide_dtype(x.device))  # without a tensor of squares
     return norm.square()
 
 
@@ -65,11 +66,11 @@ def followed_squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.to(_wide_dtype(x))
+    return x.to(wide_dtype(x.device))
 
 
-def _wide_dtype(x: Tensor) -> torch.dtype:
-    return x.dtype if x.device.type == "mps" else torch.float64  # which there is not
+def wide_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which there is not
 
 
 def as_number(x: Tensor) -> float | Tensor:
@@ -100,7 +101,16 @@ def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return torch.clip(x, held(low, x.dtype), held(high, x.dtype))
 
 
+def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
+    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    found = torch.baddbmm(G, G, G, beta=b, alpha=c)
+    found.diagonal(dim1=-2, dim2=-1).add_(a)
+    return found
+
+
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "multiplies": lambda x, dtype: None if x.is_complex() else multiplies(x.device, dtype),
+    "weighted": weighted,
     "asarray": asarray,
     "clip": clip,
     "where": where,
@@ -206,7 +216,9 @@ class Tensors:
 class DifferentiableTensors(Tensors):
     """The same for autograd: arrays that it keeps must not be overwritten, and it follows no numbers."""
 
-    pure: Any = SimpleNamespace(**{key: PURE[key] for key in PLAIN}, squares=followed_squares)
+    pure: Any = SimpleNamespace(
+        **{key: PURE[key] for key in (*PLAIN, "multiplies", "weighted")}, squares=followed_squares
+    )
     xp = pure
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._held import held_in_buffer, held_of_cut, on_host, whole_state
 from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._products import quick
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
@@ -133,13 +134,23 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
 
 
 def plan_of(
-    rule: Any, p: Tensor, h: Hyper, name: str, blocks: Callable[[str], Blocks | None], lies: Cut | Flat | None
+    rule: Any,
+    p: Tensor,
+    h: Hyper,
+    name: str,
+    blocks: Callable[[str], Blocks | None],
+    lies: Cut | Flat | None,
+    device: torch.device | None = None,
 ) -> Plan:
-    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor."""
+    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
+
+    `device` is that of the step, if it is another than the parameter's.
+    """
+    kind = p.dtype, device or p.device
     if not isinstance(lies, Flat):
-        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies)
+        return _plan_of_tensor(rule, tuple(p.shape), kind, h, name, blocks(name), lies)
     members = tuple(
-        _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
+        _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
     )
     held, lengths = held_in_buffer(rule, members, lies)
     keys = rule.State._fields
@@ -154,15 +165,16 @@ def plan_of(
 def _plan_of_tensor(
     rule: Any,
     shape: Shape,
-    dtype: torch.dtype,
+    kind: tuple[torch.dtype, torch.device],
     h: Hyper,
     name: str,
     blocks: Blocks | None,
     cut: Cut | None = None,
     anywhere: bool = False,
 ) -> Plan:
+    dtype, device = kind
     one_by_one = (lambda axis: False) if cut is None else cut.cuts
-    layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
+    layout = lay_out(name, rule, h.on(quick(device, dtype)), shape, blocks, torch.finfo(dtype).eps, one_by_one)
     if cut is not None or anywhere:
         layout = divided(layout, None if cut is None else cut.parts_along(len(shape)), by_one=True)
     shapes, kept, elementwise = fields_of(rule, layout, len(shape))
