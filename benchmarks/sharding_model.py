@@ -162,7 +162,7 @@ def muon(parameters: Sequence[Tensor], axes: Sequence[int]) -> Brought:
     sent, multiplied, stretches, n = 0.0, 0.0, in_stretches(JORDAN * 5), prod(axes)
     for one in (one for one in parameters if one.hidden):
         parts = tuple(prod(n for n, cut in zip(axes, one.cuts, strict=True) if cut == d) for d in range(2))
-        sides = divided_sides(shorter_kept(one.shape, (0,), (1,)), one.shape, parts, stretches, by_one=True)
+        sides = divided_sides(shorter_kept(one.shape, (0,), (1,)), one.shape, parts, stretches, replicas=1)
         kept, summed = one.shape[sides.kept[0]], one.shape[sides.summed[0]]
         ways = [2 * (ranks - 1) / ranks for ranks, cut in zip(axes, one.cuts, strict=True) if cut is not None]
         numbers = FLOAT32 * kept * summed / n if sides.whole else NUMBER * len(stretches) * kept**2

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 import torch.distributed as dist
 from sharding.counting import Collectives
 from sharding.layouts import mesh_of
+from sharding.simulating import simulated
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, ones
 
@@ -68,20 +68,6 @@ def test_messages_on_ranks_are_as_predicted(ranks, model, front, axes, fused):
     assert found == [(wanted, model.NUMBER * sum(wanted))] * prod(axes)
 
 
-@contextmanager
-def simulated(world: int) -> Iterator[None]:
-    """Be the first of so many ranks, none of the others of which exists."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    mesh_of.cache_clear()
-    try:
-        yield
-    finally:
-        mesh_of.cache_clear()
-        dist.destroy_process_group()
-
-
 @fronts
 @pytest.mark.parametrize(
     ("number", "layers", "axes"),
@@ -122,9 +108,9 @@ def _brought(parameters: Sequence[Lying], axes: Sequence[int]) -> int:
     """How many numbers of matrices this rank sends to others in a step."""
     mesh, sent, exchange = mesh_of(*axes), [], dist.all_to_all_single
 
-    def counted(here: torch.Tensor, there: torch.Tensor, coming: Any, going: list[int], group: Any) -> None:
-        sent.append(sum(going) - going[dist.get_rank(group)])
-        exchange(here, there, coming, going, group=group)
+    def counted(here: torch.Tensor, there: torch.Tensor, coming: Any, going: list[int], **more: Any) -> Any:
+        sent.append(sum(going) - going[dist.get_rank(more["group"])])
+        return exchange(here, there, coming, going, **more)
 
     params = []
     for shape, cuts in parameters:

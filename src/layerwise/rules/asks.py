@@ -67,12 +67,16 @@ class Gram(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What `work` makes of the whole tensor `terms`: an array of its shape, of which each part has its own back.
+    """What `work` makes of the matrices of a tensor: an array of its shape, of which each part has its own back.
 
-    Who does the work is the driver's to decide: one of those with a part, or all of them.
+    They are of the dimensions `kept` by those `summed`, and have to be whole; further dimensions count them. Parts
+    travel in the dtype of the `terms`. Who does the work is the driver's to decide: one of those with a part, or all of
+    them. Tensors of one shape whose work is equal may be stacked along a new last dimension.
     """
 
     terms: Array
+    kept: Shape
+    summed: Shape
     work: Callable[[Array], Array]
 
 

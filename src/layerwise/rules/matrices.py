@@ -12,7 +12,8 @@ k²·(2·s + (4·n − 3)·k) multiplications: all are in stretches of one if x 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -42,22 +43,22 @@ def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
     return Sides(rows, cols) if _length(shape, rows) <= _length(shape, cols) else Sides(cols, rows)
 
 
-def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, by_one: bool) -> Sides:
+def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int) -> Sides:
     """Return the sides of a tensor that is cut into so many parts along each dimension, or anywhere (None).
 
     G adds up if only summed dimensions are cut. Which side that is, and whether it is better to bring the matrix
     together, follows from the numbers that are sent and the multiplications. These are shared if each of the ranks
-    brings other matrices together: they are then done `by_one`.
+    brings other matrices together, in so many `replicas` of the parts; 0 says that all bring all together.
     """
     if parts is None:
         return sides._replace(whole=True)
     across, along = prod(parts[d] for d in sides.kept), prod(parts[d] for d in sides.summed)
     if across == along == 1:
-        return sides
+        return sides._replace(whole=prod(parts) * replicas > 1)
     if across > 1 and along > 1:
         return sides._replace(whole=True)
     added = Sides(sides.summed, sides.kept) if across > 1 else sides
-    whole = _whole_costs(sides, shape, across * along if by_one else 1, stretches)
+    whole = _whole_costs(sides, shape, across * along, replicas, stretches)
     return sides._replace(whole=True) if whole < _costs(added, shape, across * along, stretches) else added
 
 
@@ -68,12 +69,13 @@ def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> floa
     return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
 
 
-def _whole_costs(sides: Sides, shape: Shape, sharing: int, stretches: Stretches) -> float:
+def _whole_costs(sides: Sides, shape: Shape, parts: int, replicas: int, stretches: Stretches) -> float:
     """Return the same if matrices are brought together, on one of the ranks that share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
-    sent = 2 * kept * summed
+    sharing = max(1, parts * replicas)
+    sent = 2 * kept * summed / sharing + (kept * summed / parts if replicas > 1 else 0)
     work = multiplications(kept, summed, least_work(tuple(chain(*stretches)), sides, shape))
-    return (sent * PER_NUMBER + work) / sharing
+    return sent * PER_NUMBER + work / sharing
 
 
 def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
@@ -149,19 +151,23 @@ def _levelled(xp: Any, x: Array, kept: Shape, summed: Shape, eps: Scalar) -> Ask
     return scaled(unit, x), eps * (unit if is_number(unit) else matrices(xp, unit, kept, summed))
 
 
-def at_once(xp: Any, sides: Sides, stretches: Stretches, eps: Scalar) -> Callable[[Array], Array]:
-    """Return the same as a function of whole matrices."""
+@dataclass(frozen=True)
+class AtOnce:
+    """The same as a function of whole matrices."""
 
-    def work(x: Array) -> Array:
-        asking, answer = orthogonalized(xp, x, sides, stretches, eps), None
+    xp: Any = field(hash=False)
+    sides: Sides
+    stretches: Stretches
+    eps: Scalar
+
+    def __call__(self, x: Array) -> Array:
+        asking, answer = orthogonalized(self.xp, x, self.sides, self.stretches, self.eps), None
         while True:
             try:
                 [asked] = asking.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = (gram(xp, *asked) if isinstance(asked, Gram) else _mean(xp, asked),)
-
-    return work
+            answer = (gram(self.xp, *asked) if isinstance(asked, Gram) else _mean(self.xp, asked),)
 
 
 def _mean(xp: Any, asked: Any) -> Array:
