@@ -18,6 +18,7 @@ from sharding.simulating import simulated
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+import layerwise.torch
 from layerwise.core.plan import Held
 from layerwise.drive import ToBring
 from layerwise.layout import lay_out
@@ -28,6 +29,7 @@ from layerwise.torch import Mixed, Muon
 from layerwise.torch.sharding import _routes
 from layerwise.torch.sharding._cuts import Cut, axis_of
 from layerwise.torch.sharding._held import held_of_cut
+from layerwise.torch.sharding._hops import hops_of
 from layerwise.torch.sharding._routes import Owners, Route, waves_of
 
 Shape = tuple[int, ...]
@@ -63,10 +65,11 @@ def test_all_ranks_have_as_much_work(shapes, ranks):
         routes = _routes_of(shapes, ranks)
         loads = Counter[Any]()
         for route, shape in zip(routes, shapes, strict=True):
+            assert len(route.axes) == (2 if ranks > 512 else 1)
             loads[route.owner] += work(shape)
         least_possible = max(sum(loads.values()) / ranks, *map(work, shapes))
         assert max(loads.values()) <= 1.17 * least_possible
-        waves = waves_of(routes, routes[0].axes)
+        waves = waves_of(routes, routes[0].cut)
         assert len(waves) == max(Counter(route.owner for route in routes).values())
         for wave in waves:
             assert len({route.owner for route in wave.tensors.values()}) == len(wave.tensors)
@@ -110,10 +113,18 @@ SHAPES = [(24, 40), (40, 24), (24, 24), (8, 60)] * 2
 STEPS = 3
 
 
-def _trained(layout: str, dtype: torch.dtype) -> tuple[list[torch.Tensor], float, Counter[str]]:
+PLACED: dict[str, Any] = {
+    "HSDP": ((2, 2), [Replicate(), Shard(0)]),
+    "FSDP": ((4,), [Shard(0)]),
+    "replicated": ((4,), [Replicate()]),
+}
+
+
+def _trained(layout: str, dtype: torch.dtype, peers: int = 512) -> tuple[list[torch.Tensor], float, Counter[str]]:
     """Matrices after some steps, the multiplications of each iteration in the last of them, and its collectives."""
+    layerwise.torch.set_most_peers(peers)
     draw, params, grads = torch.Generator().manual_seed(0), list[nn.Parameter](), list[Any]()
-    placed = {"HSDP": ((2, 2), [Replicate(), Shard(0)]), "replicated": ((4,), [Replicate()])}.get(layout)
+    placed = PLACED.get(layout)
     for shape in SHAPES:
         each = [torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype) for _ in range(1 + STEPS)]
         if placed:
@@ -150,6 +161,31 @@ def test_replicas_share_the_work(ranks, layout, dtype):
         for x, y in zip(params, wanted, strict=True):
             close = 1e-12 if dtype == torch.float64 else 1e-6 if layout == "HSDP" else 0
             torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=0, atol=close)
+
+
+@pytest.mark.parametrize("layout", ["FSDP", "DDP"])
+def test_many_ranks_are_reached_in_two_hops(ranks, layout):
+    """Here four are many."""
+    wanted, *_ = _trained("", torch.float64)
+    messages = []
+    for peers in (2, 4):
+        found = ranks.run(4, _trained, layout, torch.float64, peers)
+        assert sum(done for _, done, _ in found) == sum(map(work, SHAPES))
+        messages.append(found[0][2]["alltoall_base_"])
+        for params, *_ in found:
+            for x, y in zip(params, wanted, strict=True):
+                torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=0, atol=1e-12)
+    assert messages == ([4, 2] if layout == "FSDP" else [2, 1])
+
+
+def test_hops_are_as_even_as_they_can_be():
+    for ranks, wanted in (1024, [32, 32]), (768, [32, 24]), (1021, [1021]), (512, [512]):
+        with simulated(ranks):
+            axis = axis_of(mesh_of(ranks).get_group())
+            hops = hops_of(axis)
+            assert [len(hop.ranks) for hop in hops] == wanted
+            if len(hops) > 1:
+                assert hops[1].ranks == axis.ranks[: wanted[1]], "the second is among neighbours"
 
 
 def _experts(placements: Any, axes: Any) -> tuple[Any, Counter[str], int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -20,6 +20,7 @@ from layerwise.drive import ToBring
 from layerwise.rules.matrices import PER_NUMBER
 from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._flat import seen
+from layerwise.torch.sharding._hops import hops_of
 
 Shape = tuple[int, ...]
 # Elements of whole tensors on a rank that travel together, if they are not one: enough that a message takes longer than
@@ -34,9 +35,10 @@ class Route:
     held: Held  # of one of its parts here
     dims: Shape  # that have to be whole
     here: Shape  # of what is here
-    replicas: tuple[Axis, ...]  # over which it is the same
-    cutting: tuple[Axis, ...]  # in the order in which it travels
-    sizes: np.ndarray  # of what each rank has of it, by its places along those
+    cut: tuple[Axis, ...]  # that cut it
+    replicas: tuple[Axis, ...]  # over which it is the same, and
+    cutting: tuple[Axis, ...]  # those that cut it, hop by hop in the order in which it travels
+    sizes: np.ndarray  # of what each rank has of it, by its places along the latter
     owner: Places  # along all of them
 
     @cached_property
@@ -72,7 +74,8 @@ class Route:
     @cached_property
     def regions(self) -> list[Region]:
         """What the parts are of it, in the order in which they come."""
-        return [one for at in _places(self.cutting) for one in _regions(self.held, self.dims, self.cutting, at)]
+        each = (_folded(self.cut, at) for at in _places(self.cutting))
+        return [one for at in each for one in _regions(self.held, self.dims, self.cut, at)]
 
     def together(self, parts: Tensor) -> Tensor:
         """Return the tensor, given its parts in the order in which they have come."""
@@ -107,19 +110,20 @@ class Owners:
         dims = one.whole.kept + one.whole.summed
         if held.box is not None or not held.piece.shape:  # boxes are cut in all dimensions at once
             dims = tuple(range(len(seen(held.piece))))
-        cut = [axis for axis, d in held.axes if d is None or d in dims]
-        cutting = tuple(axis for axis in self._axes if axis in cut)
-        replicas = tuple(axis for axis in self._axes if axis in held.replicas)
+        needed = [axis for axis, d in held.axes if d is None or d in dims]
+        cut = tuple(axis for axis in self._axes if axis in needed)
+        cutting = _in_hops(cut)
+        replicas = _in_hops([axis for axis in self._axes if axis in held.replicas])
         key = held.cut, seen(held.piece), dims
         if key not in self._sizes:
-            self._sizes[key] = _sizes(held, dims, cutting)
-        sizes = self._sizes[key]
+            self._sizes[key] = _sizes(held, dims, cut)
+        sizes = self._sizes[key].reshape([len(axis.ranks) for axis in cutting])
         axes = (*replicas, *cutting)
         loads = self._loads.setdefault(axes, np.zeros([len(axis.ranks) for axis in axes]))
         sent = PER_NUMBER * (sizes.sum() - sizes)
         owner = tuple(map(int, np.unravel_index(np.argmin(loads + sent), loads.shape)))
         loads[owner] += work
-        return Route(held, dims, tuple(one.whole.terms.shape), replicas, cutting, sizes, owner)
+        return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
 
 
 def _work(one: ToBring, held: Held) -> float:
@@ -148,6 +152,21 @@ def _places(axes: Sequence[Axis]) -> Iterator[Places]:
     """Yield all places along axes, the last of which is the slowest: so a tensor's parts come together."""
     for places in product(*(range(len(axis.ranks)) for axis in reversed(axes))):
         yield places[::-1]
+
+
+def _in_hops(axes: Iterable[Axis]) -> tuple[Axis, ...]:
+    return tuple(dict.fromkeys(hop for axis in axes for hop in hops_of(axis)))
+
+
+def _folded(axes: Sequence[Axis], at: Places) -> Places:
+    """Return the places along axes, given those along their hops."""
+    rest, found = iter(at), list[int]()
+    for axis in axes:
+        place = 0
+        for hop in hops_of(axis):
+            place = place * len(hop.ranks) + next(rest)
+        found.append(place)
+    return tuple(found)
 
 
 class Leg(NamedTuple):
@@ -188,7 +207,8 @@ def waves_of(routes: Sequence[Route], axes: Sequence[Axis]) -> list[Wave]:
             merged[-1] += some
         else:
             merged.append(some)
-    return [_wave({i: routes[i] for i in sorted(some)}, axes) for some in merged]
+    hops = _in_hops(axes)
+    return [_wave({i: routes[i] for i in sorted(some)}, hops) for some in merged]
 
 
 def _most(routes: Sequence[Route]) -> int:
