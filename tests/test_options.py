@@ -133,6 +133,11 @@ DTYPE = Range(
     (*DTYPES, (None, None), (np.float32, "float32"), (np.dtype("f2"), "float16"), (ml_dtypes.bfloat16, "bfloat16")),
     (16, True, np.int32, np.dtype("i4"), "", "float 32", "single", "int32", [], object(), float("nan"), 1j),
 )
+NS_DTYPE = Range(
+    "None or one of 'float32', 'float16', 'bfloat16' or a dtype of that name",
+    tuple(one for one in DTYPE.good if one[1] != "float64"),
+    (*DTYPE.bad, "float64", np.float64),
+)
 NO_DIMS = (
     True, None, 0, 1, "", b"last", b"ab", "ab", (), (0,), (0, 1, 2), (0, 0), ((0, 1), (1, 2)), ((0, 0), 1), ((), 1),
     ((0,), ()), ("0", "1"), (0.0, 1.0), (True, False), (None, 1), {0, 1}, {0: 1, 1: 2}, "nonsense", 1j, float("nan"),
@@ -185,6 +190,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "decay_offset": (integers(0, 63), "trained before"),
     "momentum": (UNIT, "momentum=0.9"),
     "momentum_dtype": (DTYPE, "of the other state"),
+    "ns_dtype": (NS_DTYPE, "by the device"),
     "lr_in_momentum": (FLAG, "True or False"),
     "Adafactor.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "Came.decay_scale": (choices("lr", "none"), '"none" for λ'),

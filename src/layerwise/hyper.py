@@ -124,6 +124,10 @@ class Hyper(Checked):
         """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
         return {}
 
+    def on(self: H, quick: str | None) -> H:
+        """Return the settings for a device that multiplies matrices faster in this dtype, or in none."""
+        return self
+
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         """Return the settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self

@@ -171,36 +171,35 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
         "root mean squares.",
     ),
     "kellerjordan.Muon": of.muon(
-        {},
-        "github.com/KellerJordan/Muon: our defaults.",
-        "iterations in bfloat16; eps added to the norm; filters of convolutions, whose scale goes by their last two "
-        "dimensions.",
+        {"ns_dtype": "bfloat16"},
+        "github.com/KellerJordan/Muon: our defaults, iterations in bfloat16.",
+        "eps added to the norm; filters of convolutions, whose scale goes by their last two dimensions.",
     ),
     "moonlight.Muon": of.muon(
-        {"scale": "match_rms_adamw", "weight_decay": 0.1},
-        "arXiv 2502.16982: steps as long as AdamW's, and decay 0.1.",
-        "iterations in bfloat16; eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
+        {"scale": "match_rms_adamw", "weight_decay": 0.1, "ns_dtype": "bfloat16"},
+        "arXiv 2502.16982: steps as long as AdamW's, decay 0.1, iterations in bfloat16.",
+        "eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
         "its AdamW for embeddings, the head and vectors, which is another group of `Mixed`.",
     ),
     "keras.Muon": of.muon(
-        {"scale": "match_rms_adamw", "weight_decay": 0.004},
+        {"scale": "match_rms_adamw", "weight_decay": 0.004, "ns_dtype": "float32"},
         "steps as long as AdamW's, and decay 0.004; muon_a, muon_b and muon_c are ns_coefficients, rms_rate is scale.",
         "eps added to the norm; eps of its AdamW divided by √(1 − β₂^t), and that AdamW's decay, which adam_lr_ratio "
         "does not scale; elsewhere than in the Keras API all of its AdamW, which is another group of `Mixed`.",
     ),
     "mlx.Muon": of.muon(
-        {"decay": "l2", "weight_decay": 0.01},
+        {"decay": "l2", "weight_decay": 0.01, "ns_dtype": "float32"},
         "decay 0.01 on the gradient.",
         "eps added to the norm; vectors, which step by their momentum; filters, whose scale goes by their last two "
         "dimensions.",
     ),
     "torch.Muon": of.muon(
-        {"weight_decay": 0.1},
-        'decay 0.1; adjust_lr_fn is scale, "original" where it is None.',
-        "iterations in bfloat16; tensors of other than two dimensions are an error there.",
+        {"weight_decay": 0.1, "ns_dtype": "bfloat16"},
+        'decay 0.1, iterations in bfloat16; adjust_lr_fn is scale, "original" where it is None.',
+        "the order in which bfloat16 rounds; tensors of other than two dimensions are an error there.",
     ),
     "optax.muon": of.muon(
-        {"nesterov": "corrected", "eps": 1e-8, "dims": (1, 0)},
+        {"nesterov": "corrected", "eps": 1e-8, "dims": (1, 0), "ns_dtype": "float32"},
         "momentum with Adam's correction of its bias; weights of inputs by outputs, so that rows are the second "
         "dimension. beta is momentum, ns_coeffs is ns_coefficients, consistent_rms is scale.",
         "eps added to the norm; adaptive; preconditioning; its AdamW for other than matrices, which here are single "

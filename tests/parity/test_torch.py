@@ -143,10 +143,11 @@ def muon(draw):
 @pytest.mark.parametrize("seed", DRAWS)
 @pytest.mark.parametrize("iterates_in", ["float64", "bfloat16"])
 def test_muon(seed, iterates_in, monkeypatch):
-    """Its iterations are in bfloat16, of which single digits say little; in float64 they are ours."""
+    """Its iterations are in bfloat16, as ours by the preset, rounded elsewhere; in float64 they are the same."""
+    their_options, our_options = muon(Draw(seed))
     if iterates_in == "float64":
         monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
-    their_options, our_options = muon(Draw(seed))
+        our_options["ns_dtype"] = "float32"
     params, grads = tensors(shapes=MATRICES)
     mine = ours(Muon(**{**preset("torch.Muon"), **our_options}), params, grads)
     peer = torch_steps(lambda ps: torch.optim.Muon(ps, **their_options), params, grads)
@@ -156,7 +157,7 @@ def test_muon(seed, iterates_in, monkeypatch):
     before = params
     for a, b in zip(mine, peer, strict=True):
         for name, p in a.items():
-            assert largest(p - b[name]) <= 0.2 * largest(b[name] - params[name]) + 1e-12
+            assert largest(p - b[name]) <= 0.06 * largest(b[name] - params[name]) + 1e-12
         before = a
     assert any(largest(before[name] - params[name]) > 0 for name in params)
 
@@ -167,7 +168,18 @@ def test_muon_by_others_sources(name, nesterov):
     """With an average as Jordan's file keeps it, or heavy ball as Moonlight's; both add eps to the norm."""
     params, grads = tensors(shapes=MATRICES)
     mine = ours(
-        Muon(**{**preset(name), "lr": 0.1, "momentum": 0.9, "weight_decay": 0.2, "nesterov": nesterov}), params, grads
+        Muon(
+            **{
+                **preset(name),
+                "lr": 0.1,
+                "momentum": 0.9,
+                "weight_decay": 0.2,
+                "nesterov": nesterov,
+                "ns_dtype": "float32",
+            }
+        ),
+        params,
+        grads,
     )
     heavy = name == "moonlight.Muon"
 

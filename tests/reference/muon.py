@@ -33,6 +33,30 @@ POLAR_EXPRESS = [
 ]
 
 
+DIGITS = {None: 53, "float32": 53, "float16": 11, "bfloat16": 8}
+
+
+def rounded(x, digits):
+    """Every number to so many binary digits."""
+    out = np.empty(x.shape)
+    for i in indices(x):
+        fraction, exponent = math.frexp(x[i])
+        out[i] = math.ldexp(round(math.ldexp(fraction, digits)), exponent - digits)
+    return out
+
+
+def stretches(polynomials, rows, columns):
+    """Which iterations share a Gram matrix in 16 bits: each has its own in a matrix that is nearly square."""
+    shares, found, growth = 2 * max(rows, columns) >= 3 * min(rows, columns), [], math.inf
+    for one in polynomials:
+        if growth > 32 or not shares:
+            found.append([])
+            growth = 1
+        found[-1].append(one)
+        growth *= one[0] ** 2
+    return found
+
+
 class Muon(Stepper):
     """p ← p − lr·lam·p − lr·scale·NS(u)"""
 
@@ -49,6 +73,7 @@ class Muon(Stepper):
         eps=1e-7,
         dims="first",
         momentum_dtype=None,
+        ns_dtype=None,
         adapt=False,
         trust_clip=None,
         zero_norm_ratio=1,
@@ -70,6 +95,7 @@ class Muon(Stepper):
         self.ns_steps = ns_steps
         self.eps = eps
         self.dims = dims
+        self.digits = DIGITS[ns_dtype]
         self.adapt = adapt
         self.trust_clip = trust_clip
         self.zero_norm_ratio = zero_norm_ratio
@@ -138,10 +164,26 @@ class Muon(Stepper):
         named = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}
         each = named[self.ns_coefficients] if isinstance(self.ns_coefficients, str) else self.ns_coefficients
         each = [each] if np.ndim(each) == 1 else list(each)
-        for k in range(self.ns_steps):
-            a, b, c = each[min(k, len(each) - 1)]
-            square = x @ x.T
-            x = a * x + b * (square @ x) + c * (square @ (square @ x))
+        polynomials = [each[min(k, len(each) - 1)] for k in range(self.ns_steps)]
+        if self.digits == DIGITS[None]:
+            for a, b, c in polynomials:
+                square = x @ x.T
+                x = a * x + b * (square @ x) + c * (square @ (square @ x))
+            return x
+        turned = x.shape[0] > x.shape[1]
+        x = self.of_rounded_products(x.T if turned else x, polynomials)
+        return x.T if turned else x
+
+    def of_rounded_products(self, x, polynomials):
+        """The same of a matrix that is not taller than wide: every product is rounded, and every polynomial."""
+        x = rounded(x, self.digits)
+        for stretch in stretches(polynomials, *x.shape):
+            square, whole = rounded(x @ x.T, self.digits), None
+            for a, b, c in stretch:
+                z = rounded(a * np.eye(len(x)) + b * square + c * square @ square, self.digits)
+                whole = z if whole is None else rounded(z @ whole, self.digits)
+                square = rounded(rounded(z @ square, self.digits) @ z, self.digits)
+            x = rounded(whole @ x, self.digits)
         return x
 
     def factor(self, rows, columns):
@@ -233,6 +275,7 @@ CASE = Case(
         "eps": (1e-7, 10.0),
         "dims": ("first", "last", False, (0, 1), (-1, 0), ((0,), (1, 2))),
         "adapt": (False, True, "decayed"),
+        "ns_dtype": (None, "bfloat16", "float16"),
         "momentum_dtype": (None,),  # how it is stored concerns a front, not the rule
     },
     busy={"lr": 0.1, "weight_decay": 0.01},

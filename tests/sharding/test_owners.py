@@ -256,3 +256,46 @@ def test_replicas_take_and_skip_steps_together(ranks):
         assert skipped == 1
         for name, x in found.items():
             torch.testing.assert_close(x, wanted[name], rtol=0, atol=1e-12)
+
+
+def _in_half(dtype: torch.dtype, ns_dtype: str, cut: bool) -> tuple[list[torch.Tensor], set[str], int]:
+    """Matrices after some steps, the dtypes in which they travel, and the bytes of the last step."""
+    draw, params, grads = torch.Generator().manual_seed(0), list[nn.Parameter](), list[Any]()
+    for shape in SHAPES:
+        each = [torch.randn(shape, generator=draw, dtype=torch.float64).to(dtype) for _ in range(3)]
+        if cut:
+            each = [distribute_tensor(x, mesh_of(2), [Shard(0)], src_data_rank=None) for x in each]
+        params.append(nn.Parameter(each[0]))
+        grads.append(each[1:])
+    opt, exchange, dtypes = Muon(params, lr=0.1, ns_dtype=ns_dtype), dist.all_to_all_single, set[str]()
+    sent = list[int]()
+
+    def noting(here: Any, there: Any, *args: Any, **more: Any) -> Any:
+        dtypes.add(str(there.dtype).removeprefix("torch."))
+        sent.append(there.nbytes)
+        return exchange(here, there, *args, **more)
+
+    with patch.object(dist, "all_to_all_single", noting):
+        for i in range(2):
+            sent.clear()
+            for p, own in zip(params, grads, strict=True):
+                p.grad = own[i]
+            opt.step()
+    return [whole(p) for p in params], dtypes, sum(sent)
+
+
+@pytest.mark.parametrize("ns_dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_matrices_travel_in_the_dtype_of_the_products(ranks, dtype, ns_dtype):
+    """Which holds them, so that nothing changes but the order of sums."""
+    wanted, *_ = _in_half(dtype, ns_dtype, False)
+    found = ranks.run(2, _in_half, dtype, ns_dtype, True)
+    halves = ns_dtype != "float32"
+    arithmetic = torch.float64 if dtype == torch.float64 else torch.float32
+    for params, dtypes, _ in found:
+        assert dtypes == {ns_dtype if halves else str(arithmetic).removeprefix("torch.")}
+        close = 2**-7 if dtype == torch.bfloat16 else 2e-3 if ns_dtype == "bfloat16" else 5e-4 if halves else 1e-6
+        for x, y in zip(params, wanted, strict=True):
+            torch.testing.assert_close(torch.as_tensor(x), torch.as_tensor(y), rtol=0, atol=close)
+    numbers = 2 * sum(map(prod, SHAPES))
+    assert sum(sent for *_, sent in found) == numbers * (2 if halves else arithmetic.itemsize)

@@ -22,6 +22,7 @@ from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.installed import why_not as why_no_gpu
 from layerwise.engines.printed import RULES
 from layerwise.files import printable
+from layerwise.halves import processor_multiplies
 from layerwise.registry import ENTRIES
 from layerwise.threads import VARIABLE as THREADS_VARIABLE
 from layerwise.threads import available_processors, extension, wanted_threads
@@ -61,7 +62,11 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "packages": {name: version_of(name) for name in PACKAGES},
-        "processor": {"name": processor(), "available": available_processors()},
+        "processor": {
+            "name": processor(),
+            "available": available_processors(),
+            "products": processor_multiplies() or "float32",
+        },
         "engines": {
             "compiled": compiled,
             "gpu": on_gpu,
@@ -81,6 +86,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"layerwise {found['layerwise']}, Python {found['python']} on {found['system']}"
     yield from fill(", ".join(versions), 120, initial_indent="  with      ", subsequent_indent=" " * 12).splitlines()
     yield f"  machine   {machine['name']}, {_many(machine['available'], 'processor')} for this process"
+    yield f"            products of matrices (Muon's ns_dtype=None): {machine['products']} in PyTorch"
     for name, listed in found.get("devices", {}).items():
         yield f"            {name}: {listed if isinstance(listed, str) else ', '.join(listed)}"
     yield "engines"

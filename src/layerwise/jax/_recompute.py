@@ -23,6 +23,7 @@ import jax.numpy as jnp
 
 from layerwise.drive.requests import next_requests
 from layerwise.jax._norms import length
+from layerwise.jax._products import multiplies, product
 
 RUNS = 64  # more than a step of one tensor has
 
@@ -31,6 +32,8 @@ class Namespace:
     """jax.numpy, except for sums of sums: XLA would make them sums of the first terms, and go through these again."""
 
     length = staticmethod(length)
+    multiplies = staticmethod(multiplies)
+    product = staticmethod(product)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(jnp, name)

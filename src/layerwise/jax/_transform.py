@@ -18,6 +18,7 @@ from layerwise.jax._drive import Axes, Cut, driven
 from layerwise.jax._dtypes import arithmetic, mixing, real
 from layerwise.jax._options import Options, is_traced
 from layerwise.jax._plan import Plan
+from layerwise.jax._products import quick
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
 from layerwise.jax._trees import Leaves
 from layerwise.layout import lay_out
@@ -173,7 +174,7 @@ class Transformation:
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
             raise ParameterError(f"{name} is complex, and max_grad_value clips numbers that have a size. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
-        layout = lay_out(name, self.rule, h, _mesh.whole_shape(here, cut), blocks, eps)
+        layout = lay_out(name, self.rule, h.on(quick(p.dtype)), _mesh.whole_shape(here, cut), blocks, eps)
         if any(cut):
             layout = _mesh.shard_layout(self.rule, layout, name, here, cut)
         return Plan(self.rule, name, p, layout, cut, decayed, self.want)

@@ -526,6 +526,7 @@ def muon(
     eps: Number = 1e-07,
     dims: Any = "first",
     mu_dtype: Any = None,
+    ns_dtype: Any = None,
     keep_norm: bool | Literal["first"] = False,
     radial: Number | None = None,
     trust_clip: Bounds | None = None,

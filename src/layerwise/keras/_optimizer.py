@@ -184,6 +184,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
+        h = h.on(None if dtype == "float64" else namespace().quick)
         return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
 
     def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:
@@ -276,6 +277,24 @@ def _computing(variable: Any) -> str:
 class Functions(Namespace):
     """The functions of a backend."""
 
+    @property
+    def quick(self) -> str | None:
+        """The dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+        return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
+
+    def multiplies(self, x: Any, dtype: str) -> str | None:
+        """Return a dtype of 16 bits if the device has products of it."""
+        return dtype if self.quick in (dtype, "float16") else None
+
+    def asarray(self, x: Any, dtype: Any) -> Any:
+        """Return an array in a dtype."""
+        return ops.cast(x, keras.backend.standardize_dtype(dtype))
+
+    def weighted(self, G: Any, a: float, b: float, c: float) -> Any:
+        """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+        own = computing(keras.backend.standardize_dtype(G.dtype))
+        return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
+
     def dense(self, gradient: Any) -> Any:
         """Return a gradient in full: an embedding's may have only the rows that were looked up."""
         return ops.convert_to_tensor(gradient, sparse=False)
@@ -300,6 +319,19 @@ class OnTensorFlow(Functions):
     def clip(self, x: Any, low: Any, high: Any) -> Any:
         """Return x within the bounds, of which each may be None."""
         return ops.clip(x, -inf if low is None else low, inf if high is None else high)
+
+
+@cache
+def _device() -> str:
+    """Return the kind of device that Keras computes on."""
+    module: Any = import_module(keras.config.backend())
+    if keras.config.backend() == "jax":
+        return str(module.default_backend())
+    if keras.config.backend() == "tensorflow":
+        kinds = [one.device_type.lower() for one in module.config.list_logical_devices()]
+        return next((kind for kind in ("tpu", "gpu") if kind in kinds), "cpu")
+    there = keras.config.backend() == "torch" and (module.cuda.is_available() or module.backends.mps.is_available())
+    return "gpu" if there else "cpu"
 
 
 @cache

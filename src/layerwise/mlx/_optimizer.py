@@ -109,7 +109,8 @@ class Optimizer(theirs.Optimizer, Like):
         key = tuple(parameter.shape), float(mx.finfo(parameter.dtype).eps)
         if key not in self._pieces:
             shape, eps = key
-            [self._pieces[key]] = lay_out("", self._rule, self._h, shape, None, eps).pieces
+            h = self._h if parameter.dtype == mx.float64 else self._h.on(None if _on_processor() else "float16")
+            [self._pieces[key]] = lay_out("", self._rule, h, shape, None, eps).pieces
         return self._pieces[key]
 
     def _fields(self, parameter: mx.array) -> dict[str, tuple[tuple[int, ...], Any]]:
@@ -278,6 +279,14 @@ class Functions(Namespace):
         parts = _in_parts(terms, longest) if _wide(terms[:0]).dtype != terms.dtype else terms
         return mx.sum(_wide(parts), axis=axis, keepdims=keepdims).astype(terms.dtype)
 
+    def multiplies(self, x: Any, dtype: str) -> Any:
+        """Return a dtype of 16 bits if the device has products of it."""
+        return None if _on_processor() else getattr(mx, dtype)
+
+    def product(self, x: Any, y: Any) -> Any:
+        """Return the product of matrices in the dtype of the arithmetic."""
+        return (x @ y).astype(COMPUTED_IN[x.dtype])
+
     def signs(self, x: Any) -> Any:
         """Return 1, −1, or x itself where it is 0 or nan."""
         large = mx.array(1e162 if x.dtype == mx.float64 else 1e23, x.dtype)  # its square times any number is above 1
@@ -313,4 +322,8 @@ def _wide(terms: Any) -> Any:
 
     Sums of two million float32 numbers would have two digits. GPUs, most of which have no float64, add in a tree.
     """
-    return terms.astype(mx.float64) if mx.default_device() == mx.Device(mx.cpu) else terms
+    return terms.astype(mx.float64) if _on_processor() else terms
+
+
+def _on_processor() -> bool:
+    return bool(mx.default_device() == mx.Device(mx.cpu))

@@ -48,7 +48,7 @@ def squares(x: Array, dims: tuple[int, ...]) -> Array:
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
 
-PLAIN = "sqrt sum where clip ones_like expm1 asarray concat reshape moveaxis stack float64"
+PLAIN = "sqrt sum where clip ones_like expm1 asarray concat reshape moveaxis stack float64 eye"
 
 
 def _indices(index: Index, like: Array) -> tuple[Array, Array]:

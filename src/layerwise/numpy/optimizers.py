@@ -406,6 +406,7 @@ class Muon(Optimizer):
         eps: float = 1e-07,
         dims: Any = "first",
         momentum_dtype: Any = None,
+        ns_dtype: Any = None,
         keep_norm: bool | Literal["first"] = False,
         radial: float | None = None,
         trust_clip: Bounds | None = None,

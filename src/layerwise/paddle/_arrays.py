@@ -70,6 +70,26 @@ def _asarray(x: Any, dtype: Any) -> Tensor:
     return paddle.cast(x, dtype) if isinstance(x, TENSORS) else paddle.to_tensor(x, dtype=dtype)
 
 
+def quick(dtype: str) -> str | None:
+    """Return the dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+    return "float16" if dtype != "float64" and _on_gpu() else None
+
+
+def _on_gpu() -> bool:
+    return bool(paddle.device.get_device().startswith("gpu"))
+
+
+def _multiplies(x: Tensor, dtype: str) -> str | None:
+    """Return a dtype of 16 bits if the device has products of it."""
+    return dtype if _on_gpu() else None
+
+
+def _weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
+    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    own, squared = computing(G), paddle.matmul(G, G)
+    return a * paddle.eye(G.shape[-1], dtype=own) + (b * paddle.cast(G, own) + c * paddle.cast(squared, own))
+
+
 FUNCTIONS: Any = SimpleNamespace(
     sqrt=_sqrt,
     sum=_sum,
@@ -83,6 +103,8 @@ FUNCTIONS: Any = SimpleNamespace(
     moveaxis=paddle.moveaxis,
     float64=paddle.float64,
     squares=_squares,
+    multiplies=_multiplies,
+    weighted=_weighted,
 )
 
 

@@ -48,6 +48,7 @@ from layerwise.paddle._arrays import (
     dtype_name,
     is_same,
     listed,
+    quick,
     shape_of,
 )
 from layerwise.paddle._checkpoints import Checkpoints
@@ -354,8 +355,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return Planned(plan, Wanted(master=True) if self._multi_precision else PLAIN)
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
-        shape = shape_of(p)
-        layout = lay_out(p.name, self._rule, h, shape, self._by_name(p.name), EPSILON[dtype_name(p)])
+        shape, dtype = shape_of(p), dtype_name(p)
+        layout = lay_out(p.name, self._rule, h.on(quick(dtype)), shape, self._by_name(p.name), EPSILON[dtype])
         return Plan.of(p.name, self._rule, h, shape, layout)
 
     def _note_masters(self) -> None:

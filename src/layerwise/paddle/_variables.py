@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import paddle
 
-from layerwise.paddle._arrays import FUNCTIONS, Variable, dtype_name
+from layerwise.paddle._arrays import FUNCTIONS, Variable, computing, dtype_name
 
 Constants = dict[tuple[float, str, tuple[int, ...]], Variable]  # of a program, by their numbers, dtypes and shapes
 
@@ -136,6 +136,17 @@ def _ones_like(x: Array) -> Array:
     return x.like(x.beside(1.0, x.shape))
 
 
+def _weighted(G: Any, a: float, b: float, c: float) -> Array:
+    """Return a + b·G + c·G² of matrices, as of tensors, whose numbers keep all of their digits."""
+    own, squared = computing(G), G @ G
+    one, G, squared = (
+        G.like(x)
+        for x in (paddle.eye(G.shape[-1], dtype=own), in_dtype(own, G.variable), in_dtype(own, squared.variable))
+    )
+    found: Array = a * one + (b * G + c * squared)
+    return found
+
+
 LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
 NAMESPACE: Any = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
@@ -145,6 +156,8 @@ NAMESPACE: Any = SimpleNamespace(
     clip=_clip,
     length=_sqrt,  # of squares; nothing is differentiated here
     float64=FUNCTIONS.float64,
+    multiplies=FUNCTIONS.multiplies,
+    weighted=_weighted,
 )
 
 

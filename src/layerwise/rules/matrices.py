@@ -1,13 +1,17 @@
 """Tensors as matrices of rows and columns, and Newton–Schulz iterations on them, which bring singular values to 1.
 
-    z = a + b·G + c·G²,  G = x·xᵀ;   x ← z·x
+    Z = a + b·G + c·G²,  G = x·xᵀ;   x ← Z·x
 
-All z of a stretch of iterations are polynomials of its first G. So they are multiplied with one another, and with x at
+All Z of a stretch of iterations are polynomials of its first G. So they are multiplied with one another, and with x at
 the end: G has only as many rows and columns as the shorter side of x, and is a sum over the longer one. But rounding
 leaves G an error as large as the last digits of its largest eigenvalue, and a whole stretch multiplies that, as it does
 small eigenvalues, by up to a² in each iteration. A new stretch, from the G of what x has become, begins before that
-matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026). With s columns for each of k rows, a stretch of n takes
-k²·(2·s + (4·n − 3)·k) multiplications: all are in stretches of one if x is nearly square, where 2·s < 3·k.
+matters (the restarts of Gram Newton–Schulz, Zhang et al. 2026): the fewer digits the products have, the sooner. With s
+columns for each of k rows, a stretch of n takes k²·(2·s + (4·n − 3)·k) multiplications: all are in stretches of one if
+x is nearly square, where 2·s < 3·k.
+
+In 16 bits x is brought to the norm UNIT before its first product. Then G and all that is made of it lies within what
+float16 holds, and well above the numbers of which it has fewer digits.
 """
 
 from __future__ import annotations
@@ -18,14 +22,17 @@ from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.rules.arrays import is_complex, scaled
-from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape
+from layerwise.rules.arrays import is_complex, scaled, square
+from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape, Whole
+from layerwise.rules.products import HALVES, operand, product, weighted
 from layerwise.rules.scalars import at_least, is_number, leveller, root
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]
 
 MOST_GROWTH = 256.0  # of an error of G, within a stretch
+MOST_IN_HALF = 32.0  # the same in 16 bits: two of Jordan's iterations, where a third trebles the error
+UNIT = 8.0  # norm of x in 16 bits, of which the fourth power and sums of those fit float16
 SMALLER = 2.0**-40  # by which sizes are added up, so that their sum fits float32
 PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a number
 
@@ -35,12 +42,14 @@ class Sides(NamedTuple):
 
     kept: Shape
     summed: Shape
+    entries: int  # of a matrix, wherever its parts are
     whole: bool = False
 
 
 def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
     """Return the sides of a tensor that is whole."""
-    return Sides(rows, cols) if _length(shape, rows) <= _length(shape, cols) else Sides(cols, rows)
+    m, n = _length(shape, rows), _length(shape, cols)
+    return Sides(rows, cols, m * n) if m <= n else Sides(cols, rows, m * n)
 
 
 def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int) -> Sides:
@@ -57,7 +66,7 @@ def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: St
         return sides._replace(whole=prod(parts) * replicas > 1)
     if across > 1 and along > 1:
         return sides._replace(whole=True)
-    added = Sides(sides.summed, sides.kept) if across > 1 else sides
+    added = sides._replace(kept=sides.summed, summed=sides.kept) if across > 1 else sides
     whole = _whole_costs(sides, shape, across * along, replicas, stretches)
     return sides._replace(whole=True) if whole < _costs(added, shape, across * along, stretches) else added
 
@@ -87,19 +96,19 @@ def _length(shape: Shape, dims: Shape) -> int:
     return prod(shape[d] for d in dims)
 
 
-def least_work(polynomials: Sequence[Polynomial], sides: Sides, shape: Shape) -> Stretches:
+def least_work(polynomials: Sequence[Polynomial], sides: Sides, shape: Shape, dtype: str | None = None) -> Stretches:
     """Return the iterations of a whole tensor in the stretches that take the fewest multiplications."""
     if 2 * _length(shape, sides.summed) < 3 * _length(shape, sides.kept):
         return tuple((one,) for one in polynomials)
-    return in_stretches(polynomials)
+    return in_stretches(polynomials, dtype)
 
 
-def in_stretches(polynomials: Sequence[Polynomial]) -> Stretches:
+def in_stretches(polynomials: Sequence[Polynomial], dtype: str | None = None) -> Stretches:
     """Return the iterations in as few stretches as there can be if no error of G is to grow too much."""
     found: list[list[Polynomial]] = [[]]
-    growth = 1.0
+    growth, most = 1.0, MOST_IN_HALF if dtype in HALVES else MOST_GROWTH
     for one in polynomials:
-        if growth > MOST_GROWTH:
+        if growth > most:
             found.append([])
             growth = 1.0
         found[-1].append(one)
@@ -128,40 +137,64 @@ def gram(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
     return x @ xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2)
 
 
-def orthogonalized(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar) -> Asking[Array]:
-    """Return x / max(‖x‖, eps) with all singular values brought to about 1."""
-    kept, summed, _ = sides
-    shape = tuple(x.shape)
-    x, eps = yield from _levelled(xp, x, kept, summed, eps)
+def orthogonalized(
+    xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
+) -> Asking[Array]:
+    """Return x / max(‖x‖, eps) with all singular values brought to about 1, by products in this dtype."""
+    own = x.dtype
+    if dtype in HALVES:
+        x = operand(xp, (yield from _of_norm(xp, x, sides, UNIT, eps)), dtype)
+    if sides.whole:
+        work, sent = AtOnce(xp, sides, stretches, eps, dtype), dtype if dtype in HALVES else None
+        (x,) = yield (Whole(x, sides.kept, sides.summed, work, sent),)
+    else:
+        x = yield from _iterated(xp, x, sides, stretches, eps, dtype)
+    return scaled(1 / UNIT if dtype in HALVES else 1.0, xp.asarray(x, dtype=own))
+
+
+def _iterated(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None) -> Asking[Array]:
+    """Return the same, times UNIT of an x of that norm in 16 bits."""
+    kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
+    unit: float = UNIT if dtype in HALVES else 1.0
+    if unit == 1:
+        x, level = yield from _levelled(xp, x, kept + summed)
     for i, stretch in enumerate(stretches):
         (G,) = yield (Gram(x, kept, summed),)
-        x = matrices(xp, x, kept, summed)
-        if i == 0:
-            size = at_least(xp, root(xp, _trace(xp, G)), eps)
+        x, G = matrices(xp, x, kept, summed), operand(xp, G, dtype)
+        if i == 0 and unit == 1:
+            least = eps * (level if is_number(level) else matrices(xp, level, kept, summed))
+            size = at_least(xp, root(xp, _trace(xp, G)), least)
             x, G = x / size, G / size / size
-        q, Z = _product(G, stretch)
-        x = tensor(xp, q * x + Z @ x, shape, kept, summed)
+        x = tensor(xp, product(xp, _polynomials(xp, G, stretch, unit, dtype), x, dtype), shape, kept, summed)
     return x
 
 
-def _levelled(xp: Any, x: Array, kept: Shape, summed: Shape, eps: Scalar) -> Asking[tuple[Array, Scalar]]:
-    """Return each matrix, and eps for it, times a power of two with which no product of x leaves float32."""
-    (mean,) = yield (Mean(abs(x) * SMALLER, kept + summed),)
-    unit = leveller(xp, mean / SMALLER)
-    return scaled(unit, x), eps * (unit if is_number(unit) else matrices(xp, unit, kept, summed))
+def _of_norm(xp: Any, x: Array, sides: Sides, norm: float, eps: Scalar) -> Asking[Array]:
+    """Return norm·x / max(‖x‖, eps) of each matrix."""
+    x, level = yield from _levelled(xp, x, sides.kept + sides.summed)
+    (mean,) = yield (Mean(square(x), sides.kept + sides.summed),)
+    return x * (norm / at_least(xp, root(xp, mean * sides.entries), eps * level))
+
+
+def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
+    """Return each matrix times a power of two with which no product of x leaves float32, and that number."""
+    (mean,) = yield (Mean(abs(x) * SMALLER, dims),)
+    level = leveller(xp, mean / SMALLER)
+    return scaled(level, x), level
 
 
 @dataclass(frozen=True)
 class AtOnce:
-    """The same as a function of whole matrices."""
+    """The iterations of whole matrices as a function."""
 
     xp: Any = field(hash=False)
     sides: Sides
     stretches: Stretches
     eps: Scalar
+    dtype: str | None = None
 
     def __call__(self, x: Array) -> Array:
-        asking, answer = orthogonalized(self.xp, x, self.sides, self.stretches, self.eps), None
+        asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.eps, self.dtype), None
         while True:
             try:
                 [asked] = asking.send(answer)
@@ -175,16 +208,15 @@ def _mean(xp: Any, asked: Any) -> Array:
     return xp.sum(asked.terms, axis=dims, keepdims=True) / max(1, prod(asked.terms.shape[d] for d in dims))
 
 
-def _product(G: Array, stretch: Sequence[Polynomial]) -> tuple[float, Array]:
-    """Return q and Z, for which q + Z is the product of the polynomials of a stretch."""
-    q, Z = 1.0, None
+def _polynomials(xp: Any, G: Array, stretch: Sequence[Polynomial], unit: float, dtype: str | None) -> Array:
+    """Return the product of the polynomials of a stretch, given the matrix of an x that is `unit` times as long."""
+    Q = None
     for i, (a, b, c) in enumerate(stretch):
-        z = b * G + c * (G @ G)
-        q, Z = a * q, z if Z is None else q * z + a * Z + Z @ z
+        Z = weighted(xp, G, a, b / unit**2, c / unit**4, dtype)
+        Q = Z if Q is None else product(xp, Z, Q, dtype)
         if i + 1 < len(stretch):
-            G = a * G + z @ G
-            G = a * G + z @ G
-    return q, Z
+            G = product(xp, product(xp, Z, G, dtype), Z, dtype)
+    return Q
 
 
 def _trace(xp: Any, G: Array) -> Array:

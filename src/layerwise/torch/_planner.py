@@ -81,7 +81,8 @@ class Planner:
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
         groups = self._setup.groups
-        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), cuts.cut_of(name, p), self.copies)
+        lies = cuts.cut_of(name, p)
+        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), lies, copies=self.copies)
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
@@ -112,7 +113,7 @@ class Planner:
                     settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
                     own = () if found is None else (found.name, found.h, found.dtype, found.lies, found.replicas)
                     if found is None or (*own, made_for) != settings:
-                        found = plan_of(due.rule, p, due.h, name, blocks, lies, self.copies)
+                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
                 if p in kept:

@@ -625,6 +625,8 @@ class Muon(Optimizer):
         dims: Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two
             dimensions or groups of them, or none (False), which treats the tensor as a single row.
         momentum_dtype: The dtype that stores the momentum, or its name; None uses the dtype of the other state.
+        ns_dtype: The dtype of the products that bring singular values to 1, or its name; float64 tensors have
+            float64 for float32. None chooses 16 bits where the device multiplies these faster.
         keep_norm: Rescale the weights after each step to their norm before that step (True) or before the first
             step ("first"); arXiv 2606.16899.
         radial: The factor on the part of a step that is along the weights, and so changes their norm; None leaves
@@ -655,6 +657,7 @@ class Muon(Optimizer):
         eps: float = 1e-07,
         dims: Any = "first",
         momentum_dtype: Any = None,
+        ns_dtype: Any = None,
         keep_norm: bool | Literal["first"] = False,
         radial: float | None = None,
         trust_clip: Bounds | None = None,

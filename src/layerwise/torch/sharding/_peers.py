@@ -83,15 +83,15 @@ class Peers:
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
         """Return this process's parts of what the works make of whole tensors."""
         numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
-        for dtype in sorted({one.whole.terms.dtype for one in wholes}, key=str):
-            alike = (one for one in wholes if one.whole.terms.dtype == dtype)
+        for dtypes in sorted({_dtypes(one) for one in wholes}, key=str):
+            alike = (one for one in wholes if _dtypes(one) == dtypes)
             tensors = [list(some) for _, some in groupby(alike, lambda one: numbers[one.job])]
             firsts = tuple(some[0].job for some in tensors)
             if firsts not in self._waves:
                 routes = self._owners.routes([some[0] for some in tensors], [self._jobs[job] for job in firsts])
                 self._waves[firsts] = waves_of(routes, self._axes)
             parts = [torch.cat([one.whole.terms.reshape(-1) for one in some]) for some in tensors]
-            done = brought(self._waves[firsts], parts, [some[0].whole.work for some in tensors])
+            done = brought(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
             for some, own in zip(tensors, done, strict=True):
                 for one, x in zip(some, torch.split(own, [one.whole.terms.numel() for one in some]), strict=True):
                     made[one.job] = x.view(one.whole.terms.shape)
@@ -103,3 +103,9 @@ class Peers:
                 sums[places] = reduced(axis, sums[places])
         if len(now.model):
             sums[now.model] = sums[now.model].sum()
+
+
+def _dtypes(one: ToBring) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtype of a tensor, and the one in which it is sent."""
+    own, sent = one.whole.terms.dtype, one.whole.dtype
+    return own, own if sent is None or own.is_complex else getattr(torch, sent)

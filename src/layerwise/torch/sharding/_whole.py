@@ -24,12 +24,18 @@ Some = dict[int, Tensor]  # tensors by number, or parts of them
 Journey = Generator[None, None, T]  # stops as often as there are messages under way
 
 
-def brought(waves: Iterable[Wave], parts: Sequence[Tensor], works: Sequence[Work]) -> list[Tensor]:
-    """Return this rank's parts of what the works make of whole tensors, given its parts of those, of one dtype."""
+def brought(
+    waves: Iterable[Wave], parts: Sequence[Tensor], works: Sequence[Work], own: torch.dtype, sent: torch.dtype
+) -> list[Tensor]:
+    """Return this rank's parts of what the works make of whole tensors, given its parts of those.
+
+    These are of one dtype, and are sent in another one that holds them.
+    """
     made: Some = {}
-    for some in _overlapped(_travelling(wave, {i: parts[i] for i in wave.tensors}, works) for wave in waves):
+    journeys = (_travelling(wave, {i: parts[i].to(sent) for i in wave.tensors}, works, own) for wave in waves)
+    for some in _overlapped(journeys):
         made |= some
-    return [made[i] for i in range(len(parts))]
+    return [made[i].to(own) for i in range(len(parts))]
 
 
 def _overlapped(journeys: Iterable[Journey[T]]) -> list[T]:
@@ -46,24 +52,24 @@ def _overlapped(journeys: Iterable[Journey[T]]) -> list[T]:
     return found
 
 
-def _travelling(wave: Wave, have: Some, works: Sequence[Work]) -> Journey[Some]:
+def _travelling(wave: Wave, have: Some, works: Sequence[Work], own: torch.dtype) -> Journey[Some]:
     """Take the tensors of a wave to their owners and back."""
     for leg in wave.there:
         have |= yield from _moved(leg, have)
-    have |= _worked_on({i: route for i, route in wave.tensors.items() if route.is_owned}, have, works)
+    have |= _worked_on({i: route for i, route in wave.tensors.items() if route.is_owned}, have, works, own)
     for leg in wave.back:
         have |= yield from _moved(leg, have)
     return have
 
 
-def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work]) -> Some:
+def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work], own: torch.dtype) -> Some:
     """Return what the works make of these tensors, which are all here; equal work is done at once."""
     alike: dict[Any, list[int]] = defaultdict(list)
     for i, route in routes.items():
         alike[works[i], route.shape].append(i)
     made: Some = {}
     for (work, _), some in alike.items():
-        each = [routes[i].together(have[i]) for i in some]
+        each = [routes[i].together(have[i]).to(own) for i in some]
         done = work(torch.stack(each).movedim(0, -1)).unbind(-1) if len(some) > 1 else [work(each[0])]
         made |= {i: routes[i].apart(one.to(have[i].dtype)) for i, one in zip(some, done, strict=True)}
     return made

@@ -15,6 +15,7 @@ from layerwise.core.slot import NamedState
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.step._products import multiplies
 from layerwise.torch.step._tensors import computing
 
 PLAIN = [
@@ -105,7 +106,16 @@ def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
     return torch.clip(x, held(low, x.dtype), held(high, x.dtype))
 
 
+def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
+    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    found = torch.baddbmm(G, G, G, beta=b, alpha=c)
+    found.diagonal(dim1=-2, dim2=-1).add_(a)
+    return found
+
+
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "multiplies": lambda x, dtype: None if x.is_complex() else multiplies(x.device, dtype),
+    "weighted": weighted,
     "asarray": asarray,
     "clip": clip,
     "where": where,
@@ -211,7 +221,9 @@ class Tensors:
 class DifferentiableTensors(Tensors):
     """The same for autograd: arrays that it keeps must not be overwritten, and it follows no numbers."""
 
-    pure: Any = SimpleNamespace(**{key: PURE[key] for key in PLAIN}, squares=followed_squares)
+    pure: Any = SimpleNamespace(
+        **{key: PURE[key] for key in (*PLAIN, "multiplies", "weighted")}, squares=followed_squares
+    )
     xp = pure
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:

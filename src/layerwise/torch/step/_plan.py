@@ -26,6 +26,7 @@ from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._forms import without_wrappers
 from layerwise.torch.sharding._held import held_in_buffer, held_of_cut, on_host, whole_state
 from layerwise.torch.step._namespace import LIBRARY
+from layerwise.torch.step._products import quick
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
@@ -141,17 +142,19 @@ def plan_of(
     name: str,
     blocks: Callable[[str], Blocks | None],
     lies: Cut | Flat | None,
+    device: torch.device | None = None,
     copies: tuple[Axis, ...] = (),
 ) -> Plan:
-    """Return the plan of a parameter's step with these settings.
+    """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
 
-    `blocks` are by the name of a tensor; `copies` are processes that have the same tensors.
+    `device` is that of the step, if it is another than the parameter's; `copies` are processes with the same tensors.
     """
     replicas = replicas_of(lies, copies)
+    kind = p.dtype, device or p.device
     if not isinstance(lies, Flat):
-        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies, replicas)
+        return _plan_of_tensor(rule, tuple(p.shape), kind, h, name, blocks(name), lies, replicas)
     members = tuple(
-        _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), None, replicas, anywhere=True)
+        _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), None, replicas, anywhere=True)
         for one in lies.spreads
     )
     held, lengths = held_in_buffer(rule, members, lies)
@@ -167,7 +170,7 @@ def plan_of(
 def _plan_of_tensor(
     rule: Any,
     shape: Shape,
-    dtype: torch.dtype,
+    kind: tuple[torch.dtype, torch.device],
     h: Hyper,
     name: str,
     blocks: Blocks | None,
@@ -175,8 +178,9 @@ def _plan_of_tensor(
     replicas: tuple[Axis, ...] = (),
     anywhere: bool = False,
 ) -> Plan:
+    dtype, device = kind
     one_by_one = (lambda axis: False) if cut is None else cut.cuts
-    layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
+    layout = lay_out(name, rule, h.on(quick(device, dtype)), shape, blocks, torch.finfo(dtype).eps, one_by_one)
     if cut is not None or anywhere or replicas:
         whole = (1,) * len(shape)
         parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))

@@ -27,6 +27,7 @@ from layerwise.torch.step._counts import OfGroup, count, counts
 from layerwise.torch.step._due import Work
 from layerwise.torch.step._namespace import named
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._products import quick
 from layerwise.torch.step._tensors import alike
 
 States = Mapping[Tensor, Mapping[str, Any]]
@@ -116,9 +117,12 @@ class Turn(turn.Turn):
             return False
         self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), options
         held, hs = (one for plan in self.plans for one in plan.held), [h for h, n, *_ in options for _ in range(n)]
-        each = [(h, torch.finfo(plan.dtype).eps) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
-        fitted = [h.fit(one.piece.shape, one.piece.block_dims, eps) for one, (h, eps) in zip(held, each, strict=True)]
-        self.prepare_again([job._replace(h=h) for job, h in zip(self.jobs, fitted, strict=True)])
+        each = [(h, plan.dtype) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
+        jobs = []
+        for job, one, (h, dtype) in zip(self.jobs, held, each, strict=True):
+            h = h.on(quick(job.p.device, dtype))
+            jobs.append(job._replace(h=h.fit(one.piece.shape, one.piece.block_dims, torch.finfo(dtype).eps)))
+        self.prepare_again(jobs)
         self._counts.follow(work.hs)
         return True
 

@@ -1,0 +1,48 @@
+"""Products of matrices in fewer digits than those of the arithmetic.
+
+Every operand is rounded to the dtype of the products; they are summed in at least float32, and what becomes an operand
+of the next is rounded once. Where a device has no units for a dtype, or a library no such product, an operand keeps its
+own dtype and has the digits of the other: the same rounding, and the speed of its own.
+
+A namespace says by `multiplies(x, dtype)` what arrays of that dtype are called on the device of `x`, or None. It may
+have a `product` whose sum stays in float32, and a `weighted` in one pass.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layerwise.rules.asks import Array
+
+HALVES = {"float16": 11, "bfloat16": 8}  # dtypes of 16 bits, and the digits of their numbers
+WIDE = ("float64", "complex128")
+
+
+def operand(xp: Any, x: Array, dtype: str | None) -> Array:
+    """Return x rounded to the digits of a dtype of 16 bits, or as it is."""
+    if dtype not in HALVES:
+        return x
+    native = xp.multiplies(x, dtype) if hasattr(xp, "multiplies") else None
+    return _with_digits(x, HALVES[dtype]) if native is None else xp.asarray(x, dtype=native)
+
+
+def _with_digits(x: Array, digits: int) -> Array:
+    """Return x rounded to so many binary digits, by arithmetic that all libraries have (Veltkamp 1968)."""
+    own = 53 if any(name in str(x.dtype).lower() for name in WIDE) else 24
+    far = x * (2.0 ** (own - digits) + 1)
+    return far - (far - x)
+
+
+def product(xp: Any, x: Array, y: Array, dtype: str | None) -> Array:
+    """Return x·y as an operand of the next."""
+    return operand(xp, xp.product(x, y) if hasattr(xp, "product") else x @ y, dtype)
+
+
+def weighted(xp: Any, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
+    """Return a + b·G + c·G² as an operand of the next."""
+    if hasattr(xp, "weighted"):
+        return operand(xp, xp.weighted(G, a, b, c), dtype)
+    squared = xp.product(G, G) if hasattr(xp, "product") else G @ G
+    n, own = G.shape[-1], squared.dtype
+    G, one = xp.asarray(G, dtype=own), xp.reshape(xp.eye(n, dtype=own), (1, n, n))
+    return operand(xp, a * one + (b * G + c * squared), dtype)
