@@ -16,14 +16,13 @@ from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
-import rows
 import torch
 import torch.distributed as dist
-from sharding_model import BANDWIDTH, HOP, MODELS, Tensor, milliseconds, row, size, tensors
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 
 import layerwise.torch
+import rows
 from layerwise.drive import ToBring
 from layerwise.rules import muon
 from layerwise.rules.asks import Whole
@@ -32,6 +31,7 @@ from layerwise.torch.sharding._cuts import Cut, axis_of
 from layerwise.torch.sharding._hops import hops_of
 from layerwise.torch.sharding._routes import Owners, Route, waves_of
 from layerwise.torch.step._plan import plan_of
+from sharding_model import BANDWIDTH, HOP, MODELS, Tensor, milliseconds, row, size, tensors
 
 TABLE = "muon_messages.csv"
 RATE = 200.0  # million million multiplications a second, 40 % of what an H100's data sheet says of 16 bits
@@ -113,7 +113,9 @@ def counted(parameters: Sequence[Tensor], layout: Layout, dtype: str) -> Counted
             helds.append(held)
         routes = Owners(axes).routes(wholes, helds)
         waves = waves_of(routes, axes)
-        found = [_wave([*wave.tensors.values()], torch.empty(0, dtype=getattr(torch, dtype)).itemsize) for wave in waves]
+        found = [
+            _wave([*wave.tensors.values()], torch.empty(0, dtype=getattr(torch, dtype)).itemsize) for wave in waves
+        ]
         messages = sum(len(wave.there) + len(wave.back) for wave in waves)
         peers = sum(len(hop.ranks) - 1 for axis in axes for hop in hops_of(axis))
     return Counted(messages, peers, found)
