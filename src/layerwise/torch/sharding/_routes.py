@@ -121,7 +121,7 @@ class Owners:
         axes = (*replicas, *cutting)
         loads = self._loads.setdefault(axes, np.zeros([len(axis.ranks) for axis in axes]))
         sent = PER_NUMBER * (sizes.sum() - sizes)
-        # Of several, on another replica first, and then on another place of the first axis: they pass on what comes back.
+        # Of several the next along the first axis, which is of replicas: each has its part of what goes to the others.
         owner = tuple(map(int, np.unravel_index(np.argmin((loads + sent).T), loads.T.shape)))[::-1]
         loads[owner] += work
         return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
