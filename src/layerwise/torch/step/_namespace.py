@@ -91,6 +91,11 @@ def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
     return move(x.mul_(b), 1 - b, y)  # `lerp_` would take inf from inf
 
 
+def mixed(b: Any, x: Tensor, y: Tensor) -> Tensor:
+    """Return the same, bit for bit, and leave x as it is."""
+    return move(x * b, 1 - b, y)
+
+
 def asarray(x: Any, dtype: torch.dtype) -> Tensor:
     """Return an array of this dtype, followed by autograd as it was."""
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
@@ -190,7 +195,7 @@ class Tensors:
         most = max(1, PIECE // max(1, first[:1].numel())) if first.ndim else 1
         return zip(*(torch.split(x, most) if x.ndim else (x,) for x in arrays), strict=True)
 
-    pure: Any = SimpleNamespace(**PURE)
+    pure: Any = SimpleNamespace(**PURE, mix=mixed)
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
