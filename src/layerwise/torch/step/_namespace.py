@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.slot import NamedState
+from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
@@ -31,6 +32,7 @@ PLAIN = [
     "moveaxis",
     "stack",
     "float64",
+    "eye",
 ]
 
 
@@ -114,6 +116,7 @@ def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
 
 
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "halves": lambda x: x.device.type == "cpu" and worth_halving(x.shape[-2], torch.get_num_threads()),
     "multiplies": lambda x, dtype: None if x.is_complex() else multiplies(x.device, dtype),
     "weighted": weighted,
     "asarray": asarray,
