@@ -3,8 +3,8 @@
 Steps are taken on the meta device, where tensors have shapes and no memory: nothing is timed. A call is one that
 PyTorch dispatches, views among them. Where `torch._foreach_` meets tensors that do not lie alike, or one number of each
 tensor, it calls a kernel for each tensor on every device: "by_tensor" is how many tensors such calls had. The memory is
-the most that was alive at once of what the step made, in bytes for each parameter; of others that read a number from the
-device, it is not counted.
+the most that was alive at once of what the step made, in bytes for each parameter; it is not counted of others that
+read a number from the device.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ TABLE = "calls.csv"
 LLAMA = "llama-7b"
 MODELS = ("bert-base", "resnet50", LLAMA)
 SMALLER = 64  # times along each dimension, where tensors need memory
+RATES = {"lr": 0.01, "weight_decay": 0.01}
 OPTIONS = {"Lars": {"momentum": 0.9}, "SGD": {"momentum": 0.9}}
 OTHERS = {
     "PyTorch's AdamW, foreach": ("torch.optim:AdamW", {"foreach": True}),
@@ -110,7 +111,7 @@ def shapes_of(model: str) -> list[tuple[int, ...]]:
 def ours(name: str, shapes: Sequence[tuple[int, ...]], engine: Engine) -> Callable[[], None]:
     """Return the step of an optimizer of ours by an engine."""
     entry = next(entry for entry in ENTRIES.values() if entry.name == name)
-    rule, h = entry.rule, entry.hyper(**{"lr": 0.01, **OPTIONS.get(name, {})})
+    rule, h = entry.rule, entry.hyper(**{**RATES, **OPTIONS.get(name, {})})
     jobs, grads = [], []
     for shape in shapes:
         fitted = h.fit(shape, (), 2.0**-23)
@@ -129,7 +130,7 @@ def theirs(
     params = [torch.nn.Parameter(torch.ones(shape, device=device)) for shape in shapes]
     for p in params:
         p.grad = torch.ones_like(p)
-    step: Callable[[], None] = load(target)(params, lr=0.01, **options).step
+    step: Callable[[], None] = load(target)(params, **RATES, **options).step
     return step
 
 

@@ -79,7 +79,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
     d = k.c2 * v
-    d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root) + k.eps
+    d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
+    d = d + k.eps
     r, c = k.c1 * m / d, g / d
     r, c = plus(xp, r, k.lam, p), plus(xp, c, k.lam, p)
     del g, d  # what waits for the sums is p, r and c
