@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from layerwise.cli.bench.peers import load
-from layerwise.cli.bench.shapes import SETS
+from harness.peers import load
+from harness.shapes import SETS
 from layerwise.cli.models import Decoder
 from layerwise.engines import Engine, Job
 from layerwise.registry import ENTRIES
