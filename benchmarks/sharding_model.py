@@ -16,16 +16,12 @@ from itertools import chain
 from math import ceil, log2, prod
 from typing import NamedTuple
 
-from layerwise.rules.matrices import divided_sides, in_stretches, least_work, multiplications, shorter_kept
-from layerwise.rules.muon import JORDAN
-
 Shape = tuple[int, ...]
 HEADER = 12  # numbers by which processes agree, ahead of a step's first sums
-NUMBER, FLOAT32, BFLOAT16 = 8, 4, 2  # bytes
+NUMBER, BFLOAT16 = 8, 2  # bytes
 HOP = 10.0  # microseconds
 BANDWIDTH = 50.0  # gigabytes a second from each GPU: a network card of 400 Gbit/s each
 GPUS = 8, 64, 512, 4096
-MUON_GPUS = 8, 64, 1024
 OPTIMIZERS = "Lamb", "Lars", "Adafactor"
 
 
@@ -150,30 +146,6 @@ def owned(parameters: Sequence[Tensor], n: int) -> float:
     return (n - 1) / n * 2 * BFLOAT16 * of_hidden(parameters) / n
 
 
-class Brought(NamedTuple):
-    """What a step of our Muon takes of each process, on average."""
-
-    sent: float  # bytes
-    multiplied: float  # multiplications
-
-
-def muon(parameters: Sequence[Tensor], axes: Sequence[int]) -> Brought:
-    """Ours, in float32: a matrix travels to one process and back, along each axis that cuts it, or its Gram adds up."""
-    sent, multiplied, stretches, n = 0.0, 0.0, in_stretches(JORDAN * 5), prod(axes)
-    for one in (one for one in parameters if one.hidden):
-        parts = tuple(prod(n for n, cut in zip(axes, one.cuts, strict=True) if cut == d) for d in range(2))
-        sides = divided_sides(shorter_kept(one.shape, (0,), (1,)), one.shape, parts, stretches, by_one=True)
-        kept, summed = one.shape[sides.kept[0]], one.shape[sides.summed[0]]
-        ways = [2 * (ranks - 1) / ranks for ranks, cut in zip(axes, one.cuts, strict=True) if cut is not None]
-        numbers = FLOAT32 * kept * summed / n if sides.whole else NUMBER * len(stretches) * kept**2
-        sent += sum(ways) * numbers
-        if sides.whole or n == 1:
-            multiplied += multiplications(kept, summed, least_work(JORDAN * 5, sides, one.shape)) / n
-        else:
-            multiplied += multiplications(kept, summed / n, stretches)
-    return Brought(sent, multiplied)
-
-
 def of_training(parameters: Sequence[Tensor], n: int) -> float:
     """The same of FSDP itself, whatever the optimizer: weights gathered twice and gradients scattered, in bfloat16."""
     return (n - 1) / n * 3 * BFLOAT16 * sum(prod(one.shape) for one in parameters)
@@ -226,30 +198,13 @@ def tensor_parallel_table(hop: float, bandwidth: float) -> Iterator[str]:
             yield row([model.name, f"{n:,}", *cells])
 
 
-def muon_table(bandwidth: float) -> Iterator[str]:
-    """Our Muon on the 7 B model, beside processes that all gather every matrix in float32 and work on it."""
-    yield row(["7 B (Llama 2)", "GPUs", "sent", "ms", "multiplications", "all gather: sent", "ms", "multiplications"])
-    yield "|---" * 8 + "|"
-    for name, inner in (("FSDP2", 1), ("FSDP2 × TP on 8", 8)):
-        parameters = list(tensors(MODELS[0], tensor_parallel=inner > 1))
-        alone = muon(parameters, (1,) * len(parameters[0].cuts)).multiplied
-        for n in MUON_GPUS:
-            if n == inner:
-                continue
-            ours = muon(parameters, (n,) if inner == 1 else (n // inner, inner))
-            all_gather = gathered(parameters, n) * FLOAT32 / BFLOAT16
-            each = ((one.sent, one.multiplied) for one in (ours, Brought(all_gather, alone)))
-            cells = chain(*((size(x), milliseconds(x / bandwidth / 1e9), f"{work:.2g}") for x, work in each))
-            yield row([name, f"{n:,}", *cells])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hop", type=float, default=HOP, help="microseconds from one node of the tree to the next")
     parser.add_argument("--bandwidth", type=float, default=BANDWIDTH, help="gigabytes a second that each GPU sends")
     given = parser.parse_args()
     both = table(given.hop, given.bandwidth), tensor_parallel_table(given.hop, given.bandwidth)
-    print(*both[0], "", *both[1], "", *muon_table(given.bandwidth), sep="\n")
+    print(*both[0], "", *both[1], sep="\n")
 
 
 if __name__ == "__main__":

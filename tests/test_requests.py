@@ -51,7 +51,11 @@ def step_of_matrices(xp: Any, p: Any, g: Any, state: Any, h: Any, now: Now) -> A
     """
     (gram,) = yield (Gram(g, (0,), (1, 2)),)
     trace = xp.sum(xp.reshape(gram, (-1, SHAPE[0] ** 2))[:, :: SHAPE[0] + 1], axis=(1,))
-    (made,) = yield (Whole(p * g, lambda x: x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), PLACED[x.ndim])),)
+
+    def work(x: Any) -> Any:
+        return x * xp.reshape(xp.asarray(PLACES, dtype=x.dtype), PLACED[x.ndim])
+
+    (made,) = yield (Whole(p * g, (0,), (1, 2), work),)
     return Stepped(((1.0, trace * g), (1.0, made)), state, {})
 
 

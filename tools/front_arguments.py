@@ -64,6 +64,12 @@ TORCH = (
         "None",
         "Processes with other tensors of the same model, as in a pipeline; they clip and skip together.",
     ),
+    Argument(
+        "replica_group",
+        "ProcessGroup | None",
+        "None",
+        "Processes with the same tensors, as under DDP; they take steps together and divide products of matrices.",
+    ),
     Argument("differentiable", "bool", "False", "Let autograd differentiate through the step, as in torch.optim."),
     Argument("capturable", "bool", "False", "Allow the step to be captured in a CUDA graph, as in torch.optim."),
     Argument(

@@ -21,12 +21,14 @@ TORCH: dict[str, Any] = {
     "seed": 0,
     "skip_nonfinite": False,
     "model_group": None,
+    "replica_group": None,
     "differentiable": False,
     "capturable": False,
     "fused": None,
     "foreach": None,
     "offload": False,
 }
+PROCESSES = ("model_group", "replica_group")  # of them, the process groups
 # What a parameter group may say for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable", "blocks")
 # What Keras does itself, before the gradient comes to a rule or after it.

@@ -44,6 +44,7 @@ class Hyper(Checked):
     # options for biases and norms, which are not exempt from the ratio.
     large_without_ratio: ClassVar[float] = inf
     of_small: ClassVar[Mapping[str, Any]] = {}
+    of_matrices: ClassVar[bool] = False  # True if a step multiplies matrices: no slice of one is stepped by itself
     by_row: ClassVar[bool] = False  # True if matrices are best blocks of one row each, beside which a whole one is poor
     # Names of parts of the state in the JAX API, as optax has them, where those are others.
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
@@ -101,11 +102,6 @@ class Hyper(Checked):
         return is_on(self.model_bound)
 
     @property
-    def of_matrices(self) -> bool:
-        """True if a step multiplies matrices: then no slice of a tensor is stepped by itself."""
-        return False
-
-    @property
     def reads_weights(self) -> bool:
         """False if a step without weight decay depends on gradients and state alone."""
         return True
@@ -136,10 +132,11 @@ class Hyper(Checked):
         """Return the settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
         return self
 
-    def divided(self: H, shape: Shape, parts: Shape | None, by_one: bool) -> H:
+    def divided(self: H, shape: Shape, parts: Shape | None, replicas: int) -> H:
         """Return the fitted settings for a tensor in so many parts along each dimension, or cut anywhere (None).
 
-        What is asked for as a whole is brought to one of those that hold parts (`by_one`), or to all of them.
+        What is asked for as a whole is brought to one of those that hold parts, of which there are so many `replicas`,
+        or to all of them (0).
         """
         return self
 

@@ -76,14 +76,17 @@ def lay_out(
     return Layout(pieces)
 
 
-def divided(layout: Layout, parts: Shape | None, by_one: bool) -> Layout:
-    """Return the layout of a tensor in so many parts along each dimension, or cut anywhere (None)."""
+def divided(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
+    """Return the layout of a tensor in so many parts along each dimension, or cut anywhere (None).
+
+    There are so many `replicas` of the parts, which divide the work; 0 says that nobody does.
+    """
     pieces = []
     for piece in layout.pieces:
         part, own = piece.part, parts
         if parts is not None and part is not None and len(piece.shape) > len(parts):
             own = (*parts[: part.axis], 1, *parts[part.axis :])  # a dimension that counts blocks
-        pieces.append(replace(piece, h=piece.h.divided(piece.shape, own, by_one)))
+        pieces.append(replace(piece, h=piece.h.divided(piece.shape, own, replicas)))
     return Layout(tuple(pieces))
 
 

@@ -59,14 +59,14 @@ class Meeting:
         self._barrier.wait()
         found = []
         for k, own in enumerate(wholes):
-            cut, parts = self.cuts[own.job], [told[k].part for told in everybody]
+            cut, parts = self.cuts[own.job], [told[k].whole.terms for told in everybody]
             if cut.dim is None:
-                found.append(own.work(own.part))
-            elif isinstance(own.part, torch.Tensor):
-                done = own.work(torch.cat(parts, cut.dim))
+                found.append(own.whole.work(own.whole.terms))
+            elif isinstance(own.whole.terms, torch.Tensor):
+                done = own.whole.work(torch.cat(parts, cut.dim))
                 found.append(done.split([part.shape[cut.dim] for part in parts], cut.dim)[i])
             else:
-                found.append(np.split(own.work(np.concatenate(parts, cut.dim)), cut.at, cut.dim)[i])
+                found.append(np.split(own.whole.work(np.concatenate(parts, cut.dim)), cut.at, cut.dim)[i])
         return found
 
     def _completed(self, everybody: Any, i: int) -> np.ndarray:
@@ -110,7 +110,7 @@ def in_parts(job: Job, cut: Cut, n: int) -> list[Job]:
         parts = [None] * n if array is None else (cut if kept else Cut(None)).parts(array, n)
         states.append(parts)
     n_along = tuple(n if d == cut.dim else 1 for d in range(job.p.ndim))
-    job = replace(job, h=job.h.divided(job.p.shape, n_along, by_one=True))
+    job = replace(job, h=job.h.divided(job.p.shape, n_along, replicas=1))
     columns = zip(cut.parts(job.p, n), cut.parts(job.g, n), zip(*states, strict=True), strict=True)
     return [replace(job, p=p, g=g, state=type(job.state)(*state)) for p, g, state in columns]
 

@@ -25,8 +25,10 @@ OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices
 
 
 def test_dimensions_that_count_matrices_may_be_cut_for_nothing():
+    """Where ranks share the work, it is done at once on what is there."""
     sides = shorter_kept((6, 40, 50), (1,), (2,))
-    assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, True) == sides
+    for replicas, at_once in (0, False), (1, True):
+        assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, replicas) == sides._replace(whole=at_once)
 
 
 def test_stretches_end_before_rounding_grows():
@@ -51,7 +53,7 @@ def test_stretches_end_before_rounding_grows():
     ],
 )
 def test_stretches_take_the_fewest_multiplications_or_messages(shape, parts, lengths):
-    last = Rule(dims="last").fit(shape, (), 1e-7).divided(shape, parts, False)
+    last = Rule(dims="last").fit(shape, (), 1e-7).divided(shape, parts, 0)
     assert [len(one) for one in last.ns_coefficients] == lengths
 
 
@@ -64,9 +66,9 @@ def _stepped(shape: Any, dim: int, cut: bool) -> tuple[Any, list[str], set[str]]
     p, dtypes, exchange = nn.Parameter(each[0]), set[str](), dist.all_to_all_single
     opt = Muon([p], lr=0.1)
 
-    def noting(here: Any, *args: Any, **more: Any) -> None:
+    def noting(here: Any, *args: Any, **more: Any) -> Any:
         dtypes.add(str(here.dtype))
-        exchange(here, *args, **more)
+        return exchange(here, *args, **more)
 
     dist.all_to_all_single = noting
     try:

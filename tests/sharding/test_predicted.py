@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from math import prod
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-import torch
 import torch.distributed as dist
 from sharding.counting import Collectives
 from sharding.layouts import mesh_of
+from sharding.simulating import simulated
 from torch import nn
 from torch.distributed.tensor import Replicate, Shard, ones
 
-from layerwise.torch import Adafactor, Lamb, Lars, Muon
+from layerwise.torch import Adafactor, Lamb, Lars
 from layerwise.torch.sharding._agreement import rooms
 
 ROOT = Path(__file__).parents[2]
@@ -68,20 +66,6 @@ def test_messages_on_ranks_are_as_predicted(ranks, model, front, axes, fused):
     assert found == [(wanted, model.NUMBER * sum(wanted))] * prod(axes)
 
 
-@contextmanager
-def simulated(world: int) -> Iterator[None]:
-    """Be the first of so many ranks, none of the others of which exists."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
-
-    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=world)
-    mesh_of.cache_clear()
-    try:
-        yield
-    finally:
-        mesh_of.cache_clear()
-        dist.destroy_process_group()
-
-
 @fronts
 @pytest.mark.parametrize(
     ("number", "layers", "axes"),
@@ -115,33 +99,3 @@ def test_the_tables_of_the_page_are_those_of_the_script(model):
     page = (ROOT / "benchmarks" / "README.md").read_text("utf-8")
     for table in (model.table, model.tensor_parallel_table):
         assert "\n".join(table(model.HOP, model.BANDWIDTH)) in page
-    assert "\n".join(model.muon_table(model.BANDWIDTH)) in page
-
-
-def _brought(parameters: Sequence[Lying], axes: Sequence[int]) -> int:
-    """How many numbers of matrices this rank sends to others in a step."""
-    mesh, sent, exchange = mesh_of(*axes), [], dist.all_to_all_single
-
-    def counted(here: torch.Tensor, there: torch.Tensor, coming: Any, going: list[int], group: Any) -> None:
-        sent.append(sum(going) - going[dist.get_rank(group)])
-        exchange(here, there, coming, going, group=group)
-
-    params = []
-    for shape, cuts in parameters:
-        placements = [Replicate() if cut is None else Shard(cut) for cut in cuts]
-        params.append(nn.Parameter(ones(shape, device_mesh=mesh, placements=placements)))
-        params[-1].grad = ones(shape, device_mesh=mesh, placements=placements)
-    with patch.object(dist, "all_to_all_single", counted):
-        Muon(params, lr=0.1).step()
-    return sum(sent)
-
-
-@pytest.mark.parametrize("axes", [(2,), (4,), (2, 2)], ids=str)
-def test_matrices_travel_as_predicted(ranks, model, axes):
-    small = model.Model("small", 16, 2, 8, 28, 36)
-    parameters = [one for one in model.tensors(small, tensor_parallel=len(axes) > 1) if one.hidden]
-    found = ranks.run(prod(axes), _brought, [(one.shape, one.cuts) for one in parameters], axes)
-    wanted = model.muon(parameters, axes)
-    assert sum(found) * model.FLOAT32 == pytest.approx(prod(axes) * wanted.sent)
-    assert max(found) <= 1.5 * min(found), "one rank has most of the work"
-    assert wanted.multiplied == pytest.approx(model.muon(parameters, (1,) * len(axes)).multiplied / prod(axes))

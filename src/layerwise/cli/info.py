@@ -33,6 +33,8 @@ TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
 WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
 NOT_INSTALLED = "not installed"
+LISTS = "PyTorch's tensors on accelerators, in lists, where the engines above do not step them"
+NO_LISTS = "torch is not installed"
 BY_REFERENCE = "by plain operations of its array library"
 VARIABLES = (
     "LAYERWISE_ISA", "LAYERWISE_NUM_THREADS", "LAYERWISE_GPU_PROOF", "LAYERWISE_TRACEBACK",
@@ -70,6 +72,7 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "engines": {
             "compiled": compiled,
             "gpu": on_gpu,
+            "foreach": _foreach(),
             "reference": {"available": True, "takes": f"{rest}, {BY_REFERENCE}"},
         },
     }
@@ -94,6 +97,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _compiled_lines(engines["compiled"], machine["available"])
     if engines["gpu"]["concerns"] or "devices" in found:
         yield from _gpu_lines(engines["gpu"])
+    if engines["foreach"]["available"]:
+        yield f"  foreach   {engines['foreach']['takes']}"
     yield f"  reference {engines['reference']['takes']}"
     yield f"advice      {found['advice']}"
 
@@ -200,6 +205,11 @@ def _gpu() -> dict[str, Any]:
     return {"available": concerns, "concerns": concerns, "takes": TAKES, "proof": PROOF} | (
         {} if concerns else {"why": "this machine has no GPU"}
     )
+
+
+def _foreach() -> dict[str, Any]:
+    there = version_of("torch") is not None
+    return {"available": there} | ({"takes": LISTS} if there else {"why": NO_LISTS})
 
 
 def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:

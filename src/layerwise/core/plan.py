@@ -60,7 +60,7 @@ class Box:
         return piece[tuple(slice(at, at + n) if whole > 1 else slice(0, n) for at, n, whole in each)]
 
 
-def _all_of_it(places: Places) -> list[Region]:
+def _all_of_it(places: Places, dims: Shape) -> list[Region]:
     """Return what a rank has of a piece that is whole."""
     return [(...,)]
 
@@ -80,7 +80,9 @@ class Held:
     places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state that lies otherwise
     box: Box | None = None  # where several parts of a piece may lie on one rank,
     spread: Any = None  # and then the tensor with what each rank holds of it
-    regions: Callable[[Places], list[Region]] = field(default=_all_of_it, compare=False)  # of the piece, by rank
+    # The parts of a rank, by its places along the axes: in these dimensions of the piece, in others of what is here.
+    regions: Callable[[Places, Shape], list[Region]] = field(default=_all_of_it, compare=False)
+    replicas: tuple[Any, ...] = ()  # axes over which it is the same
 
     def view(self, array: Array, key: str = "") -> Array:
         """Return the part of an array that lies as the tensor does here, or of the state of this name."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from layerwise.drive.requests import (
     partial_sums,
     sum_of_squares,
 )
-from layerwise.rules.asks import Array, ModelSum, Request
+from layerwise.rules.asks import Array, ModelSum, Request, Whole
 
 Runs = Mapping[Dims, Run]  # by their jobs
 PartialSums = tuple[PartialSum, ...]  # of a rule's requests
@@ -33,11 +33,10 @@ class TensorRequest(NamedTuple):
 
 
 class ToBring(NamedTuple):
-    """What is asked of a whole tensor: a job with a part of it, that part, and the work on the whole."""
+    """What is asked of a whole tensor, by a job with a part of it."""
 
     job: int
-    part: Array
-    work: Callable[[Array], Array]
+    whole: Whole
 
 
 class Others(Protocol):
@@ -61,7 +60,7 @@ class Others(Protocol):
 
         All ranks with parts of a tensor come here after the same message, each with all of its jobs of the tensor.
         """
-        return [one.work(one.part) for one in wholes]
+        return [one.whole.work(one.whole.terms) for one in wholes]
 
 
 def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
@@ -120,8 +119,8 @@ def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: O
     places, rows, wholes = [], [], dict[tuple[int, int], ToBring]()
     for jobs, sums in partials.items():
         for k, one in enumerate(sums):
-            if one.work is not None:
-                wholes[jobs[0], k] = ToBring(jobs[0], one.sum, one.work)
+            if one.whole is not None:
+                wholes[jobs[0], k] = ToBring(jobs[0], one.whole)
                 continue
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
@@ -134,7 +133,7 @@ def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: O
     made = dict(zip(sorted(wholes), others.bring([wholes[at] for at in sorted(wholes)]) if wholes else (), strict=True))
     return {
         jobs: tuple(
-            made[jobs[0], k] if one.work else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
+            made[jobs[0], k] if one.whole else _answer(xp, runs[jobs], one, [found[job, k] for job in jobs])
             for k, one in enumerate(sums)
         )
         for jobs, sums in partials.items()

@@ -40,7 +40,7 @@ class PartialSum(NamedTuple):
     dims: Dims
     sum: Array
     once: Dims = ()
-    work: Callable[[Array], Array] | None = None  # to be done on the sum of parts that are brought together
+    whole: Whole | None = None  # what is to be done on parts that are brought together
 
 
 def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
@@ -58,7 +58,7 @@ def dims_of(request: Request, ndim: int, block_dims: Dims) -> Dims:
     if isinstance(request, Gram):
         return request.summed
     if isinstance(request, Whole):
-        return ()
+        return request.kept + request.summed
     named: Dims | None = getattr(request, "dims", None)
     return tuple(d for d in range(ndim) if d not in block_dims) if named is None else named
 
@@ -87,7 +87,7 @@ def partial_sums(xp: Any, run: Run, requests: Requests) -> tuple[PartialSum, ...
 def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     dims = dims_of(request, len(run.shape), run.block_dims)
     if isinstance(request, Whole):
-        return PartialSum(Whole, dims, request.terms, work=request.work)
+        return PartialSum(Whole, dims, request.terms, whole=request)
     here = partial_sum(xp, request, dims)
     # One number is a plain one if the library has it at hand: arithmetic on it is then cheap.
     if hasattr(xp, "as_number") and len(dims) == len(run.shape) and not isinstance(request, Gram):
@@ -107,8 +107,8 @@ def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
 
 def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
-    if partial.work is not None:
-        return partial.work(total)
+    if partial.whole is not None:
+        return partial.whole.work(total)
     return total / run.count(partial.dims) if partial.request in MEANS else total
 
 

@@ -114,7 +114,7 @@ def _partial_sum(task: Task, request: Any) -> Any:
 
 def _of_whole(task: Task, request: Whole) -> Any:
     """Return what a request's work makes of the whole tensor, and of that what is here: each device does it."""
-    cuts = [(d, axes) for d, axes in enumerate(task.cut) if axes and d not in task.block_dims]
+    cuts = [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
     x = request.terms
     for d, axes in cuts:
         x = jax.lax.all_gather(x, axes, axis=d, tiled=True)

@@ -63,7 +63,7 @@ def _parts(shape: Shape, cut: Cut) -> Shape:
 def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
     """Return the layout of a shard, with the settings that were fitted to the whole tensor."""
     pieces = []
-    for piece in divided(layout, _parts(shape, cut), by_one=False).pieces:
+    for piece in divided(layout, _parts(shape, cut), replicas=0).pieces:
         part = piece.part
         if part is not None and not part.drop and cut[part.axis]:
             raise ParameterError(

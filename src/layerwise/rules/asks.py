@@ -67,13 +67,19 @@ class Gram(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What `work` makes of the whole tensor `terms`: an array of its shape, of which each part has its own back.
+    """What `work` makes of the matrices of a tensor: an array of its shape, of which each part has its own back.
 
-    Who does the work is the driver's to decide: one of those with a part, or all of them.
+    They are of the dimensions `kept` by those `summed`, and have to be whole; further dimensions count them. Who does
+    the work is the driver's to decide: one of those with a part, or all of them. Tensors of one shape whose work is
+    equal may be stacked along a new last dimension. The terms, and what the work makes of them, have no more digits
+    than `dtype`, in which they may be sent.
     """
 
     terms: Array
+    kept: Shape
+    summed: Shape
     work: Callable[[Array], Array]
+    dtype: str | None = None  # None: that of the terms
 
 
 class Keep(NamedTuple):

@@ -16,14 +16,15 @@ float16 holds, and well above the numbers of which it has fewer digits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.rules.arrays import is_complex, scaled, square
-from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape
-from layerwise.rules.products import HALVES, operand, product, weighted
+from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape, Whole
+from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
 from layerwise.rules.scalars import at_least, is_number, leveller, root
 
 Polynomial = tuple[float, float, float]
@@ -51,22 +52,22 @@ def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
     return Sides(rows, cols, m * n) if m <= n else Sides(cols, rows, m * n)
 
 
-def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, by_one: bool) -> Sides:
+def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: Stretches, replicas: int) -> Sides:
     """Return the sides of a tensor that is cut into so many parts along each dimension, or anywhere (None).
 
     G adds up if only summed dimensions are cut. Which side that is, and whether it is better to bring the matrix
     together, follows from the numbers that are sent and the multiplications. These are shared if each of the ranks
-    brings other matrices together: they are then done `by_one`.
+    brings other matrices together, in so many `replicas` of the parts; 0 says that all bring all together.
     """
     if parts is None:
         return sides._replace(whole=True)
     across, along = prod(parts[d] for d in sides.kept), prod(parts[d] for d in sides.summed)
     if across == along == 1:
-        return sides
+        return sides._replace(whole=prod(parts) * replicas > 1)
     if across > 1 and along > 1:
         return sides._replace(whole=True)
     added = sides._replace(kept=sides.summed, summed=sides.kept) if across > 1 else sides
-    whole = _whole_costs(sides, shape, across * along if by_one else 1, stretches)
+    whole = _whole_costs(sides, shape, across * along, replicas, stretches)
     return sides._replace(whole=True) if whole < _costs(added, shape, across * along, stretches) else added
 
 
@@ -77,12 +78,13 @@ def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> floa
     return sent * PER_NUMBER + multiplications(kept, summed / parts, stretches)
 
 
-def _whole_costs(sides: Sides, shape: Shape, sharing: int, stretches: Stretches) -> float:
+def _whole_costs(sides: Sides, shape: Shape, parts: int, replicas: int, stretches: Stretches) -> float:
     """Return the same if matrices are brought together, on one of the ranks that share the work."""
     kept, summed = _length(shape, sides.kept), _length(shape, sides.summed)
-    sent = 2 * kept * summed
+    sharing = max(1, parts * replicas)
+    sent = 2 * kept * summed / sharing + (kept * summed / parts if replicas > 1 else 0)
     work = multiplications(kept, summed, least_work(tuple(chain(*stretches)), sides, shape))
-    return (sent * PER_NUMBER + work) / sharing
+    return sent * PER_NUMBER + work / sharing
 
 
 def multiplications(kept: int, summed: float, stretches: Stretches) -> float:
@@ -132,20 +134,30 @@ def tensor(xp: Any, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array
 def gram(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return x·xᵀ of each matrix."""
     x = matrices(xp, x, kept, summed)
-    return x @ xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2)
+    return symmetric(xp, x, xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2))
 
 
 def orthogonalized(
     xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
 ) -> Asking[Array]:
     """Return x / max(‖x‖, eps) with all singular values brought to about 1, by products in this dtype."""
-    kept, summed, entries, _ = sides
-    shape, own, unit = tuple(x.shape), x.dtype, UNIT if dtype in HALVES else 1.0
-    x, level = yield from _levelled(xp, x, kept + summed)
-    if unit != 1:
-        (mean,) = yield (Mean(square(x), kept + summed),)
-        x = x * (unit / at_least(xp, root(xp, mean * entries), eps * level))
-    x = operand(xp, x, dtype)
+    own = x.dtype
+    if dtype in HALVES:
+        x = operand(xp, (yield from _of_norm(xp, x, sides, UNIT, eps)), dtype)
+    if sides.whole:
+        work, sent = AtOnce(xp, sides, stretches, eps, dtype), dtype if dtype in HALVES else None
+        (x,) = yield (Whole(x, sides.kept, sides.summed, work, sent),)
+    else:
+        x = yield from _iterated(xp, x, sides, stretches, eps, dtype)
+    return scaled(1 / UNIT if dtype in HALVES else 1.0, xp.asarray(x, dtype=own))
+
+
+def _iterated(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None) -> Asking[Array]:
+    """Return the same, times UNIT of an x of that norm in 16 bits."""
+    kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
+    unit: float = UNIT if dtype in HALVES else 1.0
+    if unit == 1:
+        x, level = yield from _levelled(xp, x, kept + summed)
     for i, stretch in enumerate(stretches):
         (G,) = yield (Gram(x, kept, summed),)
         x, G = matrices(xp, x, kept, summed), operand(xp, G, dtype)
@@ -154,7 +166,14 @@ def orthogonalized(
             size = at_least(xp, root(xp, _trace(xp, G)), least)
             x, G = x / size, G / size / size
         x = tensor(xp, product(xp, _polynomials(xp, G, stretch, unit, dtype), x, dtype), shape, kept, summed)
-    return scaled(1 / unit, xp.asarray(x, dtype=own))
+    return x
+
+
+def _of_norm(xp: Any, x: Array, sides: Sides, norm: float, eps: Scalar) -> Asking[Array]:
+    """Return norm·x / max(‖x‖, eps) of each matrix."""
+    x, level = yield from _levelled(xp, x, sides.kept + sides.summed)
+    (mean,) = yield (Mean(square(x), sides.kept + sides.summed),)
+    return x * (norm / at_least(xp, root(xp, mean * sides.entries), eps * level))
 
 
 def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
@@ -164,21 +183,24 @@ def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
     return scaled(level, x), level
 
 
-def at_once(
-    xp: Any, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
-) -> Callable[[Array], Array]:
-    """Return the same as a function of whole matrices."""
+@dataclass(frozen=True)
+class AtOnce:
+    """The iterations of whole matrices as a function."""
 
-    def work(x: Array) -> Array:
-        asking, answer = orthogonalized(xp, x, sides, stretches, eps, dtype), None
+    xp: Any = field(hash=False)
+    sides: Sides
+    stretches: Stretches
+    eps: Scalar
+    dtype: str | None = None
+
+    def __call__(self, x: Array) -> Array:
+        asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.eps, self.dtype), None
         while True:
             try:
                 [asked] = asking.send(answer)
             except StopIteration as end:
                 return end.value
-            answer = (gram(xp, *asked) if isinstance(asked, Gram) else _mean(xp, asked),)
-
-    return work
+            answer = (gram(self.xp, *asked) if isinstance(asked, Gram) else _mean(self.xp, asked),)
 
 
 def _mean(xp: Any, asked: Any) -> Array:
@@ -191,9 +213,9 @@ def _polynomials(xp: Any, G: Array, stretch: Sequence[Polynomial], unit: float, 
     Q = None
     for i, (a, b, c) in enumerate(stretch):
         Z = weighted(xp, G, a, b / unit**2, c / unit**4, dtype)
-        Q = Z if Q is None else product(xp, Z, Q, dtype)
+        Q = Z if Q is None else operand(xp, symmetric(xp, Z, Q), dtype)
         if i + 1 < len(stretch):
-            G = product(xp, product(xp, Z, G, dtype), Z, dtype)
+            G = operand(xp, symmetric(xp, operand(xp, symmetric(xp, Z, G), dtype), Z), dtype)
     return Q
 
 

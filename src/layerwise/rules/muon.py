@@ -36,11 +36,10 @@ from layerwise.checks import NONE, Check, Contradiction, Refused, as_float, dtyp
 from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
 from layerwise.options import option
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped, Whole
+from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped
 from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import (
     Polynomial,
-    at_once,
     divided_sides,
     in_stretches,
     least_work,
@@ -97,6 +96,7 @@ COEFFICIENTS = Check('"jordan", "polar_express", three numbers, or three for eac
 class Muon(StoredMomentum, StepLength, ClippedByNorm):
     """Options of Muon. Its page in the documentation gives each its place in the formula."""
 
+    of_matrices: ClassVar[bool] = True
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
 
     lr: Scheduled = options.lr(0.02)
@@ -151,10 +151,6 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         yield stored, "momentum_dtype", "None without momentum", "Pass momentum, such as 0.95."
 
     @property
-    def of_matrices(self) -> bool:
-        return True
-
-    @property
     def reads_weights(self) -> bool:
         return self.decay == "l2" or self.adapt is not False or bool(self.keep_norm) or self.radial is not None
 
@@ -175,9 +171,9 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
             ns_coefficients=least_work(polynomials, sides, shape, self.ns_dtype),
         )
 
-    def divided(self, shape: Shape, parts: Shape | None, by_one: bool) -> Muon:
+    def divided(self, shape: Shape, parts: Shape | None, replicas: int) -> Muon:
         few = in_stretches(tuple(chain(*self.ns_coefficients)), self.ns_dtype)  # as each costs a sum over the parts
-        sides = divided_sides(self.dims, shape, parts, few, by_one)
+        sides = divided_sides(self.dims, shape, parts, few, replicas)
         here = parts is None or sides.whole or all(parts[d] == 1 for d in sides.kept + sides.summed)
         return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if here else few)
 
@@ -225,10 +221,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
         (m,) = final(xp, mix(xp, k.b, m, k.a, g))
         u = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
     del g
-    if h.dims.whole:
-        (x,) = yield (Whole(u, at_once(xp, h.dims, h.ns_coefficients, k.eps, h.ns_dtype)),)
-    else:
-        x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps, h.ns_dtype)
+    x = yield from orthogonalized(xp, u, h.dims, h.ns_coefficients, k.eps, h.ns_dtype)
     r = x if is_one(k.scale) else k.scale * x
     moves = shrinking(xp, k.lam, p)
     p = after(xp, p, moves)

@@ -20,6 +20,7 @@ from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._flat._segments import Segments
+from layerwise.torch.sharding._hops import set_most_peers
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward
@@ -54,6 +55,7 @@ __all__ = [
     "param_groups",
     "scheduler",
     "set_bucket_size",
+    "set_most_peers",
     "step_in_backward",
 ]
 __all__ += optimizers.__all__

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise import checks
+from layerwise import arguments, checks
 from layerwise.blocks import as_blocks
 from layerwise.core.slot import own_entries
 from layerwise.errors import ContradictionError, ParameterError, sentence
@@ -24,7 +24,7 @@ from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
-from layerwise.torch.sharding._model_group import as_model_group
+from layerwise.torch.sharding._kept_group import kept_group
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _schedule, _tensors
 from layerwise.torch.step._capture import check_offloaded, check_rates_captured
@@ -72,8 +72,9 @@ class Optimizer(torch.optim.Optimizer, Like):
             engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
-        self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name != "model_group"}
-        self._stepper = Stepper(self, setup, as_model_group(given["model_group"]))
+        self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
+        processes = {name: kept_group(name, given[name]) for name in arguments.PROCESSES}
+        self._stepper = Stepper(self, setup, processes)
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
@@ -88,14 +89,14 @@ class Optimizer(torch.optim.Optimizer, Like):
         members = stepper.members.all()  # which puts names in step
         # A copy does not know what flat buffers contain.
         flats = [i for i, (p, _) in enumerate(members) if flat_of(p) is not None]
-        own = stepper.setup, stepper.ranks.model_group, stepper.skipped, flats
+        own = stepper.setup, stepper.ranks.groups, stepper.skipped, flats
         return {**super().__getstate__(), "_of_all": self._of_all, "_copied": own}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        setup, model_group, skipped, flats = state.get("_copied", (None, None, 0, ()))
+        setup, processes, skipped, flats = state.get("_copied", (None, {}, 0, ()))
         super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
         if setup is not None:
-            self._stepper = Stepper(self, setup, model_group, skipped)
+            self._stepper = Stepper(self, setup, processes, skipped)
             for i in flats:
                 forget(self.parameters()[i])
         stepper_of(self).forget()  # torch comes here with every checkpoint as well
@@ -125,7 +126,17 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @model_group.setter
     def model_group(self, group: Any) -> None:
-        stepper_of(self).ranks.set_model_group(as_model_group(group))
+        stepper_of(self).ranks.set_group("model_group", kept_group("model_group", group))
+
+    @property
+    def replica_group(self) -> Any:
+        """The process group of all processes that have copies of the tensors, or None."""
+        found = stepper_of(self).ranks.groups["replica_group"]
+        return None if found is None else found.group
+
+    @replica_group.setter
+    def replica_group(self, group: Any) -> None:
+        stepper_of(self).ranks.set_group("replica_group", kept_group("replica_group", group))
 
     # ---- groups
 
@@ -179,7 +190,7 @@ class Optimizer(torch.optim.Optimizer, Like):
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
         groups = stepper_of(self).groups
-        of_all = {**self._of_all, "model_group": self.model_group}
+        of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
         if key in of_all:
             return of_all[key] is value
         shared = groups.kinds.shared

@@ -52,6 +52,8 @@ class Planner:
 
     def __init__(self, setup: Setup, members: Members) -> None:
         self._setup, self._members = setup, members
+        self.copies: tuple[cuts.Axis, ...] = ()
+        """The processes that have copies of tensors."""
         self._odd: list[First] = []  # first steps that are too long, or of what is not for the rule
         self._said = False  # whether there was a warning of some
         self.resolves = False
@@ -79,7 +81,8 @@ class Planner:
     def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
         groups = self._setup.groups
-        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), cuts.cut_of(name, p))
+        lies = cuts.cut_of(name, p)
+        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), lies, copies=self.copies)
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
@@ -106,9 +109,11 @@ class Planner:
                         f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
                     )
                 if found is None:
-                    settings, found = (name, due.h, p.dtype, lies, blocks), before
-                    if found is None or (found.name, found.h, found.dtype, found.lies, made_for) != settings:
-                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device)
+                    replicas = cuts.replicas_of(lies, self.copies)
+                    settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
+                    own = () if found is None else (found.name, found.h, found.dtype, found.lies, found.replicas)
+                    if found is None or (*own, made_for) != settings:
+                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
                     known[key] = found
                 plans.append(found if found.name == name else found.named(name))
                 if p in kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from operator import is_
 from typing import Any
@@ -16,8 +16,9 @@ from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._model_group import ModelGroup
+from layerwise.torch.sharding._kept_group import KeptGroup
 from layerwise.torch.sharding._modules import check_replaced
+from layerwise.torch.step._settings import Groups
 
 
 class Ranks:
@@ -26,15 +27,17 @@ class Ranks:
     def __init__(
         self,
         members: Members,
-        model_group: ModelGroup | None,
-        differentiable: bool,
+        groups: Mapping[str, KeptGroup | None],
+        settings: Groups,
         alone: AbstractContextManager[Any],
         changed: Callable[[], None],
     ) -> None:
-        self._members, self._differentiable = members, differentiable
+        self._members, self._settings = members, settings
         self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
-        self.model_group = model_group
-        """All processes that hold tensors of the model, or None."""
+        self.groups = dict(groups)
+        """The process groups that the optimizer was given, or None, by the names of its arguments."""
+        self.copies: tuple[cuts.Axis, ...] = ()
+        """The processes that have copies of tensors."""
         self.agreed = Agreement(())
         """The agreement with all of them; on one process nobody is asked."""
         self.wrapped = False
@@ -50,9 +53,14 @@ class Ranks:
         self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
         self._searched = False
 
-    def set_model_group(self, group: ModelGroup | None) -> None:
+    @property
+    def model_group(self) -> KeptGroup | None:
+        """All processes that hold tensors of the model, or None."""
+        return self.groups["model_group"]
+
+    def set_group(self, name: str, group: KeptGroup | None) -> None:
         """Agree with these processes from now on."""
-        self.model_group, self.described = group, None
+        self.groups[name], self.described = group, None
 
     def added(self, params: Sequence[Tensor]) -> None:
         """Note that a group was made with these."""
@@ -94,19 +102,32 @@ class Ranks:
         found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
         self._known = {id(p): ref(p) for p, _ in members}
         self._check_left(found)
-        axes, replicas = cuts.axes_of(found)
+        before = self.agreed.axes, self.agreed.replicas, self.agreed.model_group, self.copies
+        self.copies = self._copies()
+        axes, replicas = cuts.axes_of(found, self.copies)
         self.wrapped = found.count(None) < len(found)
-        shared = bool(axes) or self.model_group is not None
-        if shared and self._differentiable:
+        shared = bool(axes) or any(group is not None for group in self.groups.values())
+        if shared and self._settings.differentiable:
             raise ContradictionError(
                 sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
             )
         group = None if self.model_group is None else self.model_group.group
         # Kept if it can be: its list of sums need not be sent for.
-        if (self.agreed.axes, self.agreed.replicas, self.agreed.model_group) != (axes, replicas, group):
+        if before != (axes, replicas, group, self.copies):
             self.agreed = Agreement(axes, replicas, group)
             self._changed()
-        self.now, self.described = self.agreed if shared else None, self._flats
+        divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
+        self.now, self.described = self.agreed if shared or divided else None, self._flats
+
+    def _multiplies(self) -> bool:
+        """Return True if some groups multiply matrices, of which replicas share the work."""
+        return any(self._settings.kinds.of(group).hyper.of_matrices for group in self._members.groups)
+
+    def _copies(self) -> tuple[cuts.Axis, ...]:
+        """Return the processes that have copies of tensors, as an axis of the parameters' device."""
+        group = self.groups["replica_group"]
+        devices = (p.device.type for p, _ in self._members.all())
+        return () if group is None else (cuts.axis_of(group.group, device=next(devices, "")),)
 
     def _check_left(self, found: Sequence[Any]) -> None:
         """Raise if one of the parameters, of which these are the cuts, has left its state behind."""

@@ -25,7 +25,7 @@ from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import stretched
-from layerwise.torch.sharding._model_group import ModelGroup
+from layerwise.torch.sharding._kept_group import KeptGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _state, _tensors
 from layerwise.torch.step._ahead import add_up, at_once
@@ -42,7 +42,7 @@ class Stepper:
         self,
         optimizer: torch.optim.Optimizer,
         setup: Setup,
-        model_group: ModelGroup | None,
+        groups: Mapping[str, KeptGroup | None],
         skipped: int | Tensor = 0,
     ) -> None:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
@@ -51,7 +51,7 @@ class Stepper:
         self.one_at_a_time = OneAtATime()
         self.turns: dict[bytes, Turn] = {}
         """The prepared steps by their parameters, the last taken at the end."""
-        given = model_group, setup.groups.differentiable, self.one_at_a_time, self.turns.clear
+        given = groups, setup.groups, self.one_at_a_time, self._follow_ranks
         self.ranks = Ranks(self.members, *given)
         self.planner = Planner(setup, self.members)
         self.skipped = skipped
@@ -75,7 +75,7 @@ class Stepper:
         own = self.members.own()
         if own is optimizer or not (steps or own is None):
             return self
-        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.model_group, self.skipped)
+        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.groups, self.skipped)
         return made
 
     def forget(self) -> None:
@@ -96,6 +96,11 @@ class Stepper:
         if self.host is not None:
             self.host.send_back([p])
             self.host.returned([p])
+
+    def _follow_ranks(self) -> None:
+        """Prepare steps again, now that other processes are known."""
+        self.turns.clear()
+        self.planner.copies = self.ranks.copies
 
     # ---- what is due
 

@@ -44,6 +44,8 @@ class Mixed(Optimizer):
         seed: The seed of stochastic rounding, the same on all processes.
         skip_nonfinite: Skip a step if any gradient contains nan or inf, and count it in `skipped`.
         model_group: Processes with other tensors of the same model, as in a pipeline; they clip and skip together.
+        replica_group: Processes with the same tensors, as under DDP; they take steps together and divide products
+            of matrices.
         differentiable: Let autograd differentiate through the step, as in torch.optim.
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
@@ -69,6 +71,7 @@ class Mixed(Optimizer):
         seed: int = 0,
         skip_nonfinite: bool = False,
         model_group: ProcessGroup | None = None,
+        replica_group: ProcessGroup | None = None,
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -138,19 +139,24 @@ class Cut:
         cutting = [i for i, x in enumerate(self.placements) if not x.is_replicate() and sizes[i] > 1]
         for i, place in () if places is None else zip(cutting, places, strict=True):
             coordinate[i] = place
-        found = torch.arange(n)
+        found = np.arange(n)
         for i, x in enumerate(self.placements):
             if getattr(x, "dim", None) == dim:
                 # A strided placement has a factor besides.
                 factor = {"split_factor": x.split_factor} if hasattr(x, "split_factor") else {}
-                split = type(x)(0, **factor)
-                parts, _ = split._split_tensor(found, sizes[i], with_padding=False, contiguous=False)
-                found = parts[coordinate[i]]
+                found = found[_parts(type(x)(0, **factor), len(found), sizes[i])[coordinate[i]]]
         return cast("list[int]", found.tolist())
 
     def parts_along(self, ndim: int) -> Shape:
         """Return the number of parts along each dimension of the tensor."""
         return tuple(prod(len(axis.ranks) for axis, d in self.axes if d == dim) for dim in range(ndim))
+
+
+@lru_cache(16)
+def _parts(split: Any, n: int, count: int) -> list[np.ndarray]:
+    """Return the places of n entries that each of so many ranks has."""
+    parts, _ = split._split_tensor(torch.arange(n, device="cpu"), count, with_padding=False, contiguous=False)
+    return [part.numpy() for part in parts]
 
 
 def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_out: str) -> Tensor:
@@ -197,9 +203,13 @@ def is_cut(p: Any) -> bool:
     return flat is not None and bool(flat.axes)
 
 
-def axis_of(group: Any, device_type: str = "") -> Axis:
-    """Return the processes of a group, which exchange what is on this device, or on the first of the group's."""
-    device_type = device_type or torch.distributed.get_backend_config(group).partition(":")[0]
+def axis_of(group: Any, device_type: str = "", device: str = "") -> Axis:
+    """Return the processes of a group, which exchange what is on this device.
+
+    Without it, that is what is on `device` if the group can, or on the first that it can.
+    """
+    known = [one.partition(":")[0] for one in torch.distributed.get_backend_config(group).split(",")]
+    device_type = device_type or (device if device in known else known[0])
     return Axis(tuple(torch.distributed.get_process_group_ranks(group)), group, device_type)
 
 
@@ -235,11 +245,22 @@ def local_parts(
     return list(map(local, params)), list(map(local, grads))
 
 
-def axes_of(cuts: Sequence[Cut | Flat | None]) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
+def axes_of(
+    cuts: Sequence[Cut | Flat | None], copies: tuple[Axis, ...] = ()
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
     """Return the axes along which tensors are cut, and those of replicas, in an order that is the same on all ranks."""
     found = [cut for cut in cuts if cut is not None]
     axes = dict.fromkeys(axis for cut in found for axis, _ in cut.axes)
-    return tuple(axes), tuple(dict.fromkeys(x for cut in found for x in cut.replicas if x not in axes))
+    replicas = dict.fromkeys((*(x for cut in found for x in cut.replicas), *copies))
+    return tuple(axes), tuple(x for x in replicas if x not in axes)
+
+
+def replicas_of(cut: Cut | Flat | None, copies: Sequence[Axis]) -> tuple[Axis, ...]:
+    """Return the axes over which a tensor is the same. Processes that have other parts of it have no copies."""
+    if cut is None:
+        return tuple(copies)
+    others = {rank for axis in (*(axis for axis, _ in cut.axes), *cut.replicas) for rank in axis.ranks}
+    return (*cut.replicas, *(axis for axis in copies if len(others.intersection(axis.ranks)) < 2))
 
 
 def in_group() -> bool:

@@ -18,17 +18,19 @@ from torch import Tensor
 from layerwise.core.plan import Held, Place, Places, Plan, Region
 from layerwise.layout import Kept, Layout, Piece, piece_dims
 from layerwise.storage.options import is_of_layer
-from layerwise.torch.sharding._cuts import Cut, is_dtensor
+from layerwise.torch.sharding._cuts import Axis, Cut, is_dtensor
 from layerwise.torch.sharding._flat import Flat, Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
 CPU = torch.device("cpu")
 
 
-def held_of_cut(layout: Layout, kept: Mapping[str, Kept | None], cut: Cut | None) -> tuple[Held, ...]:
+def held_of_cut(
+    layout: Layout, kept: Mapping[str, Kept | None], cut: Cut | None, replicas: tuple[Axis, ...]
+) -> tuple[Held, ...]:
     """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
     if cut is None or not cut.axes:
-        return tuple(Held(piece, i) for i, piece in enumerate(layout.pieces))
+        return tuple(Held(piece, i, replicas=replicas) for i, piece in enumerate(layout.pieces))
     return tuple(_held(piece, i, kept, cut) for i, piece in enumerate(layout.pieces))
 
 
@@ -47,10 +49,11 @@ def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) 
     elif part is not None and part.one is None and not part.drop:
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
     where = axes, piece.shape, cut.parts, blocks, place, places
-    return Held(piece, number, 0, *where, regions=partial(_regions_of_cut, piece, cut, tuple(d for _, d in axes)))
+    regions = partial(_regions_of_cut, piece, cut, tuple(d for _, d in axes))
+    return Held(piece, number, 0, *where, regions=regions, replicas=cut.replicas)
 
 
-def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places) -> list[Region]:
+def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Shape) -> list[Region]:
     """Return what the rank at these places along the axes, which cut these dimensions of a piece, has of it."""
     part, each = piece.part, list[Sequence[int]](range(n) for n in piece.shape)
     for (_, d), dim in zip(cut.axes, own, strict=True):
@@ -59,8 +62,9 @@ def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places) -> list[
             each[dim] = [i - start for i in cut.local_indices(d, length, places) if start <= i < end]
         else:
             each[dim] = cut.local_indices(d, piece.shape[dim], places)
+    each = [some if d in dims else range(len(some)) for d, some in enumerate(each)]
     runs = [range(some[0], some[0] + len(some)) if some else range(0) for some in each]
-    if all(list(some) == list(run) for some, run in zip(each, runs, strict=True)):
+    if all(some == run or list(some) == list(run) for some, run in zip(each, runs, strict=True)):
         return [tuple(slice(run.start, run.stop) for run in runs)]
     return [torch.meshgrid(*(torch.tensor(some, dtype=torch.long) for some in each), indexing="ij")]
 
@@ -76,11 +80,12 @@ def held_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tupl
                 starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
                 blocks = tuple(list(range(at, at + n)) for at, n in starts)
                 where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
-                found.append(Held(piece, number, i, *where, box, spread, partial(_regions_of_boxes, piece, spread)))
+                regions = partial(_regions_of_boxes, piece, spread)
+                found.append(Held(piece, number, i, *where, box, spread, regions, flat.replicas))
     return tuple(found), lengths
 
 
-def _regions_of_boxes(piece: Piece, spread: Spread, places: Places) -> list[Region]:
+def _regions_of_boxes(piece: Piece, spread: Spread, places: Places, dims: Shape) -> list[Region]:
     """Return what the rank at this place of the group has of a piece."""
     boxes = [box for stretch in spread.ranks[places[0]] for box, _ in boxes_of(piece, stretch)]
     return [box.region for box in boxes]

@@ -14,8 +14,9 @@ from layerwise.core.plan import Held
 from layerwise.drive import TensorRequest, ToBring
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
+from layerwise.torch.sharding._routes import Owners, Wave, waves_of
 from layerwise.torch.sharding._totals import Round, numbers_of, round_of
-from layerwise.torch.sharding._whole import Route, brought, routes_of
+from layerwise.torch.sharding._whole import brought
 
 
 class Skips(NamedTuple):
@@ -32,7 +33,9 @@ class Peers:
     def __init__(self, agreement: Agreement, jobs: Sequence[Held], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
-        self._routes: dict[tuple[int, ...], list[Route]] = {}  # by the jobs with parts of the tensors
+        self._axes = (*agreement.axes, *agreement.replicas)  # in an order that is the same on all ranks
+        self._owners = Owners(self._axes)
+        self._waves: dict[tuple[int, ...], list[Wave]] = {}  # by the jobs with parts of the tensors
         self._stepper = ""
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
@@ -80,18 +83,18 @@ class Peers:
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
         """Return this process's parts of what the works make of whole tensors."""
         numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
-        for dtype in sorted({one.part.dtype for one in wholes}, key=str):
-            alike = (one for one in wholes if one.part.dtype == dtype)
+        for dtypes in sorted({_dtypes(one) for one in wholes}, key=str):
+            alike = (one for one in wholes if _dtypes(one) == dtypes)
             tensors = [list(some) for _, some in groupby(alike, lambda one: numbers[one.job])]
             firsts = tuple(some[0].job for some in tensors)
-            if firsts not in self._routes:
-                self._routes[firsts] = routes_of([self._jobs[job] for job in firsts], self._agreement.axes)
-            parts = [torch.cat([one.part.reshape(-1) for one in some]) for some in tensors]
-            works = [some[0].work for some in tensors]
-            done = brought(self._agreement.axes, self._routes[firsts], parts, works)
+            if firsts not in self._waves:
+                routes = self._owners.routes([some[0] for some in tensors], [self._jobs[job] for job in firsts])
+                self._waves[firsts] = waves_of(routes, self._axes)
+            parts = [torch.cat([one.whole.terms.reshape(-1) for one in some]) for some in tensors]
+            done = brought(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
             for some, own in zip(tensors, done, strict=True):
-                for one, x in zip(some, torch.split(own, [one.part.numel() for one in some]), strict=True):
-                    made[one.job] = x.view(one.part.shape)
+                for one, x in zip(some, torch.split(own, [one.whole.terms.numel() for one in some]), strict=True):
+                    made[one.job] = x.view(one.whole.terms.shape)
         return [made[one.job] for one in wholes]
 
     def _complete(self, now: Round, sums: Tensor) -> None:
@@ -100,3 +103,9 @@ class Peers:
                 sums[places] = reduced(axis, sums[places])
         if len(now.model):
             sums[now.model] = sums[now.model].sum()
+
+
+def _dtypes(one: ToBring) -> tuple[torch.dtype, torch.dtype]:
+    """Return the dtype of a tensor, and the one in which it is sent."""
+    own, sent = one.whole.terms.dtype, one.whole.dtype
+    return own, own if sent is None or own.is_complex else getattr(torch, sent)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.slot import NamedState
+from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
@@ -31,6 +32,7 @@ PLAIN = [
     "moveaxis",
     "stack",
     "float64",
+    "eye",
 ]
 
 
@@ -91,6 +93,11 @@ def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
     return move(x.mul_(b), 1 - b, y)  # `lerp_` would take inf from inf
 
 
+def mixed(b: Any, x: Tensor, y: Tensor) -> Tensor:
+    """Return the same, bit for bit, and leave x as it is."""
+    return move(x * b, 1 - b, y)
+
+
 def asarray(x: Any, dtype: torch.dtype) -> Tensor:
     """Return an array of this dtype, followed by autograd as it was."""
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
@@ -109,6 +116,7 @@ def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
 
 
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "halves": lambda x: x.device.type == "cpu" and worth_halving(x.shape[-2], torch.get_num_threads()),
     "multiplies": lambda x, dtype: None if x.is_complex() else multiplies(x.device, dtype),
     "weighted": weighted,
     "asarray": asarray,
@@ -190,7 +198,7 @@ class Tensors:
         most = max(1, PIECE // max(1, first[:1].numel())) if first.ndim else 1
         return zip(*(torch.split(x, most) if x.ndim else (x,) for x in arrays), strict=True)
 
-    pure: Any = SimpleNamespace(**PURE)
+    pure: Any = SimpleNamespace(**PURE, mix=mixed)
     xp: Any = SimpleNamespace(**PURE, mix=mix, move=move)
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:

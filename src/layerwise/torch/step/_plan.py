@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -20,7 +21,7 @@ from layerwise.layout import Kept, divided, lay_out
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import Wanted
-from layerwise.torch.sharding._cuts import Cut, check_alike, is_dtensor, local, placed
+from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
 from layerwise.torch.sharding._flat import Flat
 from layerwise.torch.sharding._flat._states import whole_state
 from layerwise.torch.sharding._forms import without_wrappers
@@ -43,6 +44,7 @@ class Plan(plan.Plan):
     cut: Cut | None = None
     flat: Flat | None = None
     tensors: tuple[Plan, ...] = ()  # those of which the flat buffer of some rank has a part
+    replicas: tuple[Axis, ...] = ()  # over which it is the same
 
     @property
     def lies(self) -> Cut | Flat | None:
@@ -142,16 +144,19 @@ def plan_of(
     blocks: Callable[[str], Blocks | None],
     lies: Cut | Flat | None,
     device: torch.device | None = None,
+    copies: tuple[Axis, ...] = (),
 ) -> Plan:
     """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
 
-    `device` is that of the step, if it is another than the parameter's.
+    `device` is that of the step, if it is another than the parameter's; `copies` are processes with the same tensors.
     """
+    replicas = replicas_of(lies, copies)
     kind = p.dtype, device or p.device
     if not isinstance(lies, Flat):
-        return _plan_of_tensor(rule, tuple(p.shape), kind, h, name, blocks(name), lies)
+        return _plan_of_tensor(rule, tuple(p.shape), kind, h, name, blocks(name), lies, replicas)
     members = tuple(
-        _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), anywhere=True) for one in lies.spreads
+        _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), None, replicas, anywhere=True)
+        for one in lies.spreads
     )
     held, lengths = held_in_buffer(rule, members, lies)
     keys = rule.State._fields
@@ -160,7 +165,7 @@ def plan_of(
     kept: dict[str, Kept | None] = dict.fromkeys(keys, (True,))
     elementwise = {key: key not in lengths for key in keys}
     whole = name, rule, h, tuple(p.shape), members[0].layout, held
-    return Plan(*whole, shapes, kept, elementwise, p.dtype, None, lies, members)
+    return Plan(*whole, shapes, kept, elementwise, p.dtype, None, lies, members, replicas)
 
 
 def _plan_of_tensor(
@@ -171,12 +176,16 @@ def _plan_of_tensor(
     name: str,
     blocks: Blocks | None,
     cut: Cut | None = None,
+    replicas: tuple[Axis, ...] = (),
     anywhere: bool = False,
 ) -> Plan:
     dtype, device = kind
     one_by_one = (lambda axis: False) if cut is None else cut.cuts
     layout = lay_out(name, rule, h.on(quick(device, dtype)), shape, blocks, torch.finfo(dtype).eps, one_by_one)
-    if cut is not None or anywhere:
-        layout = divided(layout, None if cut is None else cut.parts_along(len(shape)), by_one=True)
+    if cut is not None or anywhere or replicas:
+        whole = (1,) * len(shape)
+        parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))
+        layout = divided(layout, parts, prod(len(axis.ranks) for axis in replicas))
     shapes, kept, elementwise = fields_of(rule, layout, len(shape))
-    return Plan(name, rule, h, shape, layout, held_of_cut(layout, kept, cut), shapes, kept, elementwise, dtype, cut)
+    held = held_of_cut(layout, kept, cut, replicas)
+    return Plan(name, rule, h, shape, layout, held, shapes, kept, elementwise, dtype, cut, None, (), replicas)

@@ -1,4 +1,4 @@
-"""The process group of other tensors of one model, as an optimizer keeps, copies and pickles it."""
+"""A process group that an optimizer was given, as it keeps, copies and pickles it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch.sharding._cuts import ranks_named
 
 
-class ModelGroup:
+class KeptGroup:
     """A process group that survives copies and pickles of what refers to it.
 
     A copy refers to the same group. A pickle says which ranks there were: the default group is found again where it is
     read, and any other group has to be given again.
     """
 
-    def __init__(self, group: Any) -> None:
-        self._group = group
+    def __init__(self, name: str, group: Any) -> None:
+        self._name, self._group = name, group
         self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
 
-    def __deepcopy__(self, memo: Any) -> ModelGroup:
+    def __deepcopy__(self, memo: Any) -> KeptGroup:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_group": None, "_ranks": self._ranks}
+        return {**self.__dict__, "_group": None}
 
     @property
     def group(self) -> Any:
@@ -35,17 +35,17 @@ class ModelGroup:
         if self._group is None:
             missing = "of all processes" if self._ranks is None else f"of {ranks_named(self._ranks)}"
             raise ContradictionError(
-                f"`model_group` was a process group {missing} when this optimizer was pickled, and is not known in "
-                "this process. Set optimizer.model_group to a process group, or to None for a model that is whole here."
+                f"`{self._name}` was a process group {missing} when this optimizer was pickled, and is not known in "
+                f"this process. Set optimizer.{self._name} to a process group, or to None if no other has a share."
             )
         return self._group
 
 
-def as_model_group(group: Any) -> ModelGroup | None:
+def kept_group(name: str, group: Any) -> KeptGroup | None:
     """Return the group as an optimizer keeps it, or raise unless it is a process group, or None."""
     if group is None:
         return None
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
-        return ModelGroup(group)
+        return KeptGroup(name, group)
     way_out = "Pass what torch.distributed.new_group() gave."
-    raise HyperparameterError(sentence("model_group", "a process group that this process is in", group, way_out))
+    raise HyperparameterError(sentence(name, "a process group that this process is in", group, way_out))
