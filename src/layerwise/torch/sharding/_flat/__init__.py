@@ -4,11 +4,10 @@ All that knows of such buffers is in this folder. A buffer is described once (`_
 and `megatron.py` read other packages' maps), and from then on known by itself: `flat_of` has its description, or None.
 """
 
-from layerwise.torch.sharding._flat._boxes import boxes_of, nothing, seen
+from layerwise.torch.sharding._flat._boxes import seen
 from layerwise.torch.sharding._flat._buffers import (
     CHANGES,
     Flat,
-    Spread,
     Stretch,
     any_known,
     check_saved_whole,
@@ -22,15 +21,14 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
+from layerwise.torch.sharding._flat._held import held_in_buffer
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
     "CHANGES",
     "Flat",
-    "Spread",
     "Stretch",
     "any_known",
-    "boxes_of",
     "check_described",
     "check_own",
     "check_saved_whole",
@@ -39,10 +37,10 @@ __all__ = [
     "flat_of",
     "flattened_in",
     "forget",
+    "held_in_buffer",
     "is_known",
     "is_marked",
     "missing_gradient",
-    "nothing",
     "seen",
     "stretched",
     "tensors_of",
