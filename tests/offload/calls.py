@@ -64,11 +64,11 @@ def calls() -> list[Row]:
         note("step", work.params[0])
         return step_work(stepper, work, *given)
 
-    begin, ahead, step_work = _copies.begin, Ready.ahead, Stepper._step_work
+    begin, ahead, step_work = _copies.begin, Ready.ahead, Stepper.step_work
     with (
         replaced(_copies, "begin", copied),
         replaced(Ready, "ahead", measured),
-        replaced(Stepper, "_step_work", stepped),
+        replaced(Stepper, "step_work", stepped),
         replaced(_ahead, "_worker", AtOnce()),
     ):
         for _ in range(2):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from typing import Any, TypeVar
 
 from layerwise.core.library import Array
@@ -118,10 +118,11 @@ class Step:
             return self._measured
         return self.prepared.stats() if self.prepared.stepped else []
 
-    def of_plans(self) -> Iterator[list[Mapping[str, Any]]]:
-        """Yield the same for each plan, if there was a run."""
-        found = iter(measured := self.measured)
-        yield from ([next(found) for _ in plan.held] for plan in (self.plans if measured else ()))
+    def of_plans(self) -> list[list[Mapping[str, Any]]]:
+        """Return the same for each plan, or nothing before the first run."""
+        measured = self.measured
+        each = iter(measured)
+        return [list(islice(each, len(plan.held))) for plan in self.plans] if measured else []
 
     def stats(self, read: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Iterator[list[tuple[Name, Any]]]:
         """Yield, for each plan, the names of its tensors with their measurements, if there was a run."""

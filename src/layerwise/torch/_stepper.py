@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from itertools import chain
@@ -16,20 +15,20 @@ from torch import Tensor
 
 from layerwise.core.step import Step, keep, taken
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ContradictionError, LayerwiseError, sentence
+from layerwise.errors import ContradictionError, sentence
 from layerwise.hyper import Hyper
 from layerwise.threads import OneAtATime
 from layerwise.torch._members import Members, apart
 from layerwise.torch._planner import Planner, Setup
 from layerwise.torch._ranks import Ranks
-from layerwise.torch.offload._host import Arrived, Host
+from layerwise.torch.offload import _stepping as stepping
+from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
 from layerwise.torch.sharding._model_group import ModelGroup
 from layerwise.torch.sharding._peers import Skips
 from layerwise.torch.step import _schedule, _state, _tensors
-from layerwise.torch.step._ahead import add_up, at_once
 from layerwise.torch.step._capture import check_capture, check_offloaded
 from layerwise.torch.step._due import Rates, Work, at_hand, capturing, on_gpu, scalar
 from layerwise.torch.step._plan import Plan
@@ -155,6 +154,7 @@ class Stepper:
         ranks = self.ranks
         return ranks.now if ranks.described == CHANGES[0] else ranks.agreement()
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step(self) -> None:
         """Step every parameter that has a gradient."""
         asked = list(map(PARAMS, self.optimizer.param_groups))
@@ -167,7 +167,6 @@ class Stepper:
 
     # ---- a step
 
-    @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step_due(self, work: Work, agreement: Agreement | None) -> None:
         """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
         if not work.params and agreement is None:
@@ -182,96 +181,20 @@ class Stepper:
             if might_skip or self.planner.resolves:
                 work = self.planner.readable(work)
             if self.host is None:
-                self._step_work(work, might_skip, agreement)
+                self.step_work(work, might_skip, agreement)
             else:
-                self._step_on_host(self.host, work, might_skip, agreement)
+                stepping.take(self, self.host, work, might_skip, agreement)
 
-    def _step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
+    def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters that are where they are stepped: by what was prepared before, or by what is made anew."""
-        key = _key(work, agreement)
-        step, plans = self._unchanged(key, work, not might_skip), list[Plan]()
+        key = self.key_of(work, agreement)
+        step, plans = self.unchanged(key, work, not might_skip), list[Plan]()
         if step is None:
             work, plans = self.planner.planned(work)
             if not self.ranks.are_known(work.params):  # the caller has changed a group's list
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
         self._agreed_step(key, work, step, plans, might_skip, agreement)
-
-    def _step_on_host(self, host: Host, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
-        """Step parameters of a device in the host's memory, part by part."""
-        host.count_anew(work.params)
-        work = host.stepped(work)
-        together = agreement is not None or any(h.asks_of_model for h in work.hs)
-        states = self.optimizer.state
-        if not host.knows(work, together, states):
-            work, _ = self.planner.planned(work)  # everything is checked before anything is stepped
-            if not self.ranks.are_known(work.params):
-                self.step_due(work.as_asked(), self.ranks.renewed(agreement))
-                return
-            host.plan(work, together)
-        skip = self._to_skip(work) if might_skip and agreement is None else None
-        if skip is not None and bool(skip):
-            self.skipped += 1
-            return
-        try:
-            for part in self._together(host, work, agreement) if together else host.parts(work):
-                self._step_work(part, might_skip and agreement is not None, agreement)
-                host.send_back(part.params)
-                part.leave()
-            host.keep(work, states)
-        finally:
-            host.returned(work.params)
-
-    def _together(self, host: Host, work: Work, agreement: Agreement | None) -> list[Work]:
-        """Return the parts of a step, with the sum over the model; or all as one part, if an engine has to add it up,
-        or other processes have a share.
-        """
-        states, parts = self.optimizer.state, list[Work]()
-        new = [p for p in work.params if not _state.is_begun(states.get(p))]
-        try:
-            for part in host.parts(work):
-                parts.append(part if agreement is not None else self._measured(part))
-            ahead = [part.ahead for part in parts if part.ahead is not None]
-            if len(ahead) == len(parts):
-                add_up(ahead)
-                new = []
-                return parts
-        finally:
-            for p in new:  # as long as nothing is to be stepped
-                _state.forget(states, p)
-        for part in parts:
-            part.leave()
-        return [work._replace(grads_here=[g for part in parts for g in part.grads_here])]
-
-    def _measured(self, part: Work) -> Work:
-        """Return a part that is measured, if its engine does that."""
-        key = _key(part, None)
-        step = self._unchanged(key, part, at_once=True)
-        if step is None:
-            part, plans = self.planner.planned(part)
-            step = self.planner.prepare(part, plans, False, None)
-        if step is not self.steps.get(key):
-            self._remember(key, step, None)
-        return part._replace(ahead=step.own.ahead(step, part, self._scale, at_once))
-
-    def arrived(self, p: Tensor) -> None:
-        """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is all."""
-        host: Any = self.host
-        with self.one_at_a_time, signals_wait:
-            arrived = host.arrived(p)
-            if arrived is not None:
-                with suppress(LayerwiseError):  # of settings that the step will refuse
-                    self._measure(host, arrived)
-
-    def _measure(self, host: Host, part: Arrived) -> None:
-        """Begin to measure with the numbers of the next step as they are now."""
-        some = frozenset(part.params)
-        work = self.work_of([[p for p in group["params"] if id(p) in some] for group in self.members.groups])
-        if list(map(id, work.params)) == part.params:
-            work = host.stepped(work)._replace(grads_here=part.grads)
-            step = self._unchanged(_key(work, None), work, at_once=True)
-            if step is not None:
-                part.slot.ahead = step.own.ahead(step, work, self._scale, part.slot.waiting())
 
     def _agreed_step(
         self,
@@ -283,7 +206,7 @@ class Stepper:
         agreement: Agreement | None,
     ) -> None:
         """Take a step, or leave it out if this process or another has to."""
-        skip, skips = self._to_skip(work) if might_skip else None, None
+        skip, skips = self.to_skip(work) if might_skip else None, None
         if agreement is not None:  # what the others say decides as well
             scaler = getattr(self.optimizer, "found_inf", None) is not None
             skip, skips = None, Skips(bool(skip), self.setup.skip_nonfinite, scaler)
@@ -303,7 +226,7 @@ class Stepper:
                 raise
             self.skipped += 1
             return
-        self._remember(key, step, skip)
+        self.remember(key, step, skip)
         if self.planner.odd:
             self.planner.warn_of_new()
         if self.planner.first and not (skip is not None and skip):
@@ -325,7 +248,12 @@ class Stepper:
         words |= {of_gradient(names[i]): f"there, placed {g.placements}" for i, g in placed.items()}
         agreement.agree_on(words)
 
-    def _unchanged(self, key: bytes, work: Work, at_once: bool) -> Step | None:
+    @staticmethod
+    def key_of(work: Work, agreement: Agreement | None = None) -> bytes:
+        """Return what tells steps of other parameters apart."""
+        return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
+
+    def unchanged(self, key: bytes, work: Work, at_once: bool) -> Step | None:
         """Return the step that these parameters had before, if nothing that it depends on has changed but numbers.
 
         If it follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise `Changed`.
@@ -343,7 +271,7 @@ class Stepper:
         self, work: Work, step: Step, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
     ) -> Step:
         """Take a step, or one that is made anew if an engine sees that this one no longer holds."""
-        given = skip, self._scale, skips
+        given = skip, self.scale, skips
 
         def anew() -> Step:
             nonlocal work
@@ -353,11 +281,16 @@ class Stepper:
         return taken(step, anew, lambda one: one.own.run(one, work, *given))[0]
 
     @property
-    def _scale(self) -> Any:
+    def scale(self) -> Any:
         scale = getattr(self.optimizer, "grad_scale", None)
         if scale is None:
             return 1.0
         return scalar(scale if self.host is None else at_hand(scale), self.groups.differentiable)
+
+    def arrived(self, p: Tensor) -> None:
+        """See to a gradient that is complete in the backward pass, of a step that the host takes."""
+        with self.one_at_a_time, signals_wait:
+            stepping.arrived(self, p)
 
     # ---- skipping
 
@@ -366,14 +299,14 @@ class Stepper:
         """Whether a step may be left out because of what gradients are."""
         return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
 
-    def _to_skip(self, work: Work) -> Any:
+    def to_skip(self, work: Work) -> Any:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
         looked_at = list(stretched(work.params, work.grads_here))
         return _tensors.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
 
     # ---- afterwards
 
-    def _remember(self, key: bytes, step: Step, skip: Tensor | None) -> None:
+    def remember(self, key: bytes, step: Step, skip: Tensor | None) -> None:
         """Keep the step for the next time, within the limit, and count a skipped step that only the device knows of."""
         if skip is not None:
             # In place, so that a captured step counts on.
@@ -392,7 +325,3 @@ class Stepper:
             for name, one in measured:
                 found.append(apart(name, found))
                 yield p, found[-1], one
-
-
-def _key(work: Work, agreement: Agreement | None) -> bytes:
-    return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash

@@ -121,9 +121,10 @@ class Rates:
 
     def unchanged(self, groups: Sequence[Group]) -> bool:
         """Return True if it is known that groups have the same rates and options, and that none can change unseen."""
-        if self._objects is None or len(groups) != len(self._numbers):
+        seen = self._objects
+        if seen is None or len(groups) != len(self._numbers):
             return False
-        return bool(self._objects.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
+        return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
 
 class Due(NamedTuple):
