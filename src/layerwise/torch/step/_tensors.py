@@ -32,11 +32,13 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
     """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
         return repeat(None, len(params))
-    return (
-        None
-        if hasattr(p, "_is_flat_param") or hasattr(p, "_fsdp_flattened")
-        else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
-        for p, g in zip(params, grads, strict=True)
+    return iter(
+        [
+            None
+            if hasattr(p, "_is_flat_param") or hasattr(p, "_fsdp_flattened")
+            else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
+            for p, g in zip(params, grads, strict=True)
+        ]
     )
 
 
