@@ -244,6 +244,7 @@ $(PY):
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: | $(PY)
+	@echo "Installing what builds layerwise"
 	@$(PIP) install -qq -c $(CONSTRAINTS) 'pip>=22.3' scikit-build-core nanobind cmake ninja numpy build
 	@touch $@
 
@@ -254,11 +255,16 @@ $(VENV)/.needed: $(NEEDS)
 	@touch $@.begun && $(INSTALL) -r $@.txt && { $(COMPILE); }
 	@touch $@
 
+# How far an installation is.
+progress = echo "  $$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info | wc -l) packages installed," \
+  "$$(find build/here -name '*.o' 2>/dev/null | wc -l) of $$(grep -c '^build .*\.o:' build/here/build.ninja 2>/dev/null) files compiled"
+
 # Where nothing else has been installed, the extension is compiled for this machine's processor alone, beside other packages.
 ifeq ($(wildcard $(VENV)/.package),)
 $(VENV)/.demo: $(SOURCES) $(NEEDS)
-	@echo "Installing layerwise[demo] into $(VENV)"
-	@$(PY) tools/requirements.py demo >$@.txt && { $(INSTALL) -r $@.txt & } && needed=$$! && \
+	@echo "Installing PyTorch, scikit-learn and matplotlib, and compiling for this processor: about a minute on two cores"
+	@$(PY) tools/requirements.py demo >$@.txt
+	@(while sleep 5; do $(progress); done) & shown=$$!; trap "kill $$shown" EXIT; { $(INSTALL) -r $@.txt & } && needed=$$! && \
 	  $(INSTALL) --no-deps --force-reinstall -C cmake.define.LAYERWISE_HERE=ON -C build-dir=build/here $(PACKAGE) && wait $$needed
 	@touch $@
 else

@@ -6,9 +6,9 @@ import tracemalloc
 from functools import partial
 from typing import Any
 
-from layerwise.cli.bench.memory import bytes_in
-from layerwise.cli.bench.peers import DECAY, LR, OTHERS, PEERS, Peer, load
-from layerwise.cli.bench.timing import Running, Step
+from harness.memory import bytes_in
+from harness.peers import DECAY, LR, OTHERS, PEERS, Peer, load
+from harness.timing import Running, Step
 
 OF_TORCH = ("torch.optim.Adafactor, foreach", "transformers.Adafactor")
 

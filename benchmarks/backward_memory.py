@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import layerwise.torch
-from layerwise.cli.bench.memory import peak_on_cpu
+from harness.memory import peak_on_cpu
 from rows import RESULTS, append, parser_of, provenance, show
 from sharding import Sent
 

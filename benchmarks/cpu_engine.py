@@ -18,11 +18,11 @@ import torch
 import layerwise
 import layerwise.torch
 from fronts import versions
+from harness.peers import PEERS
+from harness.shapes import SETS, Shapes, parameters
+from harness.tensors import GRADIENT, WEIGHT, Tensors
+from harness.timing import Step
 from layerwise import _native
-from layerwise.cli.bench.peers import PEERS
-from layerwise.cli.bench.shapes import SETS, Shapes, parameters
-from layerwise.cli.bench.tensors import GRADIENT, WEIGHT, Tensors
-from layerwise.cli.bench.timing import Step
 from layerwise.rules.asks import Now
 from layerwise.torch.step import _engines
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show

@@ -15,8 +15,8 @@ import torch
 
 import layerwise
 import layerwise.torch
-from layerwise.cli.bench.shapes import SETS
-from layerwise.cli.bench.timing import Timing
+from harness.shapes import SETS
+from harness.timing import Timing
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "formats.csv"

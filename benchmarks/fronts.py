@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from arrays import JAX_PEERS, NUMPY_PEERS, Jitted
-from layerwise.cli.bench.peers import PEERS, Peer
-from layerwise.cli.bench.shapes import SETS, parameters
-from layerwise.cli.bench.tensors import of_shapes
-from layerwise.cli.bench.timing import Timing
+from harness.peers import PEERS, Peer
+from harness.shapes import SETS, parameters
+from harness.tensors import of_shapes
+from harness.timing import Timing
 from layerwise.cli.info import version_of
 from rows import RESULTS, alternately, append, figures, in_turns, parser_of, provenance, show
 

@@ -1,4 +1,4 @@
-"""Run the demo in full and keep its figures, a row for each run; read them again for pictures and pages."""
+"""Run the demo, and a longer act beside it; keep a row for each run, and read them for pictures and pages."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import checkout  # noqa: F401
-from demo.claims import conclusions
-from demo.result import Noise, Outcome, Result
-from demo.run import new_result, train
-from demo.settings import Run
-from demo.terminal import Watch, new_console
+from demo.claims import story
+from demo.pool import carry_out
+from demo.result import Outcome, Result
+from demo.settings import ACTS, LONGER, MORE, SEEDS, Run
+from demo.terminal import line_of
 from rows import RESULTS, append, provenance
 from rows import read as table
 
 TABLE = RESULTS / "demo.csv"
+PLACE = ("data", "optimizer", "batch", "seed")
 
 
 def rows_of(result: Result) -> Iterator[dict[str, object]]:
@@ -32,26 +33,32 @@ def rows_of(result: Result) -> Iterator[dict[str, object]]:
             "parameters": o.parameters,
             "weight_bytes": o.weight_bytes,
             "state_bytes": o.state_bytes,
-            "noise_scale": "" if o.noise is None else f"{o.noise.scale:.3f}",
+            "noise_scale": "",  # which earlier runs measured
         }
 
 
 def place_of(run: Run) -> dict[str, str]:
     """Return what tells a run from all others."""
     case = run.case
-    return {"data": case.task.data, "optimizer": case.name, "batch": str(case.batch), "seed": str(run.seed)}
+    return dict(zip(PLACE, (case.task.data, case.name, str(case.batch), str(run.seed)), strict=True))
 
 
-def read(path: Path = TABLE) -> tuple[Result, Mapping[str, str]]:
-    """Return the last run of the demo, and the row that says where it was made."""
+def demo() -> Result:
+    return Result(ACTS, range(SEEDS), 2)
+
+
+def longer() -> Result:
+    return Result((LONGER,), range(MORE), 2)
+
+
+def read(result: Result, path: Path = TABLE) -> tuple[Result, Mapping[str, str]]:
+    """Fill a result with the last row of each of its runs; also return the row that says where the last was made."""
     rows = table(path)
-    last = rows[-1]
-    result = new_result()
-    key = tuple(place_of(result.runs()[0]))
-    found = {tuple(row[k] for k in key): row for row in rows if row["date"] == last["date"]}
+    found = {tuple(row[key] for key in PLACE): row for row in rows}
     for run in result.runs():
-        result.outcomes[run] = _outcome(found[tuple(place_of(run).values())])
-    return result, last
+        if row := found.get(tuple(place_of(run).values())):
+            result.outcomes[run] = _outcome(row)
+    return result, rows[-1]
 
 
 def _outcome(row: Mapping[str, str]) -> Outcome:
@@ -63,39 +70,39 @@ def _outcome(row: Mapping[str, str]) -> Outcome:
         weight_bytes=int(row["weight_bytes"]),
         state_bytes=int(row["state_bytes"]),
         losses=[(steps, float(row["loss"] or "nan"))],
-        noise=Noise(float(row["noise_scale"]), 2, steps) if row["noise_scale"] else None,
     )
 
 
 def markdown(result: Result) -> str:
-    """Return the figures as the tables of demo/README.md, and what the demo's report concludes from them."""
+    """Return the figures as the tables of demo/README.md, and what the demo says of them."""
     tables = []
     for act in result.acts:
-        (_, *headings), *cells = result.table(act)
-        head, *rows = (f"| {' | '.join(row)} |" for row in [[f"act {act.number}", *headings], *cells])
-        tables.append("\n".join([head, "|---" * len(cells[0]) + "|", *rows]))
-    found = [f"- {text}" for text in conclusions(result) if text.startswith("Act ")]
-    return "\n\n".join([*tables, "\n".join(found)])
+        headings = [f"act {act.number}", *(f"batch {batch:,}" for batch in act.batches), "bytes a parameter"]
+        each = zip(*(result.rows(act, batch) for batch in act.batches), strict=True)
+        cells = [[rows[0].case.name, *map(str, rows), rows[0].bytes_shown] for rows in each]
+        head, *lines = (f"| {' | '.join(row)} |" for row in [headings, *cells])
+        tables.append("\n".join([head, "|---" * len(headings) + "|", *lines]))
+    found = [f"- {headline}. {clear}" for _, headline, clear in story(result)]
+    return "\n\n".join(filter(None, [*tables, "\n".join(found)]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2, help="runs at the same time")
-    parser.add_argument("--report", type=Path, help="also write the report to this file")
-    parser.add_argument("--no-write", action="store_true", help=f"do not append to {RESULTS.name}/{TABLE.name}")
+    parser.add_argument("--missing", action="store_true", help="train what the table lacks alone")
     parser.add_argument("--show", action="store_true", help="only print the tables of the rows that are there")
     given = parser.parse_args()
-    if given.show:
-        print(markdown(read()[0]))
-        return
-    where, result = provenance(), new_result(threads=given.threads)
-    train(result, Watch(new_console(), result))
-    if not given.no_write:
-        append(TABLE, [{**row, **where} for row in rows_of(result)])
-    if given.report is not None:
-        from demo.page import page
-
-        given.report.write_text(page(result), "utf-8")
+    for result in (demo(), longer()):
+        if given.show:
+            print(markdown(read(result)[0]), end="\n\n")
+            continue
+        there = set(read(result)[0].outcomes) if given.missing else set()
+        result.outcomes.clear()
+        wanted = [run for run in result.runs() if run not in there]
+        for run, outcome in carry_out(wanted, given.threads) if wanted else ():
+            result.outcomes = {run: outcome}
+            append(TABLE, [{**row, **provenance()} for row in rows_of(result)])
+            print(line_of(run, outcome), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import layerwise
-from layerwise.cli.bench.timing import Step
+from harness.timing import Step
 from layerwise.torch import Lamb
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 

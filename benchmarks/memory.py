@@ -76,7 +76,7 @@ def is_there(kind: Kind) -> bool:
 def parameters(kind: Kind) -> list[tuple[str, Any]]:
     import torch
 
-    from layerwise.cli.bench.shapes import SETS
+    from harness.shapes import SETS
 
     dtype = torch.bfloat16 if kind.low else torch.float32
     shapes = SETS["bert-base"]().values()

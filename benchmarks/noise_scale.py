@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from backward_memory import Transformer
-from layerwise.cli.bench.timing import Timing
+from harness.timing import Timing
 from layerwise.torch import NoiseScale
 from rows import RESULTS, alternately, append, parser_of, provenance, show
 

@@ -16,7 +16,7 @@ import torch
 
 import layerwise
 import layerwise.torch
-from layerwise.cli.bench.shapes import SETS
+from harness.shapes import SETS
 from rows import RESULTS, alternately, append, figures, parser_of, provenance, show
 
 TABLE = "offload.csv"

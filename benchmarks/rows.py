@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from layerwise.cli.bench.measure import measure, tables_of
-from layerwise.cli.bench.memory import available
-from layerwise.cli.bench.peers import Peer
-from layerwise.cli.bench.report import aligned, origin
-from layerwise.cli.bench.timing import Clock, Step, Timing, wall
+from harness.measure import measure, tables_of
+from harness.memory import available
+from harness.peers import Peer
+from harness.report import aligned, origin
+from harness.timing import Clock, Step, Timing, wall
 from layerwise.threads import available_processors
 
 RESULTS = Path(__file__).parent / "results"

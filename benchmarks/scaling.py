@@ -26,7 +26,7 @@ from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import checkout  # noqa: F401
-from demo.settings import ADAMW, LAMB, TEXT, Act, Case, Contender, Run, Tuned
+from demo.settings import ADAMW, LAMB, MUON, TEXT, Act, Case, Contender, Run, Tuned
 from rows import RESULTS, append, provenance, read, supersede
 from tune_demo import OPTIONS, WARMUPS, Search, outcome, tune
 
@@ -39,14 +39,12 @@ PLACES = {"batch": (8, 32, 128), "width": (64, 128, 256, 512)}
 FACTORS = {"batch": [2.0**k for k in range(-3, 3)], "width": [2.0**k for k in range(-4, 2)]}
 
 LINEAR = {"rule": "lamb", "others": "adamw"}  # linear layers, and embeddings, norms and biases
-HIDDEN = {"rule": "muon", "weight_decay": 1.0}  # linear layers but the head, and all the rest; 1 where there is some
 ADAMH = Contender("AdamH", "scaling.adamh", "Lamb", Tuned(0.02, 100), groups=LINEAR)
 LION = Contender("Lion", "layerwise.torch.Lion", "Lamb", Tuned(0.002, 100))
-MUON = Contender("Muon", "scaling.muon", "Lamb", Tuned(0.016, 100), groups=HIDDEN)
-CONTENDERS = (ADAMW, LAMB, ADAMH, LION, MUON)
+CONTENDERS = (ADAMW, LAMB, ADAMH, LION, replace(MUON, name="Muon"))
 OF_MAP = {"batch": CONTENDERS, "width": CONTENDERS[:3]}
 OPTIONS["Lion"] = {"betas": ((0.9, 0.99), (0.95, 0.98), (0.9, 0.999)), "weight_decay": (0.1, 0.0, 1.0)}
-OPTIONS["Muon"] = {"momentum": (0.95, 0.9, 0.98), "weight_decay": OPTIONS["AdamW"]["weight_decay"]}
+OPTIONS["Muon"] = OPTIONS[MUON.name]
 OPTIONS["AdamH"] = {"betas": OPTIONS["LAMB"]["betas"], "others_lr": (0.25, 0.0625, 1.0)}
 WARMUPS["text", SHORT.small] = (3, 12, 25, 50)
 TUNED: Mapping[tuple[str, str], Tuned] = {  # at the smallest batch and width; those of batches are the demo's
@@ -57,7 +55,7 @@ TUNED: Mapping[tuple[str, str], Tuned] = {  # at the smallest batch and width; t
     ("width", "AdamW"): Tuned(0.002, 50, {"betas": (0.9, 0.999), "weight_decay": 0.0}),
     ("width", "LAMB"): Tuned(0.02, 3, {"betas": (0.9, 0.95), "weight_decay": 0.01}),
     ("width", "AdamH"): Tuned(0.04, 3, {"betas": (0.9, 0.999), "others_lr": 1.0}),
-    ("batch", "Muon"): Tuned(0.016, 100, {"momentum": 0.9, "weight_decay": 0.01}),
+    ("batch", "Muon"): MUON.small,
 }
 MIDDLES = {  # of the learning rates that are searched
     ("width", "AdamW"): 0.002,
@@ -77,17 +75,6 @@ def adamh(groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], o
         linear = group["rule"] == "Lamb"
         own = {"keep_norm": True, "eps": 1e-8} if linear else {"weight_decay": 0.0}
         group.update(own, lr=lr if linear else lr * others_lr, betas=betas)
-    return Mixed(groups)
-
-
-def muon(groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float) -> Any:
-    """Return the optimizer of hidden matrices by Muon, and of the rest by AdamW at the same lr."""
-    from layerwise.torch import Mixed
-
-    for group in groups:
-        hidden = group["rule"] == "Muon"
-        own = {"momentum": momentum, "scale": "match_rms_adamw"} if hidden else {"betas": (0.9, 0.95)}
-        group.update(own, lr=lr, weight_decay=weight_decay * group["weight_decay"])
     return Mixed(groups)
 
 

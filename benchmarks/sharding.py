@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import layerwise.torch
 from fronts import versions
-from layerwise.cli.bench.peers import LR, load
-from layerwise.cli.bench.timing import Step, Timing
+from harness.peers import LR, load
+from harness.timing import Step, Timing
 from rows import RESULTS, alternately, append, parser_of, provenance, show
 
 RANKS = (2, 4)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import checkout  # noqa: F401
 from demo.result import Outcome
-from demo.settings import ACTS, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
+from demo.settings import ACTS, LONGER, WITH_MOMENTUM, Act, Case, Contender, Run, Task, Tuned
 from rows import RESULTS, provenance, supersede
 
 SEEDS = (100, 101)
@@ -32,6 +32,7 @@ FOUND = RESULTS / "tune_demo.csv"
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the learning rate in the middle
 BESIDE = (0.5, 1.0, 2.0)
 FINALISTS = 4
+EVERY = (*ACTS, LONGER)
 WARMUPS = {("digits", 32): (12, 50, 100, 200), ("digits", 1024): (2, 4, 8, 15)}
 WARMUPS |= {("text", 8): (12, 50, 100, 200), ("text", 128): (3, 6, 12, 24)}
 MOMENTA: dict[str, tuple[Any, ...]] = {"momentum": (0.9, 0.8, 0.95), "weight_decay": (1e-4, 0.0, 1e-3)}
@@ -48,10 +49,10 @@ OPTIONS = {
     "LAMB": BETAS,
     "Adafactor": CAPS,
     "Adafactor+momentum": CAPS,
+    "Muon + AdamW": {"momentum": (0.95, 0.9, 0.98), "weight_decay": BETAS["weight_decay"]},
 }
 
-
-ALSO = {3: (WITH_MOMENTUM,)}  # which no act shows
+ALSO = {LONGER.number: (WITH_MOMENTUM,)}  # which no act shows
 
 
 class Setting(NamedTuple):
@@ -170,7 +171,7 @@ def tune(search: Search, workers: ProcessPoolExecutor) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--act", type=int, action="append", choices=[act.number for act in ACTS])
+    parser.add_argument("--act", type=int, action="append", choices=[act.number for act in EVERY])
     parser.add_argument("--optimizer", action="append", choices=list(OPTIONS))
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--workers", type=int, default=2)
@@ -178,8 +179,8 @@ def main() -> None:
     given = parser.parse_args()
     wanted = [
         search
-        for search in searches(ACTS)
-        if search.act.number in (given.act or [act.number for act in ACTS])
+        for search in searches(EVERY)
+        if search.act.number in (given.act or [act.number for act in EVERY])
         and search.contender.name in (given.optimizer or OPTIONS)
         and search.batch in (given.batch or [search.batch])
     ]
@@ -188,7 +189,7 @@ def main() -> None:
             tune(search, workers)
             if not given.no_write:
                 where = provenance()
-                supersede(FOUND, [{**row, **where} for row in search.rows()], "act", "optimizer", "batch")
+                supersede(FOUND, [{**row, **where} for row in search.rows()], "optimizer", "batch")
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from demo.result import Result, Row
-from demo.settings import AT_SMALL
+from demo.settings import Act
 
-HOW = {
-    "better": "{ours} did better than {others} with every one of {seeds} seeds.",
-    "worse": "{ours} did worse than {others} with every one of {seeds} seeds.",
-    "even": "These seeds show no clear difference of {ours} from {others}.",
-}
+CAVEATS = (
+    "These are small networks, few data and {seeds}: nothing follows for other networks, nor for speed. "
+    "A difference that is not named above may be chance. At scale, Adam and Nesterov momentum that are tuned for the "
+    "batch match or exceed LARS and LAMB (Nado et al. 2021, arXiv 2102.06356)."
+)
 
 
 def compared(a: Row, b: Row) -> Literal["better", "worse", "even"]:
@@ -30,52 +30,46 @@ def compared(a: Row, b: Row) -> Literal["better", "worse", "even"]:
     return "worse" if max(mine) < min(other) else "even"
 
 
-def verdicts(ours: Row, others: Sequence[Row]) -> str:
-    """Say how ours did beside each of the others, those with the same verdict in one sentence."""
-    found: dict[str, list[str]] = {}
-    for other in others:
-        found.setdefault(compared(ours, other), []).append(other.case.contender.name)
-    name, seeds = ours.case.contender.name, len(ours.outcomes)
-    return " ".join(HOW[how].format(ours=name, others=joined(names), seeds=seeds) for how, names in found.items())
-
-
 def joined(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
-def conclusions(result: Result) -> Iterator[str]:
-    """Say how ours did at each batch of each act that was finished.
+def headline(result: Result, act: Act) -> str:
+    """Return the figures of an act at its last batch, the best first; with bytes where these differ."""
+    task, rows = act.task, result.last(act)
+    sign = -1 if task.metric == "accuracy" else 1
+    best = sorted(rows, key=lambda row: math.inf if row.mean is None else sign * row.mean)
+    stored = any(row.case.contender.of for row in rows)
+    bytes_of = [f" ({row.bytes:.3g})" if stored and row.bytes else "" for row in best]
+    found = ", ".join(f"{row.case.name} {row.brief}{kept}" for row, kept in zip(best, bytes_of, strict=True))
+    beside = " (and bytes a parameter)" * stored
+    return f"{task.metric.capitalize()} at batch {act.batches[-1]:,}{beside}: {found}"
+
+
+def verdict(row: Row, rows: Sequence[Row]) -> str:
+    """Say which of the others one of ours did better or worse than with every seed; nothing of PyTorch's own."""
+    found: dict[str, list[str]] = {"better": [], "worse": []}
+    for other in rows if row.case.contender.is_ours else ():
+        if not other.case.contender.is_ours:
+            found.get(compared(row, other), []).append(other.case.name)
+    return ", ".join(f"{how} than {joined(names)}" for how, names in found.items() if names)
+
+
+def clear(result: Result, act: Act) -> str:
+    """Say what every seed agrees about, at the last batch."""
+    rows = result.last(act)
+    found = [f"{row.case.name} {said}" for row in rows if (said := verdict(row, rows))]
+    return f"With every seed: {'; '.join(found)}." if found else "No difference is clear with every seed."
+
+
+def story(result: Result) -> Iterator[tuple[Act, str, str]]:
+    """Yield each act that was finished, with its headline and what is clear of it.
 
     A quick run supports nothing: it was trained for less than its settings were tuned for.
     """
-    if result.quick:
-        return
-    for act in result.acts:
-        for heading, rows in result.columns(act).items():
-            if all(row.done for row in rows):
-                said = (verdicts(row, others) for row in rows if (others := _beside(row, rows)))
-                yield f"Act {act.number}, {heading}: {' '.join(said)}"
-    yield from _noise(result)
-
-
-def _beside(ours: Row, rows: Sequence[Row]) -> list[Row]:
-    """Return those that one of ours is compared with: all that are not ours, and itself in float32."""
-    if not ours.case.contender.is_ours:
-        return []
-    return [row for row in rows if not row.case.contender.is_ours or row.case.contender is ours.case.contender.of]
-
-
-def _noise(result: Result) -> Iterator[str]:
-    if result.noise is None:
-        return
-    run, noise = result.noise
-    found = "above what can be measured" if not math.isfinite(noise.scale) else f"about {noise.scale:,.0f} sequences"
-    yield (
-        f"Gradient noise scale, {run} (seen in {noise.parts} parts a batch, averaged over its last hundred of "
-        f"{noise.steps:,} steps or so): {found}. It is the batch size at which noise and signal in the gradient are "
-        "equal: well below it doubling the batch nearly halves the steps that are needed, well above it a larger batch "
-        "buys next to nothing."
-    )
+    for act in () if result.quick else result.acts:
+        if all(row.done for row in result.last(act)):
+            yield act, headline(result, act), clear(result, act)
 
 
 def beware(result: Result) -> Iterator[str]:
@@ -89,28 +83,12 @@ def beware(result: Result) -> Iterator[str]:
 
 
 def caption(result: Result) -> str:
-    """Return the meaning of the tables' bytes, and of ±, or that there is none."""
-    several = f"± is the standard deviation over {_seeds(result)}."
-    spread = several if len(result.seeds) > 1 else "One seed, so without a spread."
-    nats = "Losses are in nats a character. " if any(act.task.metric == "loss" for act in result.acts) else ""
-    return f"{spread} {nats}Bytes are those of weights and state; gradients add 4 in float32 and 2 in bfloat16."
+    """Return the meaning of the table's bytes, and of ±, or that there is none."""
+    spread = "± is the standard deviation over seeds." if len(result.seeds) > 1 else "One seed, so without a spread."
+    return f"{spread} Losses are in nats a character. Bytes are those of weights and state, without gradients."
 
 
-def limits(result: Result) -> str:
-    text = (
-        f"What this does not show. Small networks, one or two thousand examples, {_seeds(result)}: nothing follows for "
-        "networks of another size or kind, nor for speed."
-    )
-    if any(act.grows for act in result.acts):
-        text += (
-            " In the same epochs the large batch takes few steps; large batches are usually trained for longer, and on "
-            "many machines at once. At scale, momentum SGD and Adam with everything tuned for the batch match or "
-            "exceed LARS and LAMB (Nado et al. 2021, arXiv 2102.06356)."
-        )
-    return text
-
-
-def _seeds(result: Result) -> str:
-    if len(result.seeds) == 1:
-        return "one seed, so chance and effect look alike"
-    return f"{AT_SMALL} seeds at the small batch and {len(result.seeds)} at the large one"
+def caveats(result: Result) -> str:
+    """Return what this does not show, in three sentences."""
+    n = len(result.seeds)
+    return CAVEATS.format(seeds="one seed" if n == 1 else f"{n} seeds")

@@ -46,7 +46,7 @@ class Palette:
         }
 
     def of(self, name: str) -> str:
-        return self.series[SERIES.index(name)]
+        return self.series[SERIES.index(name.removeprefix("8-bit ").removeprefix("bf16 "))]
 
     def beside(self, x: float = 0, y: float = 0) -> dict[str, Any]:
         """Return how small text is placed so many points away."""
@@ -57,13 +57,11 @@ class Palette:
 PAGE = Palette("#010101", "#020202", "#030303", tuple(f"#{i:02}{i:02}{i:02}" for i in range(4, 10)))
 VARIABLES = {PAGE.ink: "--ink", PAGE.quiet: "--faint", PAGE.grid: "--grid"}
 VARIABLES |= {colour: f"--series{i}" for i, colour in enumerate(PAGE.series, 1)}
-SERIES = ("SGD", "AdamW", "LARS", "LAMB", "LAMB 24+8", "Adafactor bf16")  # the same colours in all acts
-GUESSING = 10  # percent of ten digits
+SERIES = ("SGD", "AdamW", "LARS", "LAMB", "Muon + AdamW", "Adafactor")  # the same colours in all acts
 # By how many rows above or below the contender's name, how it is marked, and its line.
 KINDS: dict[str, tuple[float, dict[str, Any], str]] = {
-    "small batch": (-0.27, {"marker": "o"}, "-"),
-    "large batch, settings scaled": (0.0, {"marker": "o", "mfc": "none"}, "--"),
-    "large batch, re-tuned": (0.27, {"marker": "D", "ms": 5}, ":"),
+    "small batch": (-0.2, {"marker": "o", "mfc": "none"}, "--"),
+    "large batch": (0.2, {"marker": "D", "ms": 5}, "-"),
 }
 Draw = Callable[[Any, Palette], None]
 
@@ -85,11 +83,16 @@ def svg(name: str, title: str, draw: Draw, height: float = 3.1) -> str:
 
 
 def kind_of(case: Case) -> tuple[float, dict[str, Any], str]:
-    small, scaled, retuned = KINDS.values()
-    return retuned if case.retuned else small if case.batch == case.task.small else scaled
+    small, large = KINDS.values()
+    return large if case.retuned else small
 
 
-# ---- large batches
+def of_act(result: Result, act: Act) -> tuple[Draw, float]:
+    """Return the drawing of an act, and its height: losses by bytes where these differ, else a mark for each row."""
+    rows = [row for row in result.rows(act) if row.outcomes]
+    if any(one.of for one in act.contenders):
+        return against_memory(rows, act), 3.1
+    return dots(rows, act), 3.1
 
 
 def dots(rows: Sequence[Row], act: Act) -> Draw:
@@ -98,38 +101,29 @@ def dots(rows: Sequence[Row], act: Act) -> Draw:
     def draw(axes: Any, palette: Palette) -> None:
         for row in rows:
             offset, marker, _ = kind_of(row.case)
-            _dots_of(axes, row, act.contenders.index(row.case.contender) + offset, palette, marker)
+            y = act.contenders.index(row.case.contender) + offset * (len(act.batches) - 1)
+            _dots_of(axes, row, y, palette, marker)
         _axis_of_contenders(axes, act, palette)
-        if act.task.metric == "accuracy":
-            axes.set_xlim(0, 112)
-            axes.set_xticks(range(0, 101, 20))
-            axes.axvline(GUESSING, color=palette.quiet, lw=0.8, ls=":")
-            axes.annotate("guessing", (GUESSING, -0.52), color=palette.quiet, va="center", **palette.beside(3))
-        else:
-            axes.margins(x=0.2)
+        axes.margins(x=0.22)
         axes.set_xlabel(f"{act.task.figure} ({'right' if act.task.metric == 'accuracy' else 'left'} is better)")
+        if len(act.batches) > 1:
+            keys = [Line2D([], [], ls="", color=palette.ink, label=f"batch {batch:,}", **mark)
+                    for batch, (_, mark, _) in zip(act.batches, KINDS.values(), strict=True)]  # fmt: skip
+            axes.legend(handles=keys, handletextpad=0.2, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
 
     return draw
 
 
 def _dots_of(axes: Any, row: Row, y: float, palette: Palette, marker: dict[str, Any]) -> None:
     """Mark each seed faintly and their mean, with its number; where seeds diverged, say so instead."""
-    own = palette.of(row.case.contender.name)
+    own = palette.of(row.case.name)
     axes.plot(row.figures, [y] * len(row.figures), "|", color=own, ms=7, alpha=0.8)
     if row.diverged:
         place = {"xycoords": axes.get_yaxis_transform(), "fontsize": palette.small, "va": "center"}
         axes.annotate(f"✕ {row}", (0.02, y), color=own, **place)
     elif row.mean is not None:
-        accuracy = row.case.task.metric == "accuracy"
-        guessed = ", no better than guessing" * (accuracy and row.mean <= 1.1 * GUESSING)
         axes.plot([row.mean], [y], color=own, **{"ms": 6, **marker})
-        at = (max(*row.figures, row.mean), y)
-        axes.annotate(f"{shown(row)}{guessed}", at, va="center", **palette.beside(7))
-
-
-def shown(row: Row) -> str:
-    """Return the mean of a row as it stands at its mark; 0 without one."""
-    return f"{row.mean or 0:.{1 if row.case.task.metric == 'accuracy' else 2}f}"
+        axes.annotate(row.brief, (max(*row.figures, row.mean), y), va="center", **palette.beside(7))
 
 
 def _axis_of_contenders(axes: Any, act: Act, palette: Palette) -> None:
@@ -141,26 +135,6 @@ def _axis_of_contenders(axes: Any, act: Act, palette: Palette) -> None:
     axes.grid(visible=False, axis="y")
     for y in range(1, len(names)):
         axes.axhline(y - 0.5, color=palette.grid, lw=0.6)
-
-
-def with_kinds(draw: Draw) -> Draw:
-    """Return the same drawing, with what its marks mean above it."""
-
-    def drawn(axes: Any, palette: Palette) -> None:
-        draw(axes, palette)
-        legend(axes.figure, palette, loc="outside upper left", ncols=2)
-
-    return drawn
-
-
-def legend(host: Any, palette: Palette, **place: Any) -> None:
-    """Say on a figure, or on its axes, what the marks mean."""
-    marks = {
-        **{kind: {"ms": 6, **marker} for kind, (_, marker, _) in KINDS.items()},
-        "one seed": {"marker": "|", "ms": 7},
-    }
-    keys = [Line2D([], [], ls="", color=palette.ink, label=kind, **mark) for kind, mark in marks.items()]
-    host.legend(handles=keys, handletextpad=0.2, **place)
 
 
 # ---- curves and ratios
@@ -175,7 +149,7 @@ def curves(result: Result, act: Act) -> Draw:
         for row in (row for row in result.rows(act) if row.outcomes):
             points = [(step * act.task.epochs / row.case.steps, loss) for step, loss in row.outcomes[0].losses]
             points = [point for point in points if math.isfinite(point[1])]
-            own = palette.of(row.case.contender.name)
+            own = palette.of(row.case.name)
             axes.plot(*zip(*points, strict=True) if points else ([], []), kind_of(row.case)[2], color=own, lw=1.2)
             if row.outcomes[0].diverged and points:
                 axes.plot(*points[-1], "x", color=own, clip_on=False)
@@ -193,7 +167,7 @@ def curves(result: Result, act: Act) -> Draw:
 
 def _keys(act: Act, palette: Palette) -> list[Line2D]:
     keys = [Line2D([], [], color=palette.of(one.name), lw=2.5, label=one.name) for one in act.contenders]
-    if act.grows:
+    if len(act.batches) > 1:
         keys += [
             Line2D([], [], color=palette.ink, lw=1.2, ls=style, label=kind) for kind, (_, _, style) in KINDS.items()
         ]
@@ -230,7 +204,7 @@ def against_memory(rows: Sequence[Row], act: Act) -> Draw:
 
     def draw(axes: Any, palette: Palette) -> None:
         for row in there:
-            name, size, own = row.case.name, row.bytes or 0.0, palette.of(row.case.contender.name)
+            name, size, own = row.case.name, row.bytes or 0.0, palette.of(row.case.name)
             axes.plot([size] * len(row.figures), row.figures, "_", color=own, ms=9, alpha=0.8)
             axes.plot([size], [row.mean], "D", color=own, ms=6)
             (x, y), place, how = _place(row, there)

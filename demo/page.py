@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from demo import figures
-from demo.claims import beware, caption, conclusions, limits
-from demo.result import Result, Row
+from demo.claims import beware, caption, caveats, story, verdict
+from demo.result import Result
 from demo.settings import Act
 
 HEAD = """<!doctype html>
@@ -25,7 +25,7 @@ HEAD = """<!doctype html>
 </head>
 <body>
 <main>
-<h1>layerwise demo: LARS, LAMB and Adafactor on real data</h1>
+<h1>Larger batches, fewer bytes: three small trainings</h1>
 """
 END = """
 <p class=when>All figures, curves and trust ratios are in this file as JSON, in its element <code>#figures</code>.</p>
@@ -37,6 +37,7 @@ END = """
 </html>
 """
 SETTINGS = ("act", "optimizer", "options", "batch", "steps", "warm-up steps", "learning rate", "which is")
+TABLE = ("act", "optimizer", "batch", "test accuracy, or loss", "bytes a parameter", "every seed says")
 TEXTS = ("act", "optimizer", "options", "which is")  # and not numbers, which stand to the right
 
 
@@ -48,23 +49,40 @@ def page(result: Result) -> str:
 
 
 def _parts(result: Result, known: dict[str, Any]) -> Iterator[str]:
-    """Yield the page from top to bottom: what follows, tables, pictures, settings, and what does not follow."""
-    yield _text("p class=when", _when(result))
+    """Yield the page from top to bottom: headlines over pictures, one table, what does not follow, folded details."""
     yield from (_text("p class=warning", warning) for warning in beware(result))
-    yield from (_text("p class=conclusion", text) for text in conclusions(result))
-    for act in result.acts:
-        yield _text("h2", act.heading)
-        yield _text("p", f"{act.task.figure.capitalize()}:")
-        yield _table(result.table(act))
-        if rows := [row for row in result.rows(act) if row.outcomes]:
-            yield f"<div class=grid>{''.join(_pictures(result, act, rows))}</div>"
+    yield f"<div class=grid>{''.join(_act(result, act) for act in result.acts)}</div>"
+    yield _table([TABLE, *_rows(result)], ("act", "optimizer", "every seed says"))
     yield _text("p class=when", caption(result))
-    yield "<h2>Every setting</h2>"
-    yield _table([SETTINGS, *_settings(known)], TEXTS)
-    yield "<h2>What this does and does not show</h2>"
-    yield _text("p", limits(result))
+    yield _text("p", caveats(result))
+    yield from _folded("Training curves", (_curves(result, act) for act in result.acts))
+    yield from _folded("Trust ratios by layer, first seed", _all_ratios(result))
+    yield f"<details><summary>Every setting</summary>{_table([SETTINGS, *_settings(known)], TEXTS)}</details>"
     versions = [f"{name} {number}" for name, number in known["versions"].items()]
-    yield _text("p class=when", ", ".join([*versions, known["machine"]]))
+    yield _text("p class=when", f"{_when(result)}; {', '.join([*versions, known['machine']])}")
+
+
+def _act(result: Result, act: Act) -> str:
+    """Return an act's picture, under what it says."""
+    said = {one: (headline, clear) for one, headline, clear in story(result)}
+    headline, clear = said.get(act, (act.heading, ""))
+    draw, height = figures.of_act(result, act)
+    picture = figures.svg(f"act{act.number}", act.heading, draw, height)
+    return f"<figure>{_text('h2', headline)}{picture}{_text('figcaption', f'{act.title}. {clear}')}</figure>"
+
+
+def _rows(result: Result) -> Iterator[list[str]]:
+    for act in result.acts:
+        for batch in act.batches:
+            rows = result.rows(act, batch)
+            for row in rows:
+                name, said = row.case.name, "" if result.quick else verdict(row, rows)
+                yield [str(act.number), name, f"{batch:,}", str(row), row.bytes_shown, said]
+
+
+def _folded(title: str, pictures: Iterable[str]) -> Iterator[str]:
+    if shown := "".join(pictures):
+        yield f"<details><summary>{title}</summary><div class=grid>{shown}</div></details>"
 
 
 def _text(element: str, text: str) -> str:
@@ -79,20 +97,16 @@ def _when(result: Result) -> str:
     return f"{now}; {'quick run, ' * result.quick}{which}; {done}"
 
 
-def _pictures(result: Result, act: Act, rows: Sequence[Row]) -> Iterator[str]:
-    task, what = act.task, f"Test {act.task.metric}"
-    if act.grows:
-        drawing = figures.with_kinds(figures.dots(rows, act))
-        title = f"{what} at batch {task.small:,} and {task.large:,}"
-        yield _framed(act, "dots", title, drawing, 1.5 + 0.75 * len(act.contenders))
-    else:
-        yield _framed(act, "memory", f"{what} against memory", figures.against_memory(rows, act), 3.3)
-    yield _framed(act, "curves", "Training loss, first seed", figures.curves(result, act), 3.6)
-    for i, row in enumerate(rows):
-        layers = len(row.outcomes[0].ratios[-1][1])
-        if layers and (row.case.retuned or not act.grows):
-            title = f"Trust ratios of {row.case.name}, by layer"
-            yield _framed(act, f"ratios{i}", title, figures.ratios(row.outcomes[0]), max(2.9, 0.9 + 0.16 * layers))
+def _curves(result: Result, act: Act) -> str:
+    return _framed(act, "curves", f"Act {act.number}, training loss, first seed", figures.curves(result, act), 3.6)
+
+
+def _all_ratios(result: Result) -> Iterator[str]:
+    for act in result.acts:
+        for i, row in enumerate(result.last(act)):
+            if row.outcomes and (layers := len(row.outcomes[0].ratios[-1][1])):
+                title, height = f"{row.case}", max(2.9, 0.9 + 0.16 * layers)
+                yield _framed(act, f"ratios{i}", title, figures.ratios(row.outcomes[0]), height)
 
 
 def _framed(act: Act, name: str, title: str, draw: figures.Draw, height: float) -> str:

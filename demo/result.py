@@ -16,15 +16,6 @@ PACKAGES = ("layerwise", "numpy", "torch", "scikit-learn", "matplotlib")
 Ratios = dict[str, float]  # trust ratios by layer
 
 
-@dataclass(frozen=True)
-class Noise:
-    """The gradient noise scale, in examples, and how many steps it is an average of."""
-
-    scale: float
-    parts: int
-    steps: int
-
-
 @dataclass
 class Outcome:
     """The outcome of a run. A run that diverged has no figures, and its last loss is not finite."""
@@ -37,7 +28,6 @@ class Outcome:
     seconds: float = 0.0  # of the steps, without getting ready
     losses: list[tuple[int, float]] = field(default_factory=list)  # of the batch, by step
     ratios: list[tuple[int, Ratios]] = field(default_factory=list)
-    noise: Noise | None = None
 
     @property
     def bytes_per_parameter(self) -> float:
@@ -81,6 +71,13 @@ class Row:
     def bytes_shown(self) -> str:
         return "" if self.bytes is None else f"{self.bytes:.2f}"
 
+    @property
+    def brief(self) -> str:
+        """The mean as a headline and a mark have it."""
+        if self.mean is None:
+            return str(self)
+        return f"{self.mean:.{1 if self.case.task.metric == 'accuracy' else 2}f}{self.case.task.unit}"
+
     def __str__(self) -> str:
         """The mean with its standard deviation over seeds, or what there is in its place."""
         task, n = self.case.task, len(self.outcomes)
@@ -103,42 +100,29 @@ class Result:
     outcomes: dict[Run, Outcome] = field(default_factory=dict)
 
     def runs(self) -> list[Run]:
-        """Return the runs to do: act by act, and of each act the longest first, so that none runs alone at its end.
+        """Return the runs to do, of all acts at once: the longest first, so that none runs alone at the end.
 
         A run that two acts have in common is done once.
         """
-        each = (sorted(act.runs(self.seeds), key=lambda run: -run.cost) for act in self.acts)
-        return list(dict.fromkeys(run for runs in each for run in runs))
+        return sorted(
+            dict.fromkeys(run for act in self.acts for run in act.runs(self.seeds)), key=lambda run: -run.cost
+        )
 
     def act_of(self, run: Run) -> Act:
         """Return the first act that has this run."""
         return next(act for act in self.acts if run.case in act.cases())
 
-    def rows(self, act: Act, batch: int | None = None, retuned: bool = False) -> list[Row]:
+    def rows(self, act: Act, batch: int | None = None) -> list[Row]:
         """Return the rows of an act: all, or those of its contenders at a batch."""
-        wanted = (batch, retuned)
-        return [self.row(case) for case in act.cases() if batch is None or (case.batch, case.retuned) == wanted]
+        return [self.row(case) for case in act.cases() if batch in (None, case.batch)]
+
+    def last(self, act: Act) -> list[Row]:
+        """Return the rows that an act is about: those at its last batch."""
+        return self.rows(act, act.batches[-1])
 
     def row(self, case: Case) -> Row:
         found = sorted((run.seed, o) for run, o in self.outcomes.items() if run.case == case)
-        return Row(case, tuple(o for _, o in found), len(found) == len(case.seeds(self.seeds)))
-
-    def columns(self, act: Act) -> dict[str, list[Row]]:
-        """Return the rows of an act's contenders at each batch."""
-        small, large = (f"batch {batch:,}" for batch in (act.task.small, act.task.large))
-        headings = (small, f"{large}, scaled", f"{large}, re-tuned")
-        return {heading: self.rows(act, *column) for heading, column in zip(headings, act.columns, strict=False)}
-
-    def table(self, act: Act) -> list[list[str]]:
-        """Return the headings of an act's table, and a row for each contender: its figures and what it keeps."""
-        columns = self.columns(act)
-        each = zip(*columns.values(), strict=True)
-        cells = [[rows[0].case.contender.name, *map(str, rows), rows[0].bytes_shown] for rows in each]
-        return [["optimizer", *columns, "bytes a parameter"], *cells]
-
-    @property
-    def noise(self) -> tuple[Run, Noise] | None:
-        return next(((run, o.noise) for run, o in self.outcomes.items() if o.noise is not None), None)
+        return Row(case, tuple(o for _, o in found), len(found) == len(self.seeds))
 
     def as_json(self) -> dict[str, Any]:
         """Return every setting, version and figure. JSON has no infinities, so a loss that is not finite is null."""

@@ -11,12 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from time import perf_counter
 
+from demo.files import CannotWrite, check_writable, nearest_folder, write_text, writing
 from demo.pool import WorkerError, carry_out
 from demo.result import Result
 from demo.settings import ACTS, SEEDS
 from demo.terminal import Watch, new_console, show
 from layerwise.cli.exits import INTERRUPTED, forget_output
-from layerwise.cli.files import CannotWrite, check_writable, nearest_folder, write_text, writing
 from layerwise.files import beside
 from layerwise.threads import available_processors
 

@@ -1,8 +1,7 @@
 """The demo's tasks, with their optimizers, batches and settings.
 
-The repository's benchmark `tune_demo` found all settings, with the same budget for every optimizer and batch. At the
-large batch each optimizer runs twice: with the settings of the small batch, scaled as `layerwise.recipes` says, and
-with those tuned at the large batch itself. README.md has the protocol.
+The repository's benchmark `tune_demo` found all settings, with the same budget for every optimizer and batch.
+README.md has the protocol.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Contender:
 
     @property
     def is_ours(self) -> bool:
-        return self.optimizer.startswith("layerwise.")
+        return not self.optimizer.startswith("torch.")
 
     def stored(self, name: str, dtype: Literal["float32", "bfloat16"] = "bfloat16", **options: Any) -> Contender:
         """Return this contender with weights and state in fewer bytes."""
@@ -83,36 +82,25 @@ class Contender:
 
 @dataclass(frozen=True)
 class Act:
-    """A task for several contenders: at the small batch, or at the small and at the large one."""
+    """A task for several contenders, at some of its batches."""
 
     number: int
     title: str
     task: Task
     contenders: tuple[Contender, ...]
-    grows: bool = True  # from the small batch to the large one
+    batches: tuple[int, ...]
 
     @property
     def heading(self) -> str:
         return f"Act {self.number}. {self.title}"
 
-    @property
-    def batches(self) -> tuple[int, ...]:
-        return (self.task.small, self.task.large) if self.grows else (self.task.small,)
-
-    @property
-    def columns(self) -> tuple[tuple[int, bool], ...]:
-        """Each batch, and whether settings were tuned at the large one."""
-        return (*((batch, False) for batch in self.batches), *((batch, True) for batch in self.batches[1:]))
-
     def cases(self) -> list[Case]:
-        return [Case(self.task, contender, *column) for contender in self.contenders for column in self.columns]
+        """Return each contender at each batch, with the settings found there."""
+        large = self.task.large
+        return [Case(self.task, one, batch, batch == large) for one in self.contenders for batch in self.batches]
 
     def runs(self, seeds: range) -> Iterator[Run]:
-        """Yield every case with every seed. LAMB's first at the small batch also measures its gradients' noise."""
-        for case in self.cases():
-            noisy = (case.contender, case.batch) == (LAMB, self.task.small)
-            for seed in case.seeds(seeds):
-                yield Run(case, seed, measures_noise=noisy and seed == seeds[0])
+        return (Run(case, seed) for case in self.cases() for seed in seeds)
 
     def quick(self) -> Act:
         """Return a part of the training: a look, not a result."""
@@ -165,16 +153,13 @@ class Case:
         k = self.batch // self.task.small
         return f"{self.tuned.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
 
-    def seeds(self, seeds: range) -> range:
-        return seeds[:AT_SMALL] if self.batch == self.task.small else seeds
-
     @property
     def steps(self) -> int:
         return ceil(self.task.epochs * self.task.examples / self.batch)
 
     @property
     def name(self) -> str:
-        return f"{self.contender.name} re-tuned" if self.retuned else self.contender.name
+        return self.contender.name
 
     def __str__(self) -> str:
         return f"{self.name}, batch {self.batch:,}"
@@ -186,12 +171,13 @@ class Run:
 
     case: Case
     seed: int
-    measures_noise: bool = False
 
     @property
     def cost(self) -> float:
         """An estimate of how long it takes, in milliseconds of a two-core virtual machine."""
         step, example = (1.0, 0.05) if self.case.task.model == "cnn" else (2.0, 0.9)
+        if "muon" in self.case.contender.optimizer:
+            step += 20 if self.case.contender.of else 6
         return self.case.steps * (step + example * self.case.batch)
 
     def __str__(self) -> str:
@@ -237,29 +223,30 @@ LAMB = Contender(
     Tuned(0.02, 100, {"betas": (0.9, 0.999), "weight_decay": 0.1}),
     Tuned(0.04, 3, {"betas": (0.9, 0.999), "weight_decay": 0.0}),
 )
+MUON = Contender(  # hidden matrices by Muon, the rest by AdamW at the same rate
+    "Muon + AdamW",
+    "demo.train.muon",
+    "Lamb",
+    Tuned(0.016, 100, {"momentum": 0.9, "weight_decay": 0.01}),
+    Tuned(0.032, 6, {"momentum": 0.9, "weight_decay": 0.01}),
+    groups={"rule": "muon", "weight_decay": 1.0},  # 1 where there is decay
+)
 SCALED = {"scale_parameter": True}
 ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 12), options=SCALED)
-WITH_MOMENTUM = Contender(  # in no act, but tuned as the others, for `benchmarks/precision.py`
+WITH_MOMENTUM = Contender(
     "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
 )
-LAMB_SMALL = LAMB.stored("LAMB 24+8", master_weights="split24", state_dtype="int8")
-ADAFACTOR_SMALL = ADAFACTOR.stored("Adafactor bf16", rounding="stochastic")
+IN_24_AND_8 = {"master_weights": "split24", "state_dtype": "int8"}
+LAMB_SMALL = LAMB.stored("8-bit LAMB", **IN_24_AND_8)
+MUON_SMALL = MUON.stored("8-bit Muon + AdamW", **IN_24_AND_8)
+ADAFACTOR_SMALL = ADAFACTOR.stored("bf16 Adafactor", rounding="stochastic")
 
 ACTS = (
-    Act(
-        1,
-        "LARS against SGD with momentum and AdamW: digits, a small network without normalization",
-        DIGITS,
-        (SGD, ADAMW_DIGITS, LARS),
-    ),
-    Act(2, "LAMB against AdamW: a transformer that reads text by characters", TEXT, (ADAMW, LAMB)),
-    Act(
-        3,
-        "LAMB and Adafactor in fewer bytes, against AdamW: the transformer of act 2",
-        TEXT,
-        (ADAMW, LAMB, LAMB_SMALL, ADAFACTOR_SMALL),
-        grows=False,
-    ),
+    Act(1, "A small network that learns digits, without normalization", DIGITS, (SGD, ADAMW_DIGITS, LARS), (32, 1024)),
+    Act(2, "A transformer that reads text by characters", TEXT, (ADAMW, LAMB, MUON), (128,)),
+    Act(3, "The same transformer, in fewer bytes", TEXT, (ADAMW, LAMB_SMALL, MUON_SMALL), (128,)),
 )
-SEEDS, AT_SMALL = 3, 2  # at the small batch seeds differ less, and take longer
+# Too long for a demo: `benchmarks/full_demo.py` trains it as well, with `MORE` seeds.
+LONGER = Act(4, "Fewer bytes, for 1,024 steps", TEXT, (ADAMW, LAMB_SMALL, ADAFACTOR_SMALL, MUON_SMALL), (8,))
+SEEDS, MORE = 3, 2
 QUICK_SHARE = {"digits": 0.5, "text": 0.1875}  # of the epochs

@@ -1,4 +1,4 @@
-"""The demo on a terminal or in a pipe: a line for every finished run, then the table of all acts and what follows."""
+"""The demo on a terminal or in a pipe: a line for every finished run, then what the figures say, in ten lines."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import sys
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.table import Table
 from rich.text import Text
 
-from demo.claims import beware, caption, conclusions, limits
+from demo.claims import beware, caveats, story
 from demo.result import Outcome, Result
-from demo.settings import Act, Run
+from demo.settings import Run
 
 WIDEST = 100  # columns of prose, and of everything in a pipe
 
@@ -54,21 +53,9 @@ def line_of(run: Run, outcome: Outcome) -> str:
 
 
 def show(console: Console, result: Result) -> None:
-    """Print the table of each act, and what follows from them."""
-    for act in result.acts:
-        console.print(table(result, act))
-    console.print(Text(f"\n{caption(result)}\n", style="dim"))
-    for text in [*beware(result), *conclusions(result), limits(result)]:
-        console.print(Text(f"{text}\n"), width=min(console.width, WIDEST))
-
-
-def table(result: Result, act: Act) -> Table:
-    """Return a table with a row for each contender."""
-    title = f"Act {act.number}: {act.task.data}, {act.task.figure}"
-    made = Table(title=title, title_style="bold cyan", title_justify="left", box=None, pad_edge=False)
-    headings, *rows = result.table(act)
-    for i, heading in enumerate(headings):
-        made.add_column(heading, justify="right" if i else "left", overflow="fold")
-    for cells in rows:
-        made.add_row(*(cell.removesuffix(" %") for cell in cells))
-    return made
+    """Print what each act says, and what all of it does not."""
+    said = [Text("")]
+    for act, headline, clear in story(result):
+        said += [Text(f"{act.number}. {headline}", style="bold"), Text(f"   {clear}")]
+    for text in (*said, *map(Text, beware(result)), Text(caveats(result), style="dim")):
+        console.print(text, width=min(console.width, WIDEST))

@@ -16,12 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from demo.data import Data, Split, load
 from demo.models import new_model
-from demo.result import Noise, Outcome, Ratios
+from demo.result import Outcome, Ratios
 from demo.settings import Case, Run
-from layerwise.torch import NoiseScale, param_groups, scheduler
+from layerwise.torch import Mixed, param_groups, scheduler
 
 POINTS = 64  # of a curve
-PARTS = 2  # of a batch whose noise is measured
 AT_ONCE = 256  # test examples
 
 
@@ -33,15 +32,11 @@ def train(run: Run, data: Data | None = None) -> Outcome:
     model = new_model(case.task).to(getattr(torch, case.contender.dtype))
     opt = new_optimizer(case, model)
     outcome = Outcome(parameters=sum(p.numel() for p in model.parameters()))
-    noise = NoiseScale(model) if run.measures_noise else None
     with warnings.catch_warnings():
         # The demo's protocol has a ratio for every tensor, also for biases, which begin at zero.
         warnings.filterwarnings("ignore", ".* began at zero")
-        _steps(run, model, opt, data.train, noise, outcome)
+        _steps(run, model, opt, data.train, outcome)
     outcome.weight_bytes, outcome.state_bytes = weight_bytes(model), state_bytes(opt)
-    if noise is not None:
-        outcome.noise = Noise(noise.value, PARTS, case.steps)
-        noise.remove()
     if not outcome.diverged:
         outcome.accuracy, outcome.loss = measure(model.float(), data.test)
     return outcome
@@ -54,13 +49,24 @@ def new_optimizer(case: Case, model: nn.Module) -> Any:
     return getattr(import_module(module), name)(groups, lr=case.lr, **case.options)
 
 
-def _steps(run: Run, model: nn.Module, opt: Any, data: Split, noise: NoiseScale | None, outcome: Outcome) -> None:
+def muon(groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float, **options: Any) -> Mixed:
+    """Return the optimizer of hidden matrices by Muon, and of the rest by AdamW at the same lr."""
+    for group in groups:
+        hidden = group["rule"] == "Muon"
+        own = {"momentum": momentum, "scale": "match_rms_adamw"} if hidden else {"betas": (0.9, 0.95)}
+        group.update(own, lr=lr, weight_decay=weight_decay * group["weight_decay"], **options)
+    return Mixed(groups)
+
+
+def _steps(run: Run, model: nn.Module, opt: Any, data: Split, outcome: Outcome) -> None:
     schedule = scheduler(opt, run.case.recipe.schedule())
     every = max(1, run.case.steps // POINTS)
     start = perf_counter()
     for step, (x, y) in enumerate(batches(data, run), 1):
         opt.zero_grad()
-        loss = _backward(model, x, y, noise)
+        batch_loss = loss_of(model, x, y)
+        batch_loss.backward()  # type: ignore[no-untyped-call]
+        loss = batch_loss.item()
         opt.step()
         schedule.step()
         diverged = not math.isfinite(loss)
@@ -70,21 +76,6 @@ def _steps(run: Run, model: nn.Module, opt: Any, data: Split, noise: NoiseScale 
         if diverged:
             break
     outcome.seconds = perf_counter() - start
-
-
-def _backward(model: nn.Module, x: Tensor, y: Tensor, noise: NoiseScale | None) -> float:
-    """Return the gradient of the mean loss; in parts where its noise is measured, which comes to the same."""
-    if noise is None:
-        loss = loss_of(model, x, y)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()
-    total = 0.0
-    for xs, ys in zip(torch.chunk(x, PARTS), torch.chunk(y, PARTS), strict=True):
-        loss = loss_of(model, xs, ys) / PARTS
-        loss.backward()  # type: ignore[no-untyped-call]
-        total += loss.item()
-    noise.update(len(x) // PARTS, scale=1 / PARTS)
-    return total
 
 
 def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

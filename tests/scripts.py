@@ -15,3 +15,6 @@ def load(name, file="", **more):
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+load("harness", "harness/__init__.py", submodule_search_locations=[str(HOME / "harness")])

@@ -13,9 +13,9 @@ import pytest
 import torch
 from scripts import HOME, load
 
-from layerwise.cli.bench.measure import Row, Table
-from layerwise.cli.bench.shapes import SETS
-from layerwise.cli.bench.timing import Timing
+from harness.measure import Row, Table
+from harness.shapes import SETS
+from harness.timing import Timing
 from layerwise.torch.step import _engines
 
 load("rows")
@@ -120,13 +120,14 @@ def test_shrunk_shapes_keep_their_proportions(name):
 
 
 @names
-def test_the_traced_rule_is_the_rule(name, place):
+@pytest.mark.parametrize("whole", [compiled.WholeStep, compiled.StepOfLists])
+def test_the_traced_rule_is_the_rule(name, place, whole):
     work = place_of.Place(place.device, "cpu").work({"a": (6, 4), "b": (5,)}, torch.float64)
     twins = [torch.nn.Parameter(p.detach().clone()) for p in work.params]
     before = [p.detach().clone() for p in twins]
     for twin, p in zip(twins, work.params, strict=True):
         twin.grad = p.grad
-    how = {"of": rivals.SCALED[name], "compile": compiled.as_traced, "seconds": lambda: 60}
+    how = {"of": rivals.SCALED[name], "whole": whole, "compile": compiled.as_traced, "seconds": lambda: 60}
     compiled.CompiledRule("a", f"layerwise.torch:{name}", how).start(work).step()
     other = rivals.by_the_rule(name).make(twins)
     for _ in range(2):

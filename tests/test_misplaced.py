@@ -68,7 +68,7 @@ def test_arrays_without_names_in_numpy():
     with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `grads`"):
         opt.step_all(WEIGHTS)
     with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `weights`"):
-        numpy_front.Mixed({"*": opt}).step_all(grads=WEIGHTS)
+        opt.step_all(grads=WEIGHTS)
     assert (opt.steps, opt.parameters) == (0, {})
 
 

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import layerwise
 from layerwise import arguments, convert, optional
 from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
 from layerwise.errors import HyperparameterError, UnknownOptionError
-from layerwise.keywords import MEANT, guess
+from layerwise.keywords import SAME, guess
 from layerwise.registry import ENTRIES
 from layerwise.spelling import KERAS, OF_KERAS, OPTAX, PADDLE
 
@@ -31,11 +30,10 @@ FUNCTIONS = {
     ("front", "option", "meant"),
     [
         ("torch.Adafactor", "momentum", "Did you mean `beta1`?"),
-        ("torch.Adafactor", "foreach", "Did you mean `fused`"),
+        ("numpy.Adafactor", "foreach", "Did you mean `engine`"),
         ("torch.Adafactor", "betas", "Did you mean `beta1`"),
         ("torch.Adafactor", "learning_rate", "Did you mean `lr`?"),
         ("torch.Adafactor", "decay_rate_fn", "Did you mean `beta2` (a function of the step)?"),
-        ("torch.Lamb", "foreach", "Did you mean `fused`"),
         ("torch.Lamb", "weight_decy", "Did you mean `weight_decay`?"),
         ("torch.Lamb", "momentum", "Did you mean `betas` (the first of a pair)?"),
         ("torch.Lamb", "always_adapt", "Did you mean `adapt`"),
@@ -57,7 +55,7 @@ FUNCTIONS = {
         ("jax.adafactor", "beta_2", "Did you mean `beta2`"),
         ("jax.adafactor", "beta1", "Did you mean `momentum`"),
         ("jax.adafactor", "clip_threshold", "Did you mean `clipping_threshold`?"),
-        ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (-0.8 there is 0.8 here)?"),
+        ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (0.8 in optax is -0.8 elsewhere)?"),
     ],
 )
 def test_an_unknown_option_is_answered_with_the_one_that_is_meant(front, option, meant):
@@ -75,7 +73,7 @@ def test_the_options_that_are_meant_exist():
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
     taken |= {*inspect.signature(torch_front.param_groups).parameters, *arguments.KERAS, "parameters", "grad_clip"}
-    assert {name for called, _ in MEANT.values() for name in called} <= taken
+    assert [names for names, _ in SAME if names.split()[0] not in taken] == []
 
 
 def test_an_option_is_found_by_each_name_that_it_has_in_some_api():
@@ -108,18 +106,16 @@ def test_a_subclass_keeps_arguments_of_its_own():
         ("layerwise", "Lamb", "from layerwise.torch import Lamb, or from layerwise.numpy"),
         ("layerwise", "LAMB", "from layerwise.torch import Lamb"),
         ("layerwise", "adafactor", "from layerwise.jax import adafactor"),
-        ("layerwise.torch", "LAMB", r"'LAMB'\. Did you mean `Lamb`\?$"),
-        ("layerwise.torch", "param_group", r"Did you mean `param_groups`\?$"),
-        ("layerwise.jax", "Lamb", r"Did you mean `lamb`\?$"),
-        ("layerwise", "nothing", r"no attribute 'nothing'\.$|cannot import name 'nothing'"),
+        ("layerwise", "nothing", "no attribute 'nothing'$|cannot import name 'nothing'"),
+        ("layerwise.torch", "nothing", "no attribute 'nothing'$|cannot import name 'nothing'"),
     ],
 )
-def test_a_module_says_where_a_name_is_that_it_lacks(module, name, where):
-    with pytest.raises(AttributeError, match=where):
+def test_a_package_says_where_a_name_is_that_it_lacks(module, name, where):
+    with pytest.raises((AttributeError, ImportError), match=where):
         getattr(importlib.import_module(module), name)
     with pytest.raises(ImportError, match=where):
         exec(f"from {module} import {name}")  # noqa: S102
-    assert not hasattr(layerwise, name)
+    assert not hasattr(importlib.import_module(module), "nothing")
 
 
 @pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}], ids=str)

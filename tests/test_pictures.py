@@ -12,6 +12,8 @@ pytest.importorskip("matplotlib")
 
 from scripts import HOME, load
 
+from layerwise import presets
+
 DOCS = Path(__file__).parents[1] / "docs"
 load("checkout")
 load("rows")
@@ -90,19 +92,10 @@ def test_the_tables_of_learning_rates(name):
 
 
 def test_the_tables_of_the_demo():
-    result, _ = demo.read()
-    assert demo.markdown(result) in (HOME.parent / "demo" / "README.md").read_text(encoding="utf-8"), (
-        "run `benchmarks/full_demo.py --show`"
-    )
-    assert sum(1 for _ in demo.rows_of(result)) == len(result.runs())
-    first, second = (re.findall(r"^\| (\w+) \|.* ([\d.]+) ± [\d.]+ (?:% )?\| [\d.]+ \|$", table, re.MULTILINE)
-                     for table in demo.markdown(result).split("\n\n")[:2])  # fmt: skip
-    title = " ".join(words(of("demo")))
-    assert f"{float(dict(second)['AdamW']) - float(dict(second)['LAMB']):.2f} nats below AdamW" in title
-    assert dict(first).keys() == {"SGD", "AdamW", "LARS"}
-    small = dict(re.findall(r"^\| (\w+) \| ([\d.]+) ±", demo.markdown(result).split("\n\n")[0], re.MULTILINE))
-    for name, lost in re.findall(r"(LARS|AdamW|SGD)(?: loses)? ([\d.]+)(?: points)?[,;]", title):
-        assert f"{float(small[name]) - float(dict(first)[name]):.1f}" == lost, name  # as the marks' figures subtract
+    page = (HOME.parent / "demo" / "README.md").read_text(encoding="utf-8")
+    for result, _ in map(demo.read, (demo.demo(), demo.longer())):
+        assert demo.markdown(result) in page, "run `benchmarks/full_demo.py --show`"
+        assert len(result.outcomes) == len(result.runs())
 
 
 # ---- figures that pages quote
@@ -113,6 +106,21 @@ def quoted(page, pattern):
     found = re.search(pattern, (DOCS / page).read_text(encoding="utf-8"))
     assert found, f"{page} lacks {pattern}"
     return [float(one.replace(",", "")) for one in found.groups()]
+
+
+def test_the_numbers_of_the_readme():
+    times = [bar.ratio for group in speed.groups() for bar in group.bars[1:]]
+    span = [round(min(times), 1), round(max(times), 1)]
+    assert quoted("../README.md", r"\[([\d.]+) to ([\d.]+) times as\s+long\]\(docs/performance\.md#a-step") == span
+    kept = {name: float(row["kept"]) for name, row in style.latest("memory.csv", "row").items()}
+    told = ("AdamW of torch, float32", "LAMB, 24 bits, 8-bit state", "Adafactor, bfloat16 rounded at random, released")
+    bytes_of = quoted(
+        "../README.md", r"\[([\d.]+) → ([\d.]+) → ([\d.]+) bytes a parameter\]\(docs/performance\.md#memory"
+    )
+    assert bytes_of == [round(kept[name], 1) for name in told]
+    sent = style.latest("sharding.csv", "implementation", ranks="2", tensors="200")["timm.Lamb"]["collectives"]
+    assert quoted("../README.md", r"timm's LAMB \[sends (\d+)\]") == [int(sent)]
+    assert quoted("../README.md", r"\[(\d+) such\s+presets\]") == [len(presets())]
 
 
 def test_quoted_times_beside_other_packages():

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import sys
 import tarfile
 from base64 import urlsafe_b64encode
@@ -17,7 +18,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tools"))
-release, sbom = import_module("release"), import_module("sbom")
+release, sbom, readme = import_module("release"), import_module("sbom"), import_module("readme")
 
 INFO = "layerwise-1.0.dist-info"
 WHERE = f"{INFO}/sboms/layerwise.cdx.json"
@@ -97,3 +98,17 @@ def test_a_tag_that_is_not_ready_is_refused_in_a_sentence(ready, name, before, a
     ready[name] = ready[name].replace(before, after)
     with pytest.raises(SystemExit, match=said):
         release.main("tag", "v1.2.0")
+
+
+def test_a_package_index_shows_addresses_in_place_of_paths(monkeypatch, tmp_path):
+    text = (ROOT / "README.md").read_text("utf-8")
+    shown = readme.absolute(text, "https://example.org/layerwise")
+    assert "](https://example.org/layerwise/blob/HEAD/docs/start.md" in shown
+    assert "](https://example.org/layerwise/raw/HEAD/docs/assets/demo-light.svg)" in shown
+    assert re.findall(r"\]\((?!https://)[^)]*\)|src=|srcset=", shown) == []
+    monkeypatch.setattr(readme, "ROOT", tmp_path)
+    (tmp_path / "README.md").write_text("[a](docs/a.md)", "utf-8")
+    for urls, expected in (("", "docs/a.md"), ('Source = "https://x.org/y/"\n', "https://x.org/y/blob/HEAD/docs/a.md")):
+        (tmp_path / "pyproject.toml").write_text(f"[project.urls]\n{urls}", "utf-8")
+        made = readme.dynamic_metadata("readme", {})
+        assert made == {"content-type": "text/markdown", "text": f"[a]({expected})"}

@@ -79,6 +79,13 @@ TORCH = (
         "True requires an engine with kernels, False uses PyTorch operations, None picks the fastest available.",
     ),
     Argument(
+        "foreach",
+        "bool | None",
+        "None",
+        "True steps lists of tensors by PyTorch's foreach functions, False does not, None does on accelerators for "
+        "what has no kernels.",
+    ),
+    Argument(
         "offload",
         "bool",
         "False",

@@ -1,4 +1,4 @@
-"""The demo: accuracy and loss by batch, and loss against memory, drawn as its report draws them."""
+"""The demo's three acts, drawn as its report draws them."""
 
 from __future__ import annotations
 
@@ -8,52 +8,38 @@ from matplotlib.figure import Figure
 import checkout  # noqa: F401
 from demo import figures
 from demo.result import Result
-from demo.settings import ACTS, Act
+from demo.settings import ACTS, MUON_SMALL
 from drawn.style import SMALL, TEXT, THEMES, Drawing, Theme, lettered, source
 from full_demo import TABLE, read
+from full_demo import demo as demo_result
 
 SERIES = {  # one for each optimizer of the demo
     "light": ("#bc4c00", "#0969da", "#1a7f37", "#8250df", "#bf3989", "#1b7c83"),
     "dark": ("#f0883e", "#4493f8", "#3fb950", "#ab7df8", "#f778ba", "#39c5cf"),
 }
-TITLES = ("digits, batch 32 → 1,024", "text, batch 8 → 128", "text, batch 8, by memory")
-NOTE = (
-    "Small networks; every optimizer was tuned with the same budget at both batches. A mark is the mean of 2 seeds at "
-    "the small batch and of 3 at the large one. "
-)
+NOTE = "Small networks; each optimizer was tuned at each batch. Strokes are seeds, marks their means. "
 
 
 def demo(figure: Figure, theme: Theme) -> None:
-    """Draw a panel for each act: figures by batch for the first two, loss against memory for the third."""
+    """Draw a panel for each act."""
     series = SERIES["light" if theme is THEMES["light"] else "dark"]
     palette = figures.Palette(theme["ink"], theme["quiet"], theme["line"], series, TEXT, SMALL)
-    result, row = read()
+    result, row = read(demo_result())
     with mpl.rc_context(palette.style()):
-        panels = figure.subplot_mosaic(
-            [["first", "first"], ["second", "third"]], height_ratios=(1.1, 1), width_ratios=(1, 1.15)
-        )
-        for axes, act, title in zip(panels.values(), ACTS, TITLES, strict=True):
-            drawing = figures.dots if act.grows else figures.against_memory
-            drawing(result.rows(act), act)(axes, palette)
-            axes.set_title(title, loc="left", fontsize=TEXT, fontweight="bold")
-        figures.legend(panels["first"], palette, loc="lower left", bbox_to_anchor=(0.16, 0.02))
+        for axes, act in zip(figure.subplots(len(ACTS), 1, height_ratios=(1, 0.9, 1.2)), ACTS, strict=True):
+            figures.of_act(result, act)[0](axes, palette)
         lettered(figure, theme, finding(result), NOTE + source(TABLE.name, row, "torch"))
 
 
 def finding(result: Result) -> str:
-    """Return what the re-tuned optimizers did at the large batch: differences of the figures that the marks show."""
-    first, second, _ = result.acts
-
-    def means(act: Act, batch: int, retuned: bool = False) -> dict[str, float]:
-        return {row.case.contender.name: float(figures.shown(row)) for row in result.rows(act, batch, retuned)}
-
-    small, large = means(first, first.task.small), means(first, first.task.large, retuned=True)
-    lost = {name: f"{small[name] - large[name]:.1f}" for name in small}
-    nats = means(second, second.task.large, retuned=True)
+    """Return what the three acts say, in the figures that their marks show."""
+    digits, text, memory = ({row.case.name: row.brief for row in result.last(act)} for act in result.acts)
+    kept = {row.case.name: row.bytes or 0.0 for row in result.last(result.acts[2])}
+    small = MUON_SMALL.name
     return (
-        f"Large batch: LARS loses {lost['LARS']} points, AdamW {lost['AdamW']}, SGD {lost['SGD']}; "
-        f"LAMB ends {nats['AdamW'] - nats['LAMB']:.2f} nats below AdamW"
+        f"LARS {digits['LARS']} where SGD ends at {digits['SGD']}; Muon {text['Muon + AdamW']}, LAMB {text['LAMB']}, "
+        f"AdamW {text['AdamW']}; {memory[small]} in {kept[small]:.1f} bytes a parameter, not {kept['AdamW']:.0f}"
     )
 
 
-DEMO = Drawing(demo, 6.4)
+DEMO = Drawing(demo, 8.2)

@@ -28,6 +28,7 @@ THEMES: Mapping[str, Theme] = {
         "others": "#afb8c1",
         "parts": ("#0969da", "#8250df", "#ced5dc"),
         "series": ("#0969da", "#bc4c00", "#8250df"),
+        "five": ("#0969da", "#8250df", "#1b7c83", "#bc4c00", "#bf3989"),
         "bad": "#cf222e",
     },
     "dark": {
@@ -38,6 +39,7 @@ THEMES: Mapping[str, Theme] = {
         "others": "#59626c",
         "parts": ("#4493f8", "#ab7df8", "#484f58"),
         "series": ("#4493f8", "#f0883e", "#ab7df8"),
+        "five": ("#4493f8", "#ab7df8", "#39c5cf", "#f0883e", "#f778ba"),
         "bad": "#ff7b72",
     },
 }

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch.nn import Parameter
 
-from layerwise.cli.bench.measure import in_short
+from harness.measure import in_short
 from layerwise.errors import EngineError
 from on_gpu.options import Variant, variants
-from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients
+from on_gpu.place import LISTS, OPTIMIZERS, RULE, Place, ours, parameters, set_gradients
 from on_gpu.rivals import FORMATS
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -64,6 +64,8 @@ def outcomes(place: Place) -> Iterator[Outcome]:
         yield attempt(str(usual), partial(against_rule, place, usual), required=True)
         what = f"{optimizer}: {RUNS} runs of {STEPS} steps"
         yield attempt(what, partial(again, what, place, optimizer), required=True)
+        lists = Variant(optimizer, LISTS)
+        yield attempt(str(lists), partial(against_rule, place, lists), required=True)
         for stored in FORMATS:
             what = f"{optimizer}, bfloat16, {stored}: weights as the rule's"
             yield attempt(what, partial(in_format, what, place, optimizer, FORMATS[stored]), required=True)
@@ -101,7 +103,7 @@ class Pair:
         drawn[list(self._shapes).index("zeros")].zero_()
         self.mine, self.its = parameters(drawn), parameters(x.double() for x in drawn)
         options = dict(variant.options)
-        self.rule = ours(variant.optimizer, self._named(self.its), {**plain(options), "fused": False})
+        self.rule = ours(variant.optimizer, self._named(self.its), {**plain(options), **RULE})
         if variant.lr_on_device:
             options["lr"] = torch.tensor(options["lr"], device=place.device)
         self.engine = ours(variant.optimizer, self._named(self.mine), options)
@@ -193,8 +195,8 @@ def in_format(what: str, place: Place, optimizer: str, options: Mapping[str, Any
     both = [parameters(drawn), parameters(drawn)]
     given = {**dict(Variant(optimizer).options), **options}
     opts = [
-        ours(optimizer, zip(shapes, params, strict=True), {**given, "fused": fused})
-        for params, fused in zip(both, (True, False), strict=True)
+        ours(optimizer, zip(shapes, params, strict=True), {**given, **how})
+        for params, how in zip(both, ({}, RULE), strict=True)
     ]
     for step in (1, 2):
         for params, opt in zip(both, opts, strict=True):

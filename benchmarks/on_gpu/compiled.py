@@ -7,19 +7,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._dynamo.utils import counters
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from layerwise.cli.bench.peers import DECAY, LR, Peer
-from layerwise.cli.bench.tensors import stepping
-from layerwise.cli.bench.timing import Running, Step
+from harness.peers import DECAY, LR, Peer
+from harness.tensors import stepping
+from harness.timing import Running, Step
 from layerwise.drive import Run, local
+from layerwise.engines import Job, places
 from layerwise.registry import ENTRIES
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
+from layerwise.torch.step._engines import ForeachEngine
+from on_gpu.place import RULE
 
 MOST = 90  # seconds that one may take to be compiled
 TRIES = 8  # steps after which nothing may be compiled any more
@@ -98,11 +102,11 @@ class CompiledRule(CompiledPeer):
     """The rule of one of our optimizers, compiled for these tensors; `target` names the optimizer."""
 
     def make(self, params: list[Any]) -> Any:
-        return Peer(self.label, self.target, {**self.options["of"], "fused": False}).make(params)
+        return Peer(self.label, self.target, {**self.options["of"], **RULE}).make(params)
 
     def compiled(self, work: Any) -> Running:
         name = self.target.partition(":")[2]
-        whole = WholeStep(name, work.params, self.options["of"])
+        whole = self.options["whole"](name, work.params, self.options["of"])
         flat = whole.flat()
         with torch.no_grad():
             graph = make_fx(whole, tracing_mode="fake")(*flat)
@@ -135,13 +139,17 @@ class WholeStep:
         return [*self._params, *self._grads, *states, *self._now]
 
     def __call__(self, *flat: Tensor) -> None:
+        """Take the step."""
         given = iter(flat)
         params, grads = ([next(given) for _ in self._params] for _ in range(2))
         states = [self._rule.State(*(None if x is None else next(given) for x in state)) for state in self.states]
         t, lr = given
         t.add_(1)
+        self._step(params, grads, states, Now(t, lr, DECAY))
+
+    def _step(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Any], now: Now) -> None:
         each = zip(params, grads, states, self._h, strict=True)
-        runs = [self._run(p, g, state, h, Now(t, lr, DECAY)) for p, g, state, h in each]
+        runs = [self._run(p, g, state, h, now) for p, g, state, h in each]
         for (done,), p, state in zip(local(torch, runs), params, states, strict=True):
             for stored, new in zip(state, done.state, strict=True):
                 if stored is not None:
@@ -150,3 +158,24 @@ class WholeStep:
 
     def _run(self, p: Tensor, g: Tensor, state: Any, h: Any, now: Now) -> Run:
         return Run((self._rule.step(torch, p, g, state, h, now),), tuple(p.shape))
+
+
+class StepOfLists(WholeStep):
+    """The same on lists of tensors, as `foreach` steps them."""
+
+    def _step(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Any], now: Now) -> None:
+        jobs = [Job(self._rule, *one) for one in zip(self._h, params, states, strict=True)]
+        with patch.object(places, "places_of", Nowhere):
+            ForeachEngine(anywhere=True).prepare(jobs).step(grads, [now] * len(jobs))
+
+
+class Nowhere:
+    """The places of tensors that are traced, which lie nowhere."""
+
+    def __init__(self, arrays: Sequence[Tensor]) -> None:
+        pass
+
+    def same(self, arrays: Sequence[Tensor]) -> bool:
+        return True
+
+    like = same

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from layerwise.cli.bench.peers import DECAY, LR, Peer
-from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.tensors import stepping
-from layerwise.cli.bench.timing import Running
+from harness.peers import DECAY, LR, Peer
+from harness.shapes import Shapes
+from harness.tensors import stepping
+from harness.timing import Running
 from on_gpu.check import Outcome, attempt, bits, exact, same
 from on_gpu.options import USUAL
 from on_gpu.place import OPTIMIZERS, Place, ours, parameters, set_gradients

@@ -12,12 +12,14 @@ import torch
 from torch.nn import Parameter
 
 import layerwise.torch
-from layerwise.cli.bench.shapes import Shapes
-from layerwise.cli.bench.tensors import Tensors, of_shapes
+from harness.shapes import Shapes
+from harness.tensors import Tensors, of_shapes
 from layerwise.engines import Candidate, compiled
 from layerwise.torch.step import _engines, _tensors
 
 OPTIMIZERS = ("Lamb", "Lars", "Adafactor")
+RULE = {"fused": False, "foreach": False}  # the reference implementation, tensor by tensor
+LISTS = {"fused": None, "foreach": True}
 FEW, SMALLER = 6, 1 << 16  # tensors that are interpreted, and how many times smaller than they are
 
 
@@ -68,7 +70,7 @@ def _interpreted() -> str:
     if row.engine is None:
         said = f"compiled, in place of gpu: {row.declined}"
         row = compiled.candidate(_tensors.written)
-    _engines.ENGINES = (row, Candidate("rule", _engines.RULE))
+    _engines.ENGINES = (row, _engines.LISTS, Candidate("rule", _engines.RULE))
     return said
 
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import torch
 
-from layerwise.cli.bench.measure import in_short
-from layerwise.cli.bench.shapes import SETS
+from harness.measure import in_short
+from harness.shapes import SETS
 from on_gpu import check, graph, profiled, rivals
 from on_gpu.check import Outcome
 from on_gpu.place import OPTIMIZERS, Place

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from layerwise.cli.bench.memory import silenced
+from harness.memory import silenced
 from on_gpu.check import Outcome, attempt
 from on_gpu.graph import many
 from on_gpu.options import USUAL

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from layerwise.cli.bench.peers import DECAY, LR, PEERS, Peer, load
-from on_gpu.compiled import CompiledRule, CompiledStep, as_traced, by_inductor
-from on_gpu.place import Place
+from harness.peers import DECAY, LR, PEERS, Peer, load
+from on_gpu.compiled import CompiledRule, CompiledStep, StepOfLists, WholeStep, as_traced, by_inductor
+from on_gpu.place import LISTS, RULE, Place
 
 ADAMW, SGD = "torch.optim.AdamW, fused", "torch.optim.SGD, fused"
 YARDSTICK = {"Lamb": ADAMW, "Lars": SGD, "Adafactor": ADAMW}
@@ -62,13 +62,18 @@ def two_groups(name: str) -> str:
 
 
 def by_the_rule(name: str) -> Peer:
-    return Peer(f"layerwise.torch.{name}, by the rule", f"layerwise.torch:{name}", {**SCALED[name], "fused": False})
+    return Peer(f"layerwise.torch.{name}, by the rule", f"layerwise.torch:{name}", {**SCALED[name], **RULE})
+
+
+def in_lists(name: str) -> Peer:
+    return Peer(f"layerwise.torch.{name}, foreach", f"layerwise.torch:{name}", {**SCALED[name], **LISTS})
 
 
 def eager(name: str) -> list[Peer]:
     """Ours, and what is not compiled."""
     return [
         ours(name),
+        in_lists(name),
         by_the_rule(name),
         *(_scaled(peer) for peer in PEERS[name] if peer.label in TAKEN[name]),
     ]
@@ -83,16 +88,22 @@ def rule_compiled(name: str) -> str:
     return f"layerwise.rules.{name.lower()}, compiled"
 
 
+def lists_compiled(name: str) -> str:
+    return f"layerwise.rules.{name.lower()} on lists, compiled"
+
+
 def compiled(name: str, place: Place, seconds: Callable[[], float]) -> list[Peer]:
     """Ours, and what torch.compile makes of the rule and of others, in so many seconds at most."""
     how = {"compile": as_traced if place.interpreted else by_inductor, "seconds": seconds}
-    rule = CompiledRule(rule_compiled(name), f"layerwise.torch:{name}", {"of": SCALED[name], **how})
+    ways = {rule_compiled(name): WholeStep, lists_compiled(name): StepOfLists}
+    target = f"layerwise.torch:{name}"
+    rules = [CompiledRule(label, target, {"of": SCALED[name], "whole": of, **how}) for label, of in ways.items()]
     backend = "eager" if place.interpreted else "inductor"
     others = [
         CompiledStep(label, target, {"of": options, "backend": backend, "seconds": seconds})
         for label, target, options in COMPILED[name]
     ]
-    return [ours(name), rule, *others]
+    return [ours(name), *rules, *others]
 
 
 def _scaled(peer: Peer) -> Peer:

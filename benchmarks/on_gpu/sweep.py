@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from layerwise.cli.bench import report
+from harness import report
 from on_gpu.place import Place
 from on_gpu.rivals import ours, yardstick
 from on_gpu.tables import Results, cells

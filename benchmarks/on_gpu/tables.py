@@ -8,11 +8,11 @@ from typing import Any, TextIO
 
 import torch
 
-from layerwise.cli.bench import report
-from layerwise.cli.bench.measure import Row, Table, measure, tables_of
-from layerwise.cli.bench.peers import Peer
-from layerwise.cli.bench.tensors import free
-from layerwise.cli.bench.timing import Timing
+from harness import report
+from harness.measure import Row, Table, measure, tables_of
+from harness.peers import Peer
+from harness.tensors import free
+from harness.timing import Timing
 from on_gpu.traffic import Copy, bytes_each, kind_of, stored_as
 
 ROOM = 0.9  # of what is free may be taken

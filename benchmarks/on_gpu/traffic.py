@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from layerwise.cli.bench.tensors import on_cuda
-from layerwise.cli.bench.timing import Timing, wall
+from harness.tensors import on_cuda
+from harness.timing import Timing, wall
 from on_gpu.place import Place
 from rows import alternately
 

@@ -5,10 +5,9 @@ Import the API of your framework: `layerwise.torch`, `layerwise.jax`, `layerwise
 """
 
 import os
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
-
-from layerwise.elsewhere import missing
 
 if TYPE_CHECKING:
     from layerwise._version import __version__
@@ -42,19 +41,14 @@ DOORS = {
 CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
 
 
-def _fronts() -> dict[str, tuple[str, ...]]:
-    """Return the names that are in the APIs alone, each with the modules that have it."""
+def _place(name: str) -> str:
+    """Return a sentence on the APIs that have this name, or one that differs by capital letters alone."""
+    if find_spec(f"{__name__}.{name}"):  # which an import statement imports once this says that there is no such name
+        return ""
     from layerwise.registry import ENTRIES
 
     functions = dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",))
-    return {"param_groups": ("layerwise.torch",), **dict.fromkeys(ENTRIES, CLASSES), **functions}
-
-
-def _place(name: str) -> str:
-    """Return a sentence on the modules that have this name, or one that differs by capital letters alone."""
-    if find_spec(f"{__name__}.{name}"):  # which an import statement imports once this says that there is no such name
-        return ""
-    fronts = _fronts()
+    fronts = {"param_groups": ("layerwise.torch",), **dict.fromkeys(ENTRIES, CLASSES), **functions}
     found = name if name in fronts else next((one for one in fronts if one.lower() == name.lower()), None)
     if found is None:
         return ""
@@ -68,7 +62,13 @@ def __dir__() -> list[str]:
 
 
 if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = missing(__name__, _place, DOORS)
+
+    def __getattr__(name):
+        if name in DOORS:
+            return getattr(import_module(DOORS[name]), name)
+        message, place = f"module {__name__!r} has no attribute {name!r}", _place(name)
+        # An import statement forgets the message of an AttributeError.
+        raise ImportError(f"{message}. {place}", name=__name__) if place else AttributeError(message)
 
 
 if os.environ.get("LAYERWISE_REGISTER"):

@@ -25,6 +25,7 @@ TORCH: dict[str, Any] = {
     "differentiable": False,
     "capturable": False,
     "fused": None,
+    "foreach": None,
     "offload": False,
 }
 PROCESSES = ("model_group", "replica_group")  # of them, the process groups

@@ -3,69 +3,65 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
-from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import ArgumentError, UnknownOptionError
-from layerwise.spelling import alike
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# What others call an option, what it is here (the first that the optimizer takes), and a remark. Its names in the APIs
-# here are in `spelling`.
-_MEANT = (
-    ("betas", "b1 beta1", "the second is b2 in LAMB, beta2 in Adafactor"),
-    ("decay_rate_fn", "beta2", "a function of the step"),
-    ("decay_rate", "beta2_decay", "0.8 there is -0.8 here, which transformers' already is"),
-    ("beta2_decay", "decay_rate", "-0.8 there is 0.8 here"),
-    ("eps1 eps2", "eps", "eps=(eps1, eps2)"),
-    ("wd", "weight_decay weight_decay_rate", ""),
-    ("trust_coeff trust_coef eta lars_coeff", "trust_coefficient", ""),
-    ("always_adapt use_nvlamb", "adapt", 'adapt=True always, adapt="decayed" where weight_decay is not 0'),
-    ("adam_w_mode", "decay", 'decay="l2" where it is False'),
-    ("decoupled_decay decoupled_weight_decay weight_decouple", "decay", 'decay="decoupled"'),
-    ("max_grad_norm", "global_clipnorm grad_clip", ""),
-    (
-        "grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val gradient_clipping max_norm",
-        "max_grad_norm global_clipnorm grad_clip",
-        "by tensor and by value are others",
-    ),
-    ("foreach", "fused engine", "no foreach is needed: the fastest engine is picked"),
-    ("fused", "engine", 'engine="rule" declines fused kernels'),
-    ("engine", "fused", "fused=False is the rule"),
-    ("multi_precision", "master_weights", ""),
-    ("mask", "weight_decay_mask decay", ""),
-    ("weight_decay_mask", "mask decay", ""),
-    ("parameters", "params", ""),
-    ("named_parameters", "params parameters", ""),
-    ("bits optim_bits", "state_dtype", 'state_dtype="int8" is 8 bits'),
-    (
-        "block_size block_wise",
-        "state_dtype",
-        "its groups have 64 numbers; `blocks` are parts of a tensor that count as layers",
-    ),
-    ("stochastic_rounding bf16_stochastic_round", "rounding", 'rounding="stochastic"'),
-    ("kahan_sum", "master_weights", 'master_weights="split" keeps the bits that a weight lacks'),
-    ("cautious", "caution", ""),
-    ("correct_bias debias", "bias_correction", ""),
-    ("fixed_decay", "decay_scale", 'decay_scale="none"'),
-    ("corrected_weight_decay", "peak_lr", 'with decay="decoupled", the first lr'),
-    ("max_coeff min_coeff", "trust_clip", "trust_clip=(min_coeff, max_coeff)"),
-    ("clamp_value", "max_weight_norm", ""),
-    ("max_unorm", "trust_clip", "bounds of the ratio"),
-    ("eps_inside_sqrt", "eps_root", "the eps that is inside the root"),
-    ("ns_coeffs", "ns_coefficients", ""),
-    ("adjust_lr_fn consistent_rms rms_rate", "scale", ""),
-    ("muon_a muon_b muon_c", "ns_coefficients", "(a, b, c)"),
+# Names of one thing, in an API here or in another library, of which nothing but a table knows that they are one; and
+# what differs besides. An option that an optimizer lacks is answered with the first row that has one of its own.
+SAME = (
+    ("lr learning_rate", ""),
+    ("momentum b1 beta1 beta_1", ""),
+    ("b2 beta2 beta_2", ""),
+    ("betas momentum b1 beta1 beta_1", "the first of a pair"),
+    ("betas b2 beta2 beta_2", "the second of a pair"),
+    ("eps epsilon", ""),
+    ("eps epsilon_1 eps1", "the first of a pair"),
+    ("eps epsilon_2 eps2", "the second of a pair"),
+    ("beta2 decay_rate_fn", "a function of the step"),
+    ("beta2_decay beta_2_decay", ""),
+    ("beta2_decay beta_2_decay decay_rate", "0.8 in optax is -0.8 elsewhere"),
+    ("weight_decay weight_decay_rate lamb_weight_decay wd", ""),
+    ("trust_coefficient eta lars_coeff", ""),
+    ("adapt always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" where weight_decay is not 0'),
+    ("decay adam_w_mode", 'decay="l2" where it is False'),
+    ("decay decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
+    ("max_grad_norm global_clipnorm grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val max_norm", ""),
+    ("max_grad_norm global_clipnorm grad_clip gradient_clipping", ""),
+    ("max_grad_norm_per_tensor clipnorm", ""),
+    ("max_grad_value clipvalue", ""),
+    ("fused engine foreach", 'the fastest engine is picked; fused=False and engine="rule" decline kernels'),
+    ("mask weight_decay_mask", ""),
+    ("decay mask weight_decay_mask", "by name"),
+    ("params parameters named_parameters", ""),
+    ("momentum_dtype mu_dtype dtype_momentum accumulator_dtype", ""),
+    ("scale_parameter multiply_by_parameter_scale", ""),
+    ("master_weights multi_precision", ""),
+    ("master_weights kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
+    ("state_dtype bits optim_bits", 'state_dtype="int8" is 8 bits'),
+    ("state_dtype block_size block_wise", "of groups of 64; `blocks` are parts of a tensor that count as layers"),
+    ("rounding stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
+    ("bias_correction correct_bias debias", ""),
+    ("decay_scale fixed_decay", 'decay_scale="none"'),
+    ("peak_lr corrected_weight_decay", 'with decay="decoupled", the first lr'),
+    ("trust_clip max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
+    ("max_weight_norm clamp_value", ""),
+    ("eps_root eps_inside_sqrt", "the eps that is inside the root"),
+    ("scale adjust_lr_fn consistent_rms rms_rate", ""),
+    ("ns_coefficients muon_a muon_b muon_c", "(a, b, c)"),
     # Of functions that make groups.
-    ("skip skip_list no_weight_decay no_weight_decay_list decay_exempt", "no_decay", ""),
-    ("exclude_from_weight_decay exclude_bias_n_norm wd_ban_list", "no_decay", ""),
-    ("exclude exclude_list exempt", "no_decay", "those without weight decay; `no_adapt` are without a trust ratio"),
-    ("no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", "no_adapt", ""),
+    ("no_decay skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay", ""),
+    (
+        "no_decay exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
+        "`no_adapt` are those without a trust ratio",
+    ),
+    ("no_adapt no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", ""),
 )
-MEANT = {name: (tuple(ours.split()), remark) for theirs, ours, remark in _MEANT for name in theirs.split()}
 # What others have and no optimizer here has, with the way out.
 NOT_HERE = {
     **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, the maximum of second moments, is not among the options."),
@@ -150,7 +146,20 @@ def advice(name: str, known: Collection[str]) -> str:
 
 def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return the question whether a known keyword was meant, or an empty string if none is likely."""
-    called, remark = MEANT.get(name, ((), ""))
-    said = {**alike().get(name, {}), **dict.fromkeys(called, remark)}
-    close = next(([one] for one in said if one in known), []) or nearest(name, known, cutoff=cutoff)
-    return did_you_mean(close, said.get(close[0], "") if close else "")
+    for names, remark in SAME:
+        own = names.split()
+        if name in own and (found := [one for one in own if one in known]):
+            return did_you_mean(found[:1], remark)
+    return did_you_mean(nearest(name, known, cutoff=cutoff))
+
+
+def nearest(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
+    """Return up to so many names that are nearly this one, in capital letters or not."""
+    by_lower = {one.lower(): one for one in known}
+    return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n, cutoff)]
+
+
+def did_you_mean(names: Iterable[str], remark: str = "") -> str:
+    """Return the question whether one of these names was meant, or an empty string if there are none."""
+    close = " or ".join(f"`{name}`" for name in names)
+    return f"Did you mean {close}{f' ({remark})' if remark else ''}?" if close else ""

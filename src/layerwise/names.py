@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layerwise.checks import of_python
-from layerwise.elsewhere import nearest
 from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.keywords import nearest
 
 
 class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]

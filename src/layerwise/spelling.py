@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 from layerwise.hyper import Hyper
-from layerwise.registry import ENTRIES
 
 Names = tuple[str, ...]  # of an option's argument, or of the two of a pair
 
@@ -95,28 +94,6 @@ OWN_FORM: dict[str, Names] = {
     "Adafactor": ("learning_rate", "decay_rate", "weight_decay_rate", "eps", "factored"),
     "SGD": ("momentum",),
 }
-
-
-@cache
-def alike() -> dict[str, dict[str, str]]:
-    """Return by each name the other names of the same option, each with what is to be said of it."""
-    groups: dict[tuple[str, int, int], dict[str, None]] = {}  # by option, place in a pair, and names in it
-    for entry in ENTRIES.values():
-        for api in (OPTAX, PADDLE, KERAS, OF_KERAS):
-            for option, names in api.of(entry.hyper).items():
-                for i, name in enumerate(names):
-                    groups.setdefault((option, i, len(names)), {})[name] = None
-    found: dict[str, dict[str, str]] = {}
-    for (option, i, size), own in groups.items():
-        # The first of a pair may be an option of another rule, with names of its own.
-        names = tuple(own | {more: None for name in own for more in groups.get((name, 0, 1), ())})
-        for name in names:
-            found.setdefault(option, {}).setdefault(name, "")
-            found.setdefault(name, {})[option] = f"the {('first', 'second')[i]} of a pair" if size > 1 else ""
-            for other in names:
-                if other != name:
-                    found[name].setdefault(other, "")
-    return found
 
 
 def optax_defaults(h: type[Hyper]) -> dict[str, Any]:

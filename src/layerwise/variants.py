@@ -13,10 +13,9 @@ from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
-from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import PresetError
 from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import check_keywords
+from layerwise.keywords import check_keywords, did_you_mean, nearest
 from layerwise.names import INSTEAD, is_by_name
 from layerwise.registry import BY_LOWER, ENTRIES
 

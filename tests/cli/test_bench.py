@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-import numpy as np
 import pytest
-import torch
-from cli.program import here, on_a_terminal, run
-from scripts import load as script
+from cli.program import here
 
-from layerwise.cli.bench import memory, report, shapes, tensors
-from layerwise.cli.bench.measure import measure, tables_of
-from layerwise.cli.bench.peers import PEERS, Peer
-from layerwise.cli.bench.tensors import of_shapes
-from layerwise.cli.bench.timing import Running
-
-arrays = script("arrays")
+from layerwise.cli import bench
 
 QUICK = ("--rounds", "3", "--threads", "1")
-
 MODEL = """
 import torch
 
@@ -31,238 +20,58 @@ class Tied(torch.nn.Module):
         self.head = torch.nn.Linear(4, 6)
         self.head.weight = self.words.weight
         self.frozen = torch.nn.Parameter(torch.zeros(50), requires_grad=False)
+
+def hidden():
+    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
 """
 
 
 @pytest.fixture
-def bench(capsys, threads):
-    """Run the command in this process, where torch has been imported; what it prints and says."""
-    return lambda *arguments, code=0: here(capsys, "bench", *arguments, code=code)
-
-
-@pytest.mark.slow
-def test_in_a_pipe_with_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    done = run("bench", *QUICK, "digits", "--optimizer", "LARS", "--json", "all.json")
-    assert "\x1b" not in done.stdout
-    assert done.stderr == ""
-    (written,) = json.loads((tmp_path / "all.json").read_text())["tables"]
-    assert (written["parameters"], written["tensors"], written["threads"]) == (9610, 4, 1)
-    installed = {peer.label for peer in PEERS["Lars"] if peer.installed and not peer.gpu}
-    assert {row["implementation"] for row in written["rows"]} == installed
-    assert written["left_out"].keys() == {peer.label for peer in PEERS["Lars"]} - installed
-    for row in written["rows"]:
-        assert sum(line.startswith(f"{row['implementation']} ") for line in done.stdout.splitlines()) == 1
-        state = 8 if "Adam" in row["implementation"] else 4
-        assert row["state_bytes_per_parameter"] == pytest.approx(state, abs=0.01)
-    assert {path.name for path in tmp_path.iterdir()} == {"all.json"}
-
-
-def test_a_file_has_the_figures_of_the_table(tmp_path, bench):
-    path = tmp_path / "new" / "all.json"
-    out = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--json", str(path)).out
-    assert re.search(r"^layerwise.torch.Lars  .*–.*  +1\.00 ", out, re.MULTILINE)
-    assert "ratio: to layerwise.torch.Lars in the same round" in out
-    (written,) = json.loads(path.read_text())["tables"]
-    assert [row["implementation"] for row in written["rows"]] == [peer.label for peer in PEERS["Lars"][:2]]
-    for row in written["rows"]:
-        assert row["rounds"] == len(row["seconds"]) == 3
-        assert row["step_ms_q1"] <= row["step_ms"] <= row["step_ms_q3"]
-        assert row["host_ms"] > 0
-        assert row["state_bytes_per_parameter"] == pytest.approx(4, abs=0.01)
-        assert (row["ratio"] == row["ratio_q1"] == row["ratio_q3"] == 1) == ("rule" not in row["implementation"])
-
-
-def test_a_model_is_what_it_trains(tmp_path, bench, monkeypatch):
-    """Shared weights once, and frozen ones not at all."""
+def told(capsys, threads, tmp_path, monkeypatch):
+    """Run the command in this process, where torch has been imported; what it prints."""
     (tmp_path / "tied.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
-    out = bench(*QUICK, "--model", "tied:Tied", "--no-peers", "--optimizer", "lamb", "--dtype", "bfloat16").out
-    assert "Lamb on tied:Tied: 30 parameters in 2 tensors, bfloat16 on cpu, 1 thread\n" in out
-    assert "pytorch_optimizer" not in out
-    assert re.search(r"^layerwise.torch.Lamb, by the rule ", out, re.MULTILINE)
+    return lambda *arguments: here(capsys, "bench", *arguments, *QUICK).out.splitlines()
 
 
-def test_a_file_that_cannot_be_finished_is_one_line(tmp_path, bench, monkeypatch):
-    def full(path, text):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("layerwise.cli.files.replace_text", full)
-    out = str(tmp_path / "all.json")
-    done = bench(*QUICK, "digits", "--no-peers", "--optimizer", "lars", "--json", out, code=2)
-    assert done.err == f"layerwise: cannot write {out}: No space left on device\n"
-
-
-@pytest.mark.slow
-def test_ctrl_c_shows_what_there_is(tmp_path):
-    out = tmp_path / "all.json"
-    arguments = ("bench", "digits", "--rounds", "4000", "--no-peers", "--optimizer", "lars", "--json", str(out))
-    seen, code = on_a_terminal(*arguments, interrupt_at=rb"step 9\d of", COLUMNS="200")
-    assert code == 130
-    assert "Interrupted: above is what was measured until then. No file is written." in seen
-    assert re.search(r"layerwise.torch.Lars +\d+\.\d+", re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", seen))
-    assert "Traceback" not in seen
-    assert not out.exists()
+def test_a_model_is_what_it_trains(told):
+    """Shared weights once, and frozen ones not at all."""
+    title, headings, *rows = told("tied:Tied", "--dtype", "bfloat16")
+    assert title == "Lamb on tied:Tied: 30 parameters in 2 tensors, bfloat16 on cpu, 1 thread"
+    assert {len(row) for row in rows} == {len(headings)}
+    assert [re.split("  +", row)[0] for row in rows] == [
+        "layerwise.torch.Lamb",
+        "torch.optim.AdamW",
+        "torch.optim.AdamW, fused",
+    ]
+    assert rows[0].endswith(" 8.53")  # two numbers of four bytes for each, and a count of eight for each tensor
 
 
-class Made(Peer):
-    """A peer that raises an error at its start, or of full size at a step or at its peak."""
-
-    installed = True
-
-    def start(self, work):
-        if self.options.get("at") == "start":
-            raise self.options["error"]
-        return Stepped(self.label, work, **self.options)
-
-
-class Stepped(Running):
-    def __init__(self, label, work, at=None, error=None):
-        self._whole, self._steps = shapes.parameters(work.shapes) == 256, 0
-        self._at, self._error = at, error
-        super().__init__(label, self._step, lambda: 0, self._peak)
-
-    def _reaches(self, where):
-        if self._whole and self._at == where:
-            raise self._error
-
-    def _step(self):
-        self._steps += 1
-        self._reaches(self._steps)
-
-    def _peak(self):
-        self._reaches("peak")
-        return 100
+@pytest.mark.parametrize(
+    ("optimizer", "theirs"), [("adafactor", "Adafactor"), ("lars", "SGD"), ("sgd", "SGD"), ("muon", "AdamW")]
+)
+def test_it_is_compared_with_what_pytorch_has(told, optimizer, theirs):
+    """Also a rule for matrices, whose vectors AdamW steps."""
+    title, _, ours, other, _ = told("tied:hidden", "--optimizer", optimizer)
+    assert title.startswith(f"{re.match('[a-zA-Z.]+', ours)[0].removeprefix('layerwise.torch.')} on tied:hidden: 144 ")
+    assert other.startswith(f"torch.optim.{theirs} ")
 
 
-def measured(*peers, rounds=3, room=1e9):
-    work = of_shapes({"a": (16, 16)})
-    tables = []
+def test_steps_take_turns_and_the_first_do_not_count():
+    taken = []
 
-    def run():
-        for table, together in tables_of("Lamb", "a", work, 1, peers, room):
-            tables.append(table)
-            measure(table, together, work, rounds)
+    class One:
+        def __init__(self, label):
+            self.step = lambda: taken.append(label)
 
-    return tables, run
+    import torch
 
-
-def rounds_of(table):
-    return {label: (len(row.timing.rounds), len(row.ratio.rounds)) for label, row in table.rows.items()}
+    found = bench._in_turns({"a": One("a"), "b": One("b")}, 4, torch.device("cpu"))
+    assert "".join(taken) == "ab" * (bench.WARMUP + 4)
+    assert {label: len(seconds) for label, seconds in found.items()} == {"a": 4, "b": 4}
 
 
-class TestMeasurement:
-    def test_the_columns_are_below_their_headings(self):
-        tables, run = measured(*(Made(peer.label, "") for peer in PEERS["Adafactor"]))
-        run()
-        title, headings, *rows = report.lines(tables[0])
-        assert title.startswith("Lamb on a: 256 parameters")
-        assert {len(row) for row in (headings, *rows[:-1])} == {len(headings)}
-        assert len(headings) <= 110
-        assert sum("pytorch_optimizer.AdaFactor," in row for row in rows) == 2
-
-    @pytest.mark.parametrize("at", ["start", 1, 4, "peak"])
-    def test_what_fails_is_left_out_and_said(self, at):
-        error = MemoryError("no\nmore")
-        tables, run = measured(Made("ours", ""), Made("theirs", "", {"at": at, "error": error}), Made("last", ""))
-        run()
-        (table,) = tables
-        assert rounds_of(table) == {"ours": (3, 3), "last": (3, 3)}
-        assert table.left_out == {"theirs": "MemoryError: no more"}
-
-    def test_ctrl_c_leaves_what_was_measured(self):
-        interrupting = Made("theirs", "", {"at": 5, "error": KeyboardInterrupt()})
-        tables, run = measured(Made("ours", ""), interrupting, rounds=9)
-        with pytest.raises(KeyboardInterrupt):
-            run()
-        assert rounds_of(tables[0]) == {"ours": (3, 3), "theirs": (2, 2)}
-        assert not tables[0].rows["ours"].host.rounds  # which are timed last, by themselves
-
-    @pytest.mark.parametrize(
-        ("room", "together", "left_out"),
-        [
-            (4, [{"ours", "a", "b"}], set()),
-            (3, [{"ours", "a"}, {"ours", "b"}], set()),
-            (2, [{"ours"}], {"a", "b"}),
-            (1, [set()], {"ours", "a", "b"}),
-        ],
-    )
-    def test_what_does_not_fit_side_by_side_is_timed_with_ours_one_by_one(self, room, together, left_out):
-        """The room is for so many states of 8 bytes for each of 256 parameters, one of them for a step."""
-        tables, run = measured(Made("ours", ""), Made("a", ""), Made("b", ""), room=room * 256 * 8)
-        run()
-        assert [rounds_of(table) for table in tables] == [dict.fromkeys(labels, (3, 3)) for labels in together]
-        assert {label for table in tables for label in table.left_out} == left_out
-        assert all("may be taken" in why for table in tables for why in table.left_out.values())
-
-    def test_without_its_base_each_is_timed_alone(self):
-        Gone = type("Gone", (Made,), {"installed": False})
-        tables, run = measured(Gone("ours", "gone"), Made("a", ""), Made("b", ""), room=2 * 256 * 8)
-        run()
-        assert [rounds_of(table) for table in tables] == [{"a": (3, 0)}, {"b": (3, 0)}]
-
-    def test_the_clock_of_a_gpu(self, monkeypatch):
-        """The host's time is of the first step, the GPU's of the second, which follows on what holds the GPU up."""
-        told = []
-
-        class Event:
-            def __init__(self, enable_timing):
-                told.append("event")
-
-            def record(self):
-                told.append("record")
-
-            def elapsed_time(self, other):
-                return 7.0  # milliseconds
-
-        for name, call in {"synchronize": "wait", "_sleep": "sleep"}.items():
-            monkeypatch.setattr(torch.cuda, name, lambda *_, call=call: told.append(call))
-        monkeypatch.setattr(torch.cuda, "Event", Event)
-        host, device = tensors.on_cuda(lambda: told.append("step"))
-        assert " ".join(told) == "wait step event event wait sleep record step record wait"
-        assert 0 < host < 1
-        assert device == 7e-3
-
-
-class TestShapesAndMemory:
-    @pytest.mark.parametrize(
-        ("name", "size", "tensors"),
-        [("resnet50", 25_557_032, 161), ("bert-base", 108_891_648, 197), ("gpt2-medium", 354_823_168, 292)],
-    )
-    def test_models_have_their_published_sizes(self, name, size, tensors):
-        found = shapes.SETS[name]()
-        assert (shapes.parameters(found), len(found)) == (size, tensors)
-
-    def test_available_memory_is_the_least_of_the_machines_and_the_control_groups(self, tmp_path):
-        meminfo = tmp_path / "meminfo"
-        meminfo.write_text("MemTotal: 4000 kB\nMemAvailable:    3000 kB\n")
-        assert memory.available(meminfo, tmp_path) == 3000 * 1024
-        (tmp_path / "memory.current").write_text("1024000\n")
-        for limit, found in (("2048000\n", 1024000), ("max\n", 3000 * 1024)):
-            (tmp_path / "memory.max").write_text(limit)
-            assert memory.available(meminfo, tmp_path) == found
-        assert memory.available(tmp_path / "none", tmp_path) > 0
-
-    def test_state_is_counted_once(self):
-        a = np.zeros(10, np.float32)
-        assert memory.bytes_in({"x": [a, (a, None)], "y": {"z": np.zeros(3), "step": 4, "name": "ab"}}) == 40 + 24
-
-    def test_the_peak_of_a_step_is_what_it_holds_at_the_same_time(self):
-        kept = []
-
-        def step():
-            kept[:] = [torch.empty(1000)]  # the old one goes when the new one is there
-            torch.empty(3000)
-
-        assert memory.peak_on_cpu(step) == 12000
-
-
-class TestOtherApis:
-    """What `benchmarks/fronts.py` times beside."""
-
-    def test_numpy_steps_the_very_memory_of_the_tensors(self):
-        work = of_shapes({"a": (2, 2)})
-        before = work.params[0].detach().clone()
-        running = arrays.NUMPY_PEERS["Lamb"][0].start(work)
-        assert not torch.equal(work.params[0], before)
-        assert running.state_bytes() == 2 * 16
+def test_the_figures_are_a_median_between_quartiles():
+    [_, row] = bench._table({"a": [0.001, 0.002, 0.003, 0.004, 5.0]}, {"a": 8.0})
+    assert row.split() == ["a", "3.00", "2.00–4.00", "8.00"]
+    assert [bench._in_digits(x) for x in (12.34, 123.4, 1234.5)] == ["12.3", "123", "1,234"]

@@ -41,6 +41,18 @@ def test_json_says_what_the_lines_say(capsys):
         assert max(map(len, said)) <= 120
 
 
+def test_the_advice_is_for_this_machine():
+    def said(packages=("torch",), concerns=False, compiled=True):
+        engines = {"gpu": {"concerns": concerns}, "compiled": {"available": compiled}}
+        return info.advice(
+            {"packages": {name: "1" if name in packages else None for name in info.PACKAGES}, "engines": engines}
+        )
+
+    begins = ("only NumPy", "run `layerwise info --devices`", "install with a C++20 compiler", "nothing to set up")
+    ways = said(packages=()), said(concerns=True, compiled=False), said(compiled=False), said(packages=("jax",))
+    assert [way.startswith(begin) for way, begin in zip(ways, begins, strict=True)] == [True] * 4
+
+
 def fake_torch(devices):
     cuda = SimpleNamespace(
         is_available=lambda: True,

@@ -18,6 +18,30 @@ ARGUMENTS = ("recommend", "lamb", "32768", *REFERENCE)
 FOUND = recommend("Lamb", 32768, reference_batch=256, reference_lr=1e-3)
 
 
+def test_whoever_has_adamw_gets_rates_to_try_in_ten_lines(capsys):
+    asked = ("recommend", "lamb", "4096", "--reference-batch", "256", "--adamw-lr", "3e-4")
+    said = here(capsys, *asked).out
+    lines = said.split("\n\nfrom ")[0].splitlines()
+    assert lines[0] == "Lamb at batch 4,096, coming from AdamW with lr 0.0003 at batch 256"
+    assert lines[1].startswith("baseline: AdamW with lr 0.0012, yours × 4; ")
+    assert lines[2].startswith("learning rate: try 0.0036, 0.0072, 0.012: 3, 6, 10 times that; ")
+    assert len([line for line in said.splitlines() if line]) <= 10
+    assert executed(code_in(said), your_betas=(0.9, 0.999), your_weight_decay=0.1)["optimizer"].get_lr() == 0.0072
+    assert json.loads(here(capsys, *asked, "--json").out)["lr"] == pytest.approx(0.0072)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("lars", "4096"), "left out, or for Lamb, Adafactor"),
+        (("lamb", "4096", "--reference-lr", "1e-3"), "left out beside reference_lr"),
+    ],
+)
+def test_adamw_s_rate_where_it_says_nothing(capsys, more, why):
+    done = here(capsys, "recommend", *more, "--reference-batch", "256", "--adamw-lr", "3e-4", code=2)
+    assert f"`adamw_lr` must be {why}, but is 0.0003." in done.err
+
+
 def code_in(out):
     (code,) = re.findall(r"\n\n(from .*)", out, re.DOTALL)
     return code

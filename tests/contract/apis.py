@@ -205,16 +205,9 @@ class NumPyRun(Run):
     def begin(self, weights: Arrays, groups: Any, options: dict[str, Any]) -> None:
         import layerwise.numpy
 
-        front = layerwise.numpy
         self._weights = {name: as_dtype(w, self.dtype_of(name)).copy() for name, w in weights.items()}
-        if self.name == "Mixed":  # names of a group begin with the same word
-            own = {f"{names[0].partition('.')[0]}.*": dict(said) for names, said in groups}
-            self.opt = front.Mixed(
-                {names: getattr(front, said.pop("rule"))(**said) for names, said in own.items()}, **options
-            )
-            return
-        assert groups is None, "groups of names are layerwise.numpy.Mixed"
-        self.opt = getattr(front, self.name)(**options)
+        assert groups is None, "one optimizer has one group"
+        self.opt = getattr(layerwise.numpy, self.name)(**options)
 
     def step(self, grads: Mapping[str, Any]) -> Any:
         given = {name: g if g is None else as_dtype(g, self.dtype_of(name)) for name, g in grads.items()}
@@ -225,8 +218,7 @@ class NumPyRun(Run):
         for key, value in self.opt.state_dict().items():
             name, slash, field = key.rpartition("/")
             if slash and field != "shape":
-                own = name.partition(".")[2] if self.name == "Mixed" else name
-                found.setdefault(own, {})[field] = value
+                found.setdefault(name, {})[field] = value
         return found
 
     def save(self) -> Any:
@@ -258,13 +250,16 @@ class NumPyRun(Run):
 class NumPy(Api):
     name, run = "NumPy", NumPyRun
     offers = frozenset([
-        "skip", "empty", "extremes", "blocks", "mixed", "schedules", "stats", "state_dtype", "own_counts",
+        "skip", "empty", "extremes", "blocks", "schedules", "stats", "state_dtype", "own_counts",
         "clipping", "none", "lr", "engines", "functions", "numbers", "in_place", "copies", "change",
         "spoiled", "saves_lr", "patterns", "clear",
     ])  # fmt: skip
 
 
 # ---- PyTorch
+
+
+WAYS: dict[str | None, dict[str, bool]] = {None: {}, "rule": {"fused": False}, "foreach": {"foreach": True}}
 
 
 class TorchRun(Run):
@@ -278,8 +273,7 @@ class TorchRun(Run):
             name: torch.nn.Parameter(torch.tensor(np.asarray(w)).to(getattr(torch, self.dtype_of(name))))
             for name, w in weights.items()
         }
-        if options.pop("engine", None) == "rule":
-            options["fused"] = False
+        options |= WAYS[options.pop("engine", None)]
         params: Any = self._weights.items()
         if groups is not None:
             params = [{"params": [(name, self._weights[name]) for name in names], **own} for names, own in groups]
@@ -332,7 +326,7 @@ class Torch(Api):
     offers = frozenset([
         "skip", "empty", "extremes", "blocks", "groups", "mixed", "stats", "state_dtype", "own_counts",
         "clipping", "none", "lr", "set_lr", "engines", "functions", "numbers", "in_place", "copies", "change",
-        "spoiled", "saves_lr", "patterns", "clear",
+        "spoiled", "saves_lr", "patterns", "clear", "foreach",
     ])  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The fixture `api`: each API that offers what a test needs; with `engine` beside it, by kernels and by the rule."""
+"""The fixture `api`: each API that offers what a test needs; with `engine` beside it, by each that steps it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def pytest_generate_tests(metafunc):
     if "engine" not in metafunc.fixturenames or _has_own_engines(metafunc.definition):
         metafunc.parametrize("api", [_row(name) for name in names], indirect=True)
         return
-    pairs = [(name, engine) for name in names for engine in (None, "rule") if not engine or APIS[name].has("engines")]
+    pairs = [(name, None) for name in names]
+    pairs += [(name, engine) for engine, needed in ENGINES.items() for name in names if APIS[name].has(needed)]
     metafunc.parametrize(("api", "engine"), [_row(*pair) for pair in pairs], indirect=["api"])
 
 
+ENGINES = {"rule": "engines", "foreach": "foreach"}  # and what APIs that have them offer
 SLOWLY = "Jax", "Paddle", "Paddle static"  # XLA compiles each step, and Paddle takes long for each operation
 
 
@@ -25,7 +27,7 @@ def _row(name, *engine):
     marks = [] if name in EVERYWHERE else [pytest.mark.slow]
     if name in SLOWLY:  # one optimizer, unless a test says how many it needs
         marks.append(pytest.mark.thinned(1, 2))
-    return pytest.param(name, *engine, marks=marks, id=f"{name} rule" if engine == ("rule",) else name)
+    return pytest.param(name, *engine, marks=marks, id=" ".join([name, *filter(None, engine)]))
 
 
 @pytest.fixture

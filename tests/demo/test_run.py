@@ -36,7 +36,7 @@ def figures_in(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "runs"),
-    [pytest.param(("--act", "1"), 9, id="one act"), pytest.param((), 17, id="all", marks=pytest.mark.repeats)],
+    [pytest.param(("--act", "1"), 6, id="one act"), pytest.param((), 11, id="all", marks=pytest.mark.repeats)],
 )
 def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
     words = (*COMMAND, "--quick", *asked, "--out", str(tmp_path), "--threads", "2")
@@ -54,9 +54,7 @@ def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
             assert trained["loss"] < 4.8  # of guessing among all symbols
     acts = re.findall(rf"^ *\d+ of {runs}  act (\d)", done.stdout, re.MULTILINE)
     assert len(acts) == runs
-    assert sorted(acts[:8]) == ["1"] * 8  # the last of an act may end beside the first of the next
-    titles = ("Act 1: digits", "Act 2: text", "Act 3: text")
-    for part in (*titles[: len(set(acts))], "no conclusion is drawn", "2102.06356"):
+    for part in ("no conclusion is drawn", "2102.06356"):
         assert part in done.stdout
     assert done.stdout.endswith(f"Report: {report}\n")
 
@@ -136,7 +134,7 @@ class TestEnds:
                 yield one, outcome(one, value[one.seed])
 
         monkeypatch.setattr(demo, "carry_out", said)
-        monkeypatch.setattr("demo.page._pictures", lambda result, act, rows: [])
+        monkeypatch.setattr("demo.figures.svg", lambda *_: "")
         return found
 
     @pytest.fixture
@@ -154,7 +152,7 @@ class TestEnds:
         monkeypatch.setenv("FORCE_COLOR", "1")  # makes no terminal of a pipe
         code, out, err, [written] = ended()
         assert (code, err, written["partial"]) == (0, "", False)
-        assert "24 of 24  act 1  LARS re-tuned, batch 1,024, seed 2: accuracy 96.0 %" in out
+        assert "18 of 18  act 1  LARS, batch 1,024, seed 2: accuracy 96.0 %" in out
         assert out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert "\x1b" not in out
 
@@ -163,7 +161,7 @@ class TestEnds:
         code, out, _, [written] = ended("mine.html")
         assert (code, written["partial"]) == (130, True)
         assert "Interrupted. What was finished is in" in out
-        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [2, 3, 3, 2, 3, 3, 2, 0, 0]
+        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [3, 3, 3, 3, 3, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
 
     @pytest.mark.parametrize(
@@ -188,17 +186,15 @@ class TestEnds:
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
 def test_the_terminal_shows_everything_at_any_width(width):
-    made = result({("LARS", 1024): None, ("AdamW", 128): [3.0, math.inf, 3.1]})
+    made = result({("LAMB", 128): None, ("SGD", 32): [97.0, math.inf, 98.0]})
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
     terminal.show(console, made)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
     words = " ".join(" ".join(lines).split())
-    for part in ("Act 1: digits", "Act 2: text", "Act 3: text", "Adafactor bf16", "What this does not show.", "5.25"):
+    for part in ("1. Accuracy at batch 1,024: LARS 95.0 %", "8-bit Muon + AdamW 2.54 (4.4)", "2102.06356"):
         assert part in words
-    if width >= 80:
-        assert len(lines[: lines.index("")]) <= 20
-        rows = {line.split("  ")[0]: line for line in lines if line}
-        assert re.fullmatch(r"LARS +98\.2 ± 0\.2 +– +95\.0 ± 0\.8 +8\.00 *", rows["LARS"])
-        assert any("1 of 3 diverged" in line for line in lines)
+    assert "2. " not in words  # it is not whole
+    if width >= 100:
+        assert len([line for line in lines if line.strip()]) <= 10

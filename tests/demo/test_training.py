@@ -19,6 +19,8 @@ from demo.settings import (
     LAMB,
     LAMB_SMALL,
     LARS,
+    MUON,
+    MUON_SMALL,
     SGD,
     TEXT,
     WITH_MOMENTUM,
@@ -101,6 +103,24 @@ class TestTraining:
         statistics = sum(sum(p.shape) if p.ndim == 2 else p.numel() for p in tensors) if factors else 0
         assert train.weight_bytes(model) == weight * (small + large)
         assert train.state_bytes(opt) == of_small * small + of_large * large + 4 * statistics
+
+    @pytest.mark.parametrize(
+        ("contender", "of_hidden", "of_others"), [(MUON, 8, 12), (MUON_SMALL, 3 + 17 / 16, 3 + 17 / 8)]
+    )
+    def test_muon_keeps_one_array_of_hidden_matrices_and_adamw_two_of_the_rest(
+        self, training, contender, of_hidden, of_others
+    ):
+        _, models, train = training
+        model = models.new_model(TEXT).to(getattr(torch, contender.dtype))
+        opt = train.new_optimizer(Case(TEXT, contender, 8), model)
+        train.loss_of(model, *torch.zeros(2, 1, 64, dtype=torch.long)).backward()
+        opt.step()
+        large = {name: p.numel() for name, p in model.named_parameters() if p.numel() >= 4096}
+        hidden = sum(n for name, n in large.items() if name.startswith("blocks"))
+        rest = sum(p.numel() for p in model.parameters()) - sum(large.values())
+        small = 12 if contender is MUON else 3 + 8  # below 4,096 elements state stays float32
+        expected = of_hidden * hidden + of_others * (sum(large.values()) - hidden) + small * rest
+        assert train.weight_bytes(model) + train.state_bytes(opt) == expected
 
     @pytest.mark.slow
     def test_figures_do_not_depend_on_who_works(self, training):

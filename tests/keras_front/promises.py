@@ -18,7 +18,7 @@ from reference.tensors import norm
 import layerwise
 import layerwise.keras as front
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
-from layerwise.keras import _optimizer
+from layerwise.keras import _backends
 
 ON_JAX = keras.config.backend() == "jax"
 # JAX compiles each operation, and takes ten times as long. What Keras does around a step is the same on every backend,
@@ -507,7 +507,7 @@ def test_an_integer_variable_is_named():
 def test_a_backend_that_cannot_be_names_the_variable_that_says_it(monkeypatch):
     monkeypatch.setattr(keras.config, "backend", lambda: "openvino")
     with pytest.raises(EngineError, match="KERAS_BACKEND"):
-        _optimizer.namespace.__wrapped__()
+        _backends._here.__wrapped__()
 
 
 @not_on_jax

@@ -119,7 +119,7 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
     _room("trainers", "trainers/ run.py", "trainers", slow=True),
-    _room("cli", "cli/ __main__.py files.py", "cli"),
+    _room("cli", "cli/ __main__.py files.py", "cli demo/test_files_written.py"),
 )
 
 

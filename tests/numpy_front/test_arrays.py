@@ -202,10 +202,10 @@ def test_memory_inside_other_memory_is_told_from_shared_memory():
     """The second lies between the elements of the first; the gradient is the end of the first."""
     buffer = np.arange(1.0, 13.0)
     both = {"spread": buffer[0::2], "inside": buffer[1:4:2]}
-    assert Occupied(both).check_distinct() is None
-    assert not np.shares_memory(Occupied(both).apart(buffer[8:]), buffer)
+    [apart] = Occupied([*both], [*both.values()]).apart([buffer[8:]])
+    assert not np.shares_memory(apart, buffer)
     with pytest.raises(ParameterError, match="'spread' and 'late' share memory"):
-        Occupied({**both, "late": buffer[9:]}).check_distinct()
+        Occupied([*both, "late"], [*both.values(), buffer[9:]])
 
 
 def test_weights_that_overlap_themselves_are_refused():

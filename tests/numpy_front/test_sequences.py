@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from contract import sequences
 from contract.apis import arrays, as_dtype, bits
-from contract.sequences import NAMES, SHAPES, dtypes, names, numbers, raised, three_rules
+from contract.sequences import NAMES, SHAPES, dtypes, names, numbers, raised, rules
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -18,30 +18,16 @@ LAYOUTS = {"C": np.ascontiguousarray, "F": np.asfortranarray, "another": lambda 
 
 
 class Events(sequences.Sequence):
-    @initialize(rules=three_rules, mixed=st.booleans(), skip_nonfinite=st.booleans(), low=st.sets(names).map(sorted))
-    def begin(self, rules: Any, mixed: bool, skip_nonfinite: bool, low: list[str]) -> None:
-        self.rules, self.whole = rules if mixed else rules[:1] * 3, {"skip_nonfinite": skip_nonfinite}
+    @initialize(name=rules, skip_nonfinite=st.booleans(), low=st.sets(names).map(sorted))
+    def begin(self, name: str, skip_nonfinite: bool, low: list[str]) -> None:
+        self.rules = [name] * 3
         given = arrays(0, {name: SHAPES[name] for name in NAMES})
         self.weights = {name: as_dtype(x, "bfloat16" if name in low else "float32") for name, x in given.items()}
-        make = [getattr(layerwise.numpy, name) for name in self.rules]
         own = {"lr": 0.1, "blocks": {"*.square": 2}}
-        if mixed:
-            members = {
-                f"{i}.*": one(**{**own, "blocks": None if i == 1 else own["blocks"]}) for i, one in enumerate(make)
-            }
-            self.opt = layerwise.numpy.Mixed(members, **self.whole)
-        else:
-            self.opt = make[0](**own, **self.whole)
-
-    def members(self) -> dict[str, Any]:
-        """Return the optimizers by their patterns."""
-        return dict(getattr(self.opt, "optimizers", {"*": self.opt}))
+        self.opt = getattr(layerwise.numpy, name)(**own, skip_nonfinite=skip_nonfinite)
 
     def rebuilt(self) -> tuple[Any, dict[str, Any]]:
-        made = {
-            key: type(one)(**{name: getattr(one, name) for name in one._names()}) for key, one in self.members().items()
-        }
-        other = layerwise.numpy.Mixed(made, **self.whole) if "*" not in made else made["*"]
+        other = type(self.opt)(**{name: getattr(self.opt, name) for name in self.opt._names()})
         other.load_state_dict(self.opt.state_dict())
         return other, {name: w.copy(order="K") for name, w in self.weights.items()}
 
@@ -52,13 +38,11 @@ class Events(sequences.Sequence):
         opt.step_all(weights, {name: as_dtype(g, weights[name].dtype.name) for name, g in grads.items()})
 
     def set_option(self, number: int, key: str, value: Any) -> None:
-        members = [*self.members().values()]
-        raised(lambda: members[number % len(members)].set_options(**{key: value}))
+        raised(lambda: self.opt.set_options(**{key: value}))
 
     @rule(number=numbers, engine=st.sampled_from([None, "rule"]))
     def engine(self, number: int, engine: str | None) -> None:
-        if "*" in self.members():
-            self.set_option(number, "engine", engine)
+        self.set_option(number, "engine", engine)
 
     @rule(name=names, dtype=dtypes)
     def dtype(self, name: str, dtype: str) -> None:

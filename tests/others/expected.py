@@ -53,7 +53,6 @@ EXPECTED = {
     ],
     "torch": [
         Difference("Adam.* takes amsgrad", "no option 'amsgrad'", "another rule", TORCH),
-        Difference(".* takes the flag foreach", "no option 'foreach'", "the fastest engine is picked", TORCH),
         Difference("Adafactor takes .* d", "no option 'd'", "it is called clip_threshold", TORCH),
         Difference(
             ".* refuses all optimizer param groups .*", "nothing is refused", "some may be named by places", TORCH

@@ -26,11 +26,11 @@ nn = paddle.nn
 
 def engines_of(opt):
     """The engines that took the last step, by their places in the table."""
-    return {share.engine for turn in turns_of(opt) for share in turn.prepared._last}
+    return {share.engine for step in steps_of(opt) for share in step.prepared._last}
 
 
-def turns_of(opt):
-    return [together.kept for together in opt._steps._kept.values()]
+def steps_of(opt):
+    return [*opt._tensors._steps.values()]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -45,8 +45,8 @@ def test_the_compiled_engine_writes_where_the_parameter_lies(dtype):
         assert engines_of(opt) == {0}
         assert {name: p.data_ptr() for name, p in params.items()} == places
         assert all((numbers(params)[name] != before[name]).any() for name in params)
-    [turn] = turns_of(opt)
-    jobs = turn.jobs
+    [step] = steps_of(opt)
+    jobs = step.jobs
     assert [job.p.data_ptr() for job in jobs] == list(places.values())
     assert all(job.p is p for job, p in zip(jobs, params.values(), strict=True))
 

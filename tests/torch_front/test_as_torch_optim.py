@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import warnings
+from contextlib import nullcontext
+from itertools import product
 
 import pytest
 import torch
@@ -136,13 +138,17 @@ def test_stats_of_unnamed_parameters(front):
 
 @fronts
 def test_options_are_keywords_of_torch(front, monkeypatch):
-    with pytest.raises(TypeError, match="foreach"):
-        front([some()], foreach=True)
-    for bad in (1, "yes"):
-        with pytest.raises(HyperparameterError, match="fused"):
-            front([some()], lr=0.1, fused=bad)
-    for fused in (None, False, True):
-        front([some()], lr=0.1, fused=fused)
+    with pytest.raises(TypeError, match="amsgrad"):
+        front([some()], amsgrad=True)
+    for name, bad in product(("fused", "foreach"), (1, "yes")):
+        with pytest.raises(HyperparameterError, match=name):
+            front([some()], lr=0.1, **{name: bad})
+    for fused, foreach in product((None, False, True), repeat=2):
+        both = pytest.raises(ContradictionError, match="`foreach`") if fused and foreach else nullcontext()
+        with both:
+            front([some()], lr=0.1, fused=fused, foreach=foreach)
+    with pytest.raises(ContradictionError, match="`foreach`"):
+        front([some()], lr=0.1, foreach=True, differentiable=True)
     rule = _engines.ENGINES[-1]
     monkeypatch.setattr(_engines, "ENGINES", (Candidate("compiled", None, "it was not built"), rule))
     front([some()], lr=0.1)

@@ -152,13 +152,16 @@ def two_groups(*options):
 @fronts
 def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
     """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
-    made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "differentiable")}
-    fused, plain = (busy(front, two_groups({}), **given)._stepper.setup.engine for given in ({"fused": True}, {}))
-    assert made["fused"]._stepper.setup.engine == fused != plain
+    made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "foreach", "differentiable")}
+    assert {name: one._stepper.setup.engine for name, one in made.items()} == {
+        "fused": "fused",
+        "foreach": "foreach",
+        "differentiable": None,
+    }
     assert [group["differentiable"] for group in made["differentiable"].param_groups] == [True, True]
     opt = busy(front, two_groups({"capturable": True, "foreach": True}, beside), fused=False)
     assert [group["capturable"] for group in opt.param_groups] == [True, False]
-    assert opt._stepper.setup.engine == "rule"
+    assert opt._stepper.setup.engine == "foreach"
 
 
 @pytest.mark.parametrize(

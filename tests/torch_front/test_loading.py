@@ -67,6 +67,32 @@ def test_options_stay_as_given_and_moved_rates_come_from_the_checkpoint(front):
     assert {key: group[key] for key in moved} == moved
 
 
+@pytest.mark.parametrize(
+    "spoil", [lambda x: x[:1], torch.Tensor.long, lambda x: x.to("meta")], ids=["shape", "dtype", "meta"]
+)
+def test_each_state_is_checked_also_beside_others_that_are_alike(spoil):
+    params = {name: Parameter(torch.ones(3, 2)) for name in "abc"}
+    opt = Lamb(params.items(), lr=0.1)
+    walk(opt, params, [1])
+    before, state = everything(opt, params), opt.state_dict()
+    state["state"][1]["exp_avg"] = spoil(state["state"][1]["exp_avg"])
+    with pytest.raises(StateError, match="'exp_avg' of b "):
+        opt.load_state_dict(state)
+    assert everything(opt, params) == before
+
+
+def test_state_takes_the_form_that_is_asked_for_at_the_next_step():
+    params = {"w": Parameter(torch.randn(64, 64, generator=torch.Generator().manual_seed(0)))}
+    opt = Lamb(params.items(), lr=0.1)
+    walk(opt, params, [1])
+    again = twins(params)
+    fresh = Lamb(again.items(), lr=0.1, state_dtype="int8")
+    fresh.load_state_dict(opt.state_dict())
+    assert bits(fresh.state[again["w"]]["exp_avg"]) == bits(opt.state[params["w"]]["exp_avg"])
+    walk(fresh, again, [2])
+    assert fresh.storage()["w"]["state"] == {"exp_avg": "int8", "exp_avg_sq": "int8"}
+
+
 @fronts
 def test_a_checkpoint_of_an_older_version_lacks_newer_options(front):
     params = parameters(1)

@@ -33,7 +33,12 @@ def test_state_that_there_is_not_yet_is_made_without_a_move():
 
 @pytest.mark.parametrize(
     ("implementation", "options", "engine"),
-    [("fused", {}, None), ("foreach", {}, None), ("for-loop", {}, "rule"), ("fused", {"fused": False}, "rule")],
+    [
+        ("fused", {}, None),
+        ("foreach", {}, None),
+        ("for-loop", {}, "rule"),
+        ("fused", {"fused": False}, "without kernels"),
+    ],
 )
 def test_the_implementation_is_the_engine_unless_options_say_one(implementation, options, engine):
     groups = [titan.ParamGroupConfig(pattern=".*", optimizer_name="layerwise_lamb", optimizer_kwargs={"lr": 0.05})]

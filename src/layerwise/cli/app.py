@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 import layerwise
+from layerwise.cli import bench, memory, presets, recommend
 from layerwise.cli import info as facts
-from layerwise.cli import memory, presets, recommend
-from layerwise.cli.bench import command as bench
 from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, in_one_line
 from layerwise.files import printable
@@ -64,6 +63,6 @@ def info(
 
 
 app.command("presets", short_help="List the named variants, or show one.")(presets.command)
-app.command("bench", short_help="Time optimizers side by side on this machine.")(bench.command)
+app.command("bench", short_help="Time a step of your model, beside PyTorch's.")(bench.command)
 app.command("memory", short_help="Bytes of training a model, of any size.")(memory.command)
 app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

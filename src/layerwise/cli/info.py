@@ -33,6 +33,8 @@ TAKES = "PyTorch's tensors on GPUs, by Triton"
 PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
 WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
 NOT_INSTALLED = "not installed"
+LISTS = "PyTorch's tensors on accelerators, in lists, where the engines above do not step them"
+NO_LISTS = "torch is not installed"
 BY_REFERENCE = "by plain operations of its array library"
 VARIABLES = (
     "LAYERWISE_ISA", "LAYERWISE_NUM_THREADS", "LAYERWISE_GPU_PROOF", "LAYERWISE_TRACEBACK",
@@ -70,9 +72,11 @@ def facts(devices: bool = False) -> dict[str, Any]:
         "engines": {
             "compiled": compiled,
             "gpu": on_gpu,
+            "foreach": _foreach(),
             "reference": {"available": True, "takes": f"{rest}, {BY_REFERENCE}"},
         },
     }
+    found["advice"] = advice(found)
     if not devices:
         return found
     if found["engines"]["gpu"]["available"]:
@@ -93,7 +97,22 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     yield from _compiled_lines(engines["compiled"], machine["available"])
     if engines["gpu"]["concerns"] or "devices" in found:
         yield from _gpu_lines(engines["gpu"])
+    if engines["foreach"]["available"]:
+        yield f"  foreach   {engines['foreach']['takes']}"
     yield f"  reference {engines['reference']['takes']}"
+    yield f"advice      {found['advice']}"
+
+
+def advice(found: dict[str, Any]) -> str:
+    """Return the one thing to do here that matters most."""
+    engines, packages = found["engines"], found["packages"]
+    if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
+        return "only NumPy is here; install PyTorch, JAX, MLX or Paddle, and layerwise steps its parameters as well"
+    if engines["gpu"]["concerns"]:
+        return "run `layerwise info --devices` once: it compares each optimizer's GPU kernels with the reference"
+    if not engines["compiled"]["available"]:
+        return "install with a C++20 compiler: on CPUs the compiled engine takes a third to two thirds of the time"
+    return "nothing to set up; `layerwise bench` compares a step here with other packages"
 
 
 def reported(found: dict[str, Any]) -> Iterator[str]:
@@ -186,6 +205,11 @@ def _gpu() -> dict[str, Any]:
     return {"available": concerns, "concerns": concerns, "takes": TAKES, "proof": PROOF} | (
         {} if concerns else {"why": "this machine has no GPU"}
     )
+
+
+def _foreach() -> dict[str, Any]:
+    there = version_of("torch") is not None
+    return {"available": there} | ({"takes": LISTS} if there else {"why": NO_LISTS})
 
 
 def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from layerwise.cli.exits import TRACEBACK
-from layerwise.elsewhere import nearest
 from layerwise.errors import LayerwiseError
+from layerwise.keywords import nearest
 
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from math import inf
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ import typer
 
 from layerwise.checks import integer, number
 from layerwise.cli.usage import one_of, read
+from layerwise.errors import ContradictionError, sentence
 from layerwise.recipes import CURVES, Recommendation, recommend
 from layerwise.recipes.advice import percent
 from layerwise.recipes.question import EXPONENTS
@@ -29,6 +30,7 @@ def command(
     batch: Annotated[int, typer.Argument(**COUNT, help="Samples a step, over all devices.")],
     reference_batch: Annotated[int | None, typer.Option(**COUNT, help="A batch that you have tuned, with …")] = None,
     reference_lr: Annotated[float | None, figure("… the optimizer's learning rate found good there.")] = None,
+    adamw_lr: Annotated[float | None, figure("Or AdamW's, if you have no run of this optimizer yet.")] = None,
     reference_warmup: Annotated[float | None, figure("Its warm-up, as a share of the run.")] = None,
     reference_decay: Annotated[
         float | None, figure("The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
@@ -42,8 +44,49 @@ def command(
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Learning rate, warm-up, betas and decay for a batch size, each with its source, and code to paste."""
-    found = recommend(**{name: value for name, value in locals().items() if name != "as_text"})  # named alike there
-    print(as_json(found) if as_text else "\n".join([str(found), *code(found)]))
+    given = {name: value for name, value in locals().items() if name not in ("as_text", "adamw_lr")}  # as there
+    lines: Iterable[str]
+    if adamw_lr is None:
+        found = recommend(**given)
+        lines = [str(found)]
+    else:
+        tried = _rates(ENTRIES[optimizer].name, adamw_lr, reference_lr)
+        found = recommend(**given | {"reference_lr": tried[1]})
+        lines = coming_from_adamw(found, tried, adamw_lr, reference_batch)
+    print(as_json(found) if as_text else "\n".join([*lines, *code(found)]))
+
+
+# How many times AdamW's rate, at the same batch: the page "Start in five minutes".
+OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
+
+
+def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple[float, ...]:
+    """Return the learning rates to try at the batch at which AdamW has its own."""
+    if reference_lr is not None:
+        way_out = f"reference_lr is {optimizer}'s own, and says more: leave out adamw_lr."
+        raise ContradictionError(sentence("adamw_lr", "left out beside reference_lr", adamw_lr, way_out))
+    if optimizer not in OF_ADAMW:
+        way_out = f"Nothing is known of {optimizer}'s rate from AdamW's: its page says where to begin."
+        raise ContradictionError(sentence("adamw_lr", f"left out, or for {', '.join(OF_ADAMW)}", adamw_lr, way_out))
+    return tuple(factor * adamw_lr for factor in OF_ADAMW[optimizer])
+
+
+def coming_from_adamw(
+    found: Recommendation, tried: tuple[float, ...], adamw_lr: float, batch: int | None
+) -> Iterator[str]:
+    """Yield the answer to whoever has a run of AdamW alone: a few lines, without sources."""
+    scale = found.lr / tried[1]
+    rates = ", ".join(significant(rate * scale) for rate in tried)
+    factors = ", ".join(f"{factor:g}" for factor in OF_ADAMW[found.optimizer])
+    yield f"{found.optimizer} at batch {found.batch:,}, coming from AdamW with lr {adamw_lr:g} at batch {batch:,}"
+    yield f"baseline: AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}; tuned, it can match LAMB"
+    yield f"learning rate: try {rates}: {factors} times that; keep what validates best, then try half and double"
+    yield from (str(line) for line in found.lines if not line.alternative and line.setting != "learning rate")
+
+
+def significant(x: float) -> str:
+    """Return a learning rate with two digits."""
+    return f"{x:.2g}"
 
 
 def code(found: Recommendation) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
@@ -19,11 +20,15 @@ from layerwise.torch.step._counts import counts
 
 
 class Monitor:
-    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, removes them."""
+    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, removes them.
+
+    `engines` counts the tensors that each engine stepped in the last step that was written.
+    """
 
     def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
         # The optimizer holds the hooks and passes itself to them: a reference to it would close a circle around it.
         self._every, self._write = every, writing_to(writer)
+        self.engines: Mapping[str, int] = {}
         self._loaded(optimizer)
         self._hooks = [
             optimizer.register_step_post_hook(self._stepped),
@@ -46,6 +51,7 @@ class Monitor:
         if self._count % self._every or self._count == self._last or _muted(optimizer):
             return
         self._last = self._count
+        self.engines = Counter(optimizer.engines().values())
         self._write(self._count, _record(optimizer))
 
     def remove(self) -> None:

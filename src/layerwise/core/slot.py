@@ -28,7 +28,7 @@ Arrays = MutableMapping[str, Array]
 
 
 @dataclass(eq=False)
-class Taken:
+class StepResult:
     """The measurements of the last step of tensors that step together."""
 
     plans: Sequence[Plan]
@@ -47,7 +47,7 @@ class Slot:
     arrays: dict[str, Array]  # by the names that checkpoints have
     step: int = 0
     shape: tuple[int, ...] = ()
-    last: tuple[Taken, int] | None = None  # its last step, and its place in it
+    last: tuple[StepResult, int] | None = None  # its last step, and its place in it
 
     @property
     def master(self) -> Array | None:

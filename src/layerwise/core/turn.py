@@ -58,6 +58,12 @@ class Turn:
         found = iter(self._measured.stats())
         yield from ([next(found) for _ in plan.held] for plan in (self.plans if self._measured.stepped else ()))
 
+    def stepped_by(self) -> Iterator[str]:
+        """Yield, for each plan, the engine that took its last step, if there was one."""
+        found = iter(self._measured.steppers)
+        each = ([next(found) for _ in plan.held] for plan in (self.plans if self._measured.stepped else ()))
+        yield from (" and ".join(dict.fromkeys(names)) for names in each)
+
     def stats(self, read: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict) -> Iterator[list[tuple[Name, Any]]]:
         """Yield, for each plan, the names of its tensors with the measurements of the last step, if there was one."""
         each = zip(self.plans, self.measured(), strict=False)

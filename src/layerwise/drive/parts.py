@@ -146,6 +146,8 @@ def _joined(xp: Any, rows: Sequence[Array]) -> Array:
 
 def _rows(xp: Any, sums: Array, jobs: int) -> Sequence[Array]:
     """Return the numbers of each job, in the order of its dimensions."""
+    if hasattr(sums, "rows"):  # of tensors of several shapes
+        return sums.rows()  # type: ignore[no-any-return]
     numbers = xp.asarray(sums, dtype=xp.float64)
     if jobs == 1:
         return [xp.reshape(numbers, (-1,))]
@@ -159,5 +161,7 @@ def _answer(xp: Any, run: Run, partial: PartialSum, totals: Sequence[Array]) -> 
         return xp.asarray(totals[0][0], dtype=partial.sum.dtype)
     if isinstance(partial.sum, (int, float)):
         return answer_of(run, partial, totals[0].item())
+    if hasattr(partial.sum, "of_rows"):
+        return answer_of(run, partial, partial.sum.of_rows(totals))
     total = xp.concat(totals) if len(totals) == 1 else xp.stack(totals, -1)
     return answer_of(run, partial, xp.reshape(xp.asarray(total, dtype=partial.sum.dtype), partial.sum.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
 
@@ -25,6 +26,11 @@ class Run(NamedTuple):
     together: bool = False  # whether the rules will request a sum over the whole model: h.asks_of_model
     cut: int | None = None  # the dimension along which the tensor is sliced
     jobs: Dims = (0,)  # the jobs whose tensor it is: several are stacked along the last dimension
+    counted: Callable[[Dims], Any] | None = None  # how many entries tensors of several shapes have along dimensions
+
+    def count(self, dims: Dims) -> Any:
+        """Return the number of entries along some dimensions."""
+        return max(1, prod(self.shape[d] for d in dims)) if self.counted is None else self.counted(dims)
 
 
 class PartialSum(NamedTuple):
@@ -103,7 +109,7 @@ def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
     if partial.whole is not None:
         return partial.whole.work(total)
-    return total / max(1, prod(run.shape[d] for d in partial.dims)) if partial.request in MEANS else total
+    return total / run.count(partial.dims) if partial.request in MEANS else total
 
 
 def beside(xp: Any, x: Array, like: Array) -> Array:

@@ -1,9 +1,12 @@
-"""Sums of squares that neither overflow nor vanish in the dtype of the arithmetic, on any library's functions."""
+"""A library's functions for one step, with sums of squares that neither overflow nor vanish."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, prod
 from typing import Any, NamedTuple
+
+from layerwise.rules.asks import Now
 
 
 class Scaled(NamedTuple):
@@ -17,16 +20,33 @@ class Scaled(NamedTuple):
 
 
 class Namespace:
-    """A library's functions, with sums of squares in this form."""
+    """The functions of a library's module, for one step."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
+        self._known: dict[Any, Any] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)
 
-    def squares(self, terms: Any, dims: tuple[int, ...]) -> Scaled:
-        """Sum the squares over these dimensions, of the terms divided by the largest of them."""
+    def once(self, key: Any, make: Callable[[], Any]) -> Any:
+        """Return what is the same for many tensors of the step."""
+        if key not in self._known:
+            self._known[key] = make()
+        return self._known[key]
+
+    def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
+        """Return the numbers of a step."""
+        return self.once((of, id(now)), lambda: of(self, h, now))  # `once` has made it for these settings, and keeps it
+
+    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+        """Return the sum in float64, which holds the squares of a smaller dtype; None where it cannot be had."""
+
+    def squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+        """Sum the squares over these dimensions: in float64, or of the terms divided by the largest of them."""
+        wide = self.wide_squares(terms, dims)
+        if wide is not None:
+            return wide
         sizes = abs(terms)
         if dims and prod(terms.shape):
             sizes = self.amax(sizes, axis=dims, keepdims=True)
@@ -34,6 +54,6 @@ class Namespace:
         shares = terms / factor
         return Scaled(factor, self.sum(shares * shares, axis=dims, keepdims=True) if dims else shares * shares)
 
-    def length(self, squares: Scaled) -> Any:
+    def length(self, squares: Any) -> Any:
         """Return the root of a sum of squares."""
-        return squares.factor * self.sqrt(squares.sum)
+        return squares.factor * self.sqrt(squares.sum) if isinstance(squares, Scaled) else self.sqrt(squares)

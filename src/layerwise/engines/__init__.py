@@ -119,6 +119,12 @@ class Prepared:
         """
         return None
 
+    def lend(self, jobs: Sequence[Job] | None) -> bool:
+        """Take these jobs for the next step, which may differ from those before in the objects that arrays are; None
+        takes all arrays back. False if this must have arrays of its own, or if they lie elsewhere.
+        """
+        return False
+
     def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
         """Raise `Changed` if `step` would. Only steps of several engines need it: `step` looks by itself."""
 

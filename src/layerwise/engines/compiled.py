@@ -213,14 +213,20 @@ class PreparedCompiled(Prepared):
 
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
-        self._params = [job.p for job in self._jobs]
-        self._arrays = arrays_of(self._jobs)
-        self._places = places_of(self._arrays)
+        self._params = [job.p for job in self._jobs] if engine.written is not None else []
+        self._places = places_of(arrays_of(self._jobs))
         self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
         self.layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
         # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
         self._batch: Any = None
+
+    def lend(self, jobs: Sequence[Job] | None) -> bool:
+        """Lend the arrays of the next step, if they lie where those of before lay."""
+        if jobs is not None and not (self._known and self._places.same(arrays_of(jobs))):
+            return False
+        self._jobs = list(jobs or ())
+        return True
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
         """Raise `Changed` if `step` would."""
@@ -249,7 +255,7 @@ class PreparedCompiled(Prepared):
             steps = rounds.ahead()
             yield []
             yield (model := next(steps))
-            if not self._places.same(self._arrays):
+            if not self._places.same(arrays_of(self._jobs)):
                 raise Changed
             if not model:
                 next(steps, None)
@@ -278,7 +284,7 @@ class PreparedCompiled(Prepared):
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
-        if skip is not None or not self._known or not self._places.same(self._arrays):
+        if skip is not None or not self._known or not self._places.same(arrays_of(self._jobs)):
             raise Changed
         given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
         if None in starmap(self.layouts.numbers, given):

@@ -47,15 +47,15 @@ class Distributed:
 
     def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
-        hs: Any = {id(job.h): job.h for job in self._jobs}.values()
-        self._coupled = any(h.asks_of_model for h in hs)
+        self._coupled = any(h.asks_of_model for h in {id(job.h): job.h for job in self._jobs}.values())
         self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
         self._new = True  # until a step was taken: what is wrong before is no change
         self._arrays = arrays_of(self._jobs)
         self._places = places_of(self._arrays)
         if layouts.all_by_first(len(self._jobs)):
-            self._known[self._coupled] = self._shared([0] * len(self._jobs))
+            [(share, own)] = layouts.by_share.items()
+            self._known[self._coupled] = [Share(*share, self._engines[0].prepare(self._jobs, own))]
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
         self.only: Prepared | None = None
@@ -122,6 +122,12 @@ class Distributed:
             share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
         for share in shares:
             share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
+
+    @property
+    def steppers(self) -> list[str]:
+        """The engine that took the last step, for each job."""
+        found = {i: self._engines[share.engine].name for share in self._last for i in share.places}
+        return [found[i] for i in range(len(self._jobs))]
 
     def stats(self) -> Sequence[Stats]:
         """Return the measurements of the last step, for each job."""

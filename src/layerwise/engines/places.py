@@ -14,12 +14,8 @@ _native: Any = extension()
 
 def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
-    return [
-        array
-        for job in jobs
-        for array in (job.p, *job.state, *(() if job.storage is None else job.storage.beside))
-        if array is not None
-    ]
+    each = [(job.p, *job.state, *(() if job.storage is None else job.storage.beside)) for job in jobs]
+    return [array for arrays in each for array in arrays if array is not None]
 
 
 def places_of(arrays: Sequence[Any]) -> Any:

@@ -55,6 +55,34 @@ class Arrays(Protocol):
         """Round each entry along the last dimension of `new` into its place."""
 
 
+class Lists(Protocol):
+    """The arrays of several jobs of any shapes, of which a library makes one for a rule."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None: ...
+
+    shape: tuple[int, ...]
+    """As many dimensions as a request may name, and one more for the jobs."""
+
+    @staticmethod
+    def alike(array: Array) -> Hashable:
+        """Return what an array must share with those beside it."""
+
+    def read(self, stored: Sequence[Array]) -> Array:
+        """Return one array of all jobs as one, in the dtype of the arithmetic."""
+
+    def write(self, stored: Sequence[Array], new: Array) -> None:
+        """Round it into the arrays of the jobs."""
+
+    def number(self, values: Sequence[Any]) -> Any:
+        """Return a number of each job as one: a plain one if it is the same of all."""
+
+    def count(self, dims: tuple[int, ...]) -> Any:
+        """Return how many entries each job's tensor has along some dimensions."""
+
+    def give_back(self) -> None:
+        """Give memory back that a step no longer needs."""
+
+
 class RuleEngine(Engine):
     """Reads stored arrays into the dtype of the arithmetic, drives the rule, and writes the results back.
 
@@ -62,10 +90,10 @@ class RuleEngine(Engine):
     are alike. Tensors of at most `stack_size` elements, or `matrix_size` if their rule multiplies matrices, are stepped
     together with others of their kind: stacked, they are one tensor of so many blocks. If other ranks hold shards of
     the tensors, all tensors of a bucket wait for one another and keep their new moments meanwhile. Those that wait have
-    at most `bucket_size` elements, or are one tensor.
+    at most `bucket_size` elements, or are one tensor. With `lists` of them, tensors of all shapes are stepped together:
+    as many as have `bucket_size` elements, and at least one; those whose rule multiplies matrices are stacked all the
+    same.
     """
-
-    name = "the rule"
 
     def __init__(
         self,
@@ -74,10 +102,17 @@ class RuleEngine(Engine):
         stack_size: int = 0,
         bucket_size: int = 1 << 27,
         matrix_size: int | None = None,
+        lists: type[Lists] | None = None,
+        name: str = "the rule",
     ) -> None:
+        self.name, self.lists = name, lists
         self.arrays, self.slice_size, self.stack_size = arrays, slice_size, stack_size
         self.bucket_size = bucket_size
         self.matrix_size = stack_size if matrix_size is None else matrix_size
+
+    def in_lists(self, job: Job) -> bool:
+        """Return True if a job is stepped in a list with others."""
+        return self.lists is not None and not job.h.of_matrices
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         """Plan the step of these jobs."""
@@ -85,29 +120,38 @@ class RuleEngine(Engine):
 
 
 class Task(NamedTuple):
-    """A job, or several stacked jobs, driven as one."""
+    """A job, or several that are stacked or in lists, driven as one."""
 
     places: tuple[int, ...]
     jobs: tuple[Job, ...]
     grads: tuple[Array, ...]
-    now: Now
+    nows: tuple[Now, ...]
     skip: Array | None = None
     waits: bool = False  # for others, before anything is written
+    lists: Lists | None = None
 
     @property
-    def stacked(self) -> bool:
-        return len(self.jobs) > 1
+    def several(self) -> bool:
+        return len(self.jobs) > 1 or self.lists is not None
+
+    @property
+    def now(self) -> Now:
+        """The numbers of the step: of all that are in lists, each as one."""
+        if self.lists is None:
+            return self.nows[0]
+        return Now(*(x[0] if x[0] is None else self.lists.number(x) for x in zip(*self.nows, strict=True)))
 
 
 class PreparedRules(Watched):
-    """Jobs in driving order, with those side by side that can be stacked."""
+    """Jobs in driving order, with those side by side that can be stepped as one."""
 
     def __init__(self, engine: RuleEngine, jobs: Sequence[Job]) -> None:
         super().__init__(jobs)
         self._engine, self._jobs = engine, jobs
         self._groups = _alike(engine, jobs, range(len(jobs)))
         self._together = any(job.h.asks_of_model for job in jobs)
-        self._measured: list[tuple[tuple[int, ...], Stats]] = []
+        self._measured: list[tuple[tuple[int, ...], bool, Stats]] = []
+        self._lists: dict[tuple[int, ...], Lists] = {}
 
     def step(
         self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
@@ -120,19 +164,18 @@ class PreparedRules(Watched):
         tasks = [task for group in self._groups for task in self._tasks(group, grads, nows, skip)]
         # One by one where nothing is asked of all, so that no more generators are alive than those of one tensor.
         batches = [tasks] if self._together else [[task] for task in tasks]
-        # The places alone: a task holds gradients, which are freed as soon as they are used.
-        self._measured = [(task.places, s) for batch in batches for task, s in _driven(self._engine, batch)]
+        self._measured = [one for batch in batches for one in _driven(self._engine, batch)]
 
     def _in_rounds(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None, others: Others) -> None:
         engine, jobs = self._engine, self._jobs
         tasks, buckets = [], []
-        for places in _buckets(jobs, engine.bucket_size):
+        for places in _buckets(jobs, engine.bucket_size, range(len(jobs))):
             groups = _alike(engine, jobs, places, waits=True)
             some = [task for group in groups for task in self._tasks(group, grads, nows, skip, waits=True)]
             tasks += some
             buckets.append([_run(engine, task, 0, [slice(None)]) for task in some])
         done = in_rounds(engine.arrays.xp, buckets, others)
-        self._measured = [(task.places, stats) for task, stats in zip(tasks, done, strict=True)]
+        self._measured = [_measured(task, stats) for task, stats in zip(tasks, done, strict=True)]
 
     def _tasks(
         self,
@@ -144,26 +187,48 @@ class PreparedRules(Watched):
     ) -> Iterator[Task]:
         if skip is not None:  # found on one device, and news to others
             skip = beside(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
-        by_now: dict[Now, list[int]] = {}
-        for i in group:
-            by_now.setdefault(nows[i], []).append(i)
-        first = self._jobs[group[0]]
+        first, engine = self._jobs[group[0]], self._engine
+        in_lists = engine.in_lists(first)
+        by_now: dict[Hashable, list[int]] = {}
+        for i in group:  # in lists only what may leave out a pass must be the same of all
+            by_now.setdefault(nows[i].weight_decay if in_lists else nows[i], []).append(i)
+        for alike in by_now.values():
+            for some in map(tuple, self._pieces(alike)):
+                own_jobs, own_grads = tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some)
+                lists = self._lists_of(some) if in_lists else None
+                yield Task(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
+
+    def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
+        first, engine = self._jobs[places[0]], self._engine
+        if engine.in_lists(first):
+            yield from _buckets(self._jobs, engine.bucket_size, sorted(places, key=lambda i: self._jobs[i].p.shape))
+            return
         most = max(1, (MATRICES if first.h.of_matrices else STACKED) // max(1, _size(first)))
-        for now, places in by_now.items():
-            for start in range(0, len(places), most):
-                some = tuple(places[start : start + most])
-                yield Task(some, tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some), now, skip, waits)
+        yield from (list(places[start : start + most]) for start in range(0, len(places), most))
+
+    def _lists_of(self, places: tuple[int, ...]) -> Lists | None:
+        if self._engine.lists is not None and places not in self._lists:
+            self._lists[places] = self._engine.lists([self._jobs[i] for i in places])
+        return self._lists.get(places)
 
     def stats(self) -> list[Stats]:
         found: list[Stats] = [{}] * len(self._jobs)
-        for places, stats in self._measured:
+        for places, several, stats in self._measured:
             for k, i in enumerate(places):
-                found[i] = stats if len(places) == 1 else {key: _entry(x, k) for key, x in stats.items()}
+                found[i] = {key: _entry(x, k) for key, x in stats.items()} if several else stats
         return found
 
 
+def _measured(task: Task, stats: Stats) -> tuple[tuple[int, ...], bool, Stats]:
+    """Return measurements with the places alone: a task holds gradients, which are freed as soon as they are used."""
+    return task.places, task.several, stats
+
+
 def _entry(x: Array, k: int) -> Array:
-    return x if isinstance(x, float) else x[..., k]
+    if hasattr(x, "entry"):
+        return x.entry(k)
+    return x if isinstance(x, float) or not x.ndim else x[..., k]
 
 
 def _size(job: Job) -> int:
@@ -172,39 +237,39 @@ def _size(job: Job) -> int:
 
 
 def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int], waits: bool = False) -> list[list[int]]:
-    """Return some of the jobs by their places, those together that can be stacked.
-
-    Matrices whose products others complete are sent to them one by one.
-    """
+    """Return some of the jobs by their places, those together that can be stepped as one."""
     groups: dict[Hashable, list[int]] = {}
     for i in places:
-        job = jobs[i]
-        key: Hashable = i
-        alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
-        most = engine.matrix_size if job.h.of_matrices else engine.stack_size
-        if engine.stack_size and _size(job) <= most and not alone:
-            kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
-            key = (
-                job.rule,
-                job.h,
-                job.block_dims,
-                job.shape,
-                job.cut,
-                kinds,
-                formats_of(engine.arrays.bits, job.storage),
-            )
-        groups.setdefault(key, []).append(i)
+        key = _kind(engine, jobs[i], waits)
+        groups.setdefault(i if key is None else key, []).append(i)
     return list(groups.values())
 
 
-def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
-    """Yield the places of all jobs in order, in buckets that are the same on all ranks that hold shards of them.
+def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
+    """Return what jobs have in common that step as one; None for one that steps alone.
+
+    Matrices whose products others complete are sent to them one by one.
+    """
+    kind, cut = engine.arrays.kind, (job.shape, job.cut)
+    most = engine.matrix_size if job.h.of_matrices else engine.stack_size
+    alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
+    if engine.lists is not None and engine.in_lists(job):
+        kind, cut = engine.lists.alike, (None, None)
+    elif alone or not engine.stack_size or _size(job) > most:
+        return None
+    kinds = tuple(None if a is None else kind(a) for a in (job.p, *job.state))
+    return job.rule, job.h, job.block_dims, *cut, kinds, formats_of(engine.arrays.bits, job.storage)
+
+
+def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[list[int]]:
+    """Yield the places of jobs in order, in buckets that are the same on all ranks that hold shards of them.
 
     Jobs of one tensor, which are not as many on all ranks, count as the first of them.
     """
     bucket: list[int] = []
     size, before = 0, None
-    for i, job in enumerate(jobs):
+    for i in places:
+        job = jobs[i]
         own = 0 if isinstance(job.cut, PartOf) and job.cut == before else _size(job)
         before = job.cut
         if bucket and own and size + own > most:
@@ -215,11 +280,13 @@ def _buckets(jobs: Sequence[Job], most: int) -> Iterator[list[int]]:
     yield bucket
 
 
-def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> list[tuple[Task, Stats]]:
+def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> Iterator[tuple[tuple[int, ...], bool, Stats]]:
     cuts = [_cut(task.jobs[0], engine.slice_size) for task in tasks]
     runs = [_run(engine, task, *cut) for task, cut in zip(tasks, cuts, strict=True)]
-    finished = zip(tasks, cuts, local(engine.arrays.xp, runs), strict=True)
-    return [(task, _joined_stats(engine, task, dim, done)) for task, (dim, _), done in finished]
+    for task, (dim, _), done in zip(tasks, cuts, local(engine.arrays.xp, runs), strict=True):
+        yield _measured(task, _joined_stats(engine, task, dim, done))
+        if task.lists is not None:
+            task.lists.give_back()
 
 
 def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
@@ -241,15 +308,17 @@ def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
 def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> Run:
     job = task.jobs[0]
     shape, block_dims = job.whole, job.block_dims
-    if task.stacked:
-        shape, block_dims = (*shape, len(task.jobs)), (*block_dims, len(shape))
+    if task.several:
+        shape = (*shape, len(task.jobs)) if task.lists is None else task.lists.shape
+        block_dims = (*block_dims, len(shape) - 1)
     rules = tuple(_stepping(engine, task, dim, cut) for cut in slices)
-    return Run(rules, shape, block_dims, job.h.asks_of_model, dim, task.places)
+    counted = None if task.lists is None else task.lists.count
+    return Run(rules, shape, block_dims, job.h.asks_of_model, dim, task.places, counted)
 
 
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
     """Drive the rule on one slice, and write each result to its place as soon as it is known."""
-    p, g, *state = _stacked(engine, task) if task.stacked else _sliced(engine, task, dim, cut)
+    p, g, *state = _columns(engine, task) if task.several else _sliced(engine, task, dim, cut)
     # Statistics that other slices read as well are not this rule's to use up.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
@@ -291,7 +360,9 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
         return _read(engine, task, arrays.copy(one) if id(one) in shared else one)
 
     p, g, *state = (None if one is None else read(one) for one in stored)
-    now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in task.now))
+    now = task.now
+    if task.lists is None:
+        now = Now(*(x if x is None or is_number(x) else arrays.read(x, job.p) for x in now))
     stepping: Asking[Stepped] = job.rule.step(_namespace(engine, task), p, g, type(job.state)(*state), job.h, now)
     return stepping
 
@@ -299,10 +370,13 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
 def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
     """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
     arrays, like = engine.arrays, task.jobs[0].p
-    if not task.stacked:
+    if not task.several:
         return arrays.read(numbers(stored), like)
+    each = map(numbers, stored)
+    if task.lists is not None:
+        return task.lists.read([*each])
     # Each by itself: gradients of stacked jobs may have dtypes that no library stacks.
-    return arrays.stack([arrays.read(numbers(one), like) for one in stored])
+    return arrays.stack([arrays.read(one, like) for one in each])
 
 
 def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
@@ -320,20 +394,22 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
         if stored is new:  # None, or kept already
             continue
         if has_format(stored):
-            for k, one in enumerate(stored if task.stacked else (stored,)):
-                _encode(engine, task, one, new[..., k] if task.stacked else new)
+            for k, one in enumerate(stored if task.several else (stored,)):
+                _encode(engine, task, k, one, _entry(new, k) if task.several else new)
             continue
         if task.skip is not None:
-            new = arrays.xp.where(task.skip, arrays.stack(stored) if task.stacked else stored, new)
-        if task.stacked:
+            new = arrays.xp.where(task.skip, _read(engine, task, stored) if task.several else stored, new)
+        if task.lists is not None:
+            task.lists.write(stored, new)
+        elif task.several:
             arrays.write_stack(stored, new)
         else:
             arrays.write(stored, new)
 
 
-def _encode(engine: RuleEngine, task: Task, stored: Stored, new: Array) -> None:
+def _encode(engine: RuleEngine, task: Task, k: int, stored: Stored, new: Array) -> None:
     """Write numbers, and their companions, in their format."""
-    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True):
+    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.nows[k].t), strict=True):
         if x is not None:
             engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
 
@@ -347,7 +423,7 @@ def _sliced(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Iterator[Ar
         yield array if whole else array.at(place) if isinstance(array, Stored) else array[place]
 
 
-def _stacked(engine: RuleEngine, task: Task) -> Iterator[tuple[Array, ...] | None]:
+def _columns(engine: RuleEngine, task: Task) -> Iterator[tuple[Array, ...] | None]:
     """Yield the same of several jobs: each p, each g, each state."""
     for column in zip(*map(partial(_fields, engine), task.jobs, task.grads), strict=True):
         yield None if column[0] is None else column

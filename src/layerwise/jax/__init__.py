@@ -9,9 +9,6 @@
 [2.6464, 3.6464]
 """
 
-from typing import TYPE_CHECKING
-
-from layerwise.elsewhere import nearly
 from layerwise.jax import optimizers
 from layerwise.jax._presets import like, preset
 from layerwise.jax._storage import Grouped, MasterState
@@ -20,6 +17,3 @@ from layerwise.jax.optimizers import *  # noqa: F403  # its `__all__` are the op
 
 __all__ = ["Grouped", "MasterState", "like", "preset", "stats"]
 __all__ += optimizers.__all__
-
-if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__)

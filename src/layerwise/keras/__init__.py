@@ -3,11 +3,8 @@
 Their names are known to `keras.saving`, so that a saved model loads once this package is imported.
 """
 
-from typing import TYPE_CHECKING
-
 import keras
 
-from layerwise.elsewhere import nearly
 from layerwise.keras import optimizers
 from layerwise.keras.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 
@@ -15,6 +12,3 @@ __all__ = optimizers.__all__
 
 for _name in __all__:
     keras.saving.register_keras_serializable("layerwise")(getattr(optimizers, _name))
-
-if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__)

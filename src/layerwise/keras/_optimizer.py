@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import cache
-from importlib import import_module
-from math import inf, prod
+from math import prod
 from typing import Any
 
 import keras
@@ -19,11 +16,11 @@ from layerwise.arguments import KERAS
 from layerwise.checks import NONE, number, of_python
 from layerwise.core.library import EPSILON, computing
 from layerwise.drive import Run, local
-from layerwise.drive.scaled import Namespace
-from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.first import First, WaysOut, warn_of
 from layerwise.hidden import ADAMW
 from layerwise.hyper import Hyper, options_in_order
+from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
 from layerwise.layout import Piece, lay_out
 from layerwise.options import OFF
@@ -52,8 +49,6 @@ WITHOUT_EFFECT = {
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
-# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
-BACKENDS = {"tensorflow": "keras.ops", "jax": "jax.numpy", "torch": "torch", "numpy": "numpy"}
 
 
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
@@ -85,6 +80,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._rest = Rest(given, h) if h.of_matrices else None
         self._excluded_names: tuple[str, ...] = ()
         self._is_looked_at = False
+        self._xp: Functions | None = None  # during a step
 
     @property
     def weight_decay(self) -> float | None:
@@ -156,7 +152,9 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         super().build(variables)
         named = [(variable.path, tuple(variable.shape)) for variable in variables]
         self._is_rest = [False] * len(named) if self._rest is None else self._rest.picked(named)
-        self._pieces = [self._piece(*one) for one in zip(variables, self._is_rest, strict=True)]
+        settings: dict[Hyper, Hyper] = {}  # equal ones are one, of which a step has its numbers once
+        pieces = [self._piece(*one) for one in zip(variables, self._is_rest, strict=True)]
+        self._pieces = [replace(piece, h=settings.setdefault(piece.h, piece.h)) for piece in pieces]
         self._kept = [
             [self._state_variable(variable, one, piece.h) for one in zip(rule.State._fields, piece.fields, strict=True)]
             for variable, piece, is_rest in zip(variables, self._pieces, self._is_rest, strict=True)
@@ -196,23 +194,39 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
 
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+        """Step all variables, which share the numbers of the step."""
+        self._xp = namespace()
+        try:
+            super()._backend_update_step(grads, trainable_variables, learning_rate)
+        finally:
+            self._xp = None  # some of the numbers may be traced
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Step one variable."""
         i = self._get_variable_index(variable)
-        xp, piece, kept, dtype = namespace(), self._pieces[i], self._kept[i], _computing(variable)
+        xp, piece, kept, dtype = self._xp or namespace(), self._pieces[i], self._kept[i], _computing(variable)
         p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
-        t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
-        h: Any = piece.h
-        decay, rule = self.weight_decay, self._rule_of(self._is_rest[i])
-        if self._rest and self._is_rest[i]:
-            lr, decay = lr * self._rest.lr_ratio, self._rest.decay(decay)
-        lam = float(decay or 0.0) if self._use_weight_decay(variable) else 0.0
-        asking = rule.step(xp, p, g, rule.State(*state), h, Now(t, lr, lam, beta2=h.beta2_of(1)))
-        [(stepped,)] = local(xp, [Run((asking,), piece.shape)])
+        rule, h = self._rule_of(self._is_rest[i]), piece.h
+        now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
+        [(stepped,)] = local(xp, [Run((rule.step(xp, p, g, rule.State(*state), h, now),), piece.shape)])
         self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
         for x, new in zip(kept, stepped.state, strict=True):
             if x is not None:
                 self.assign(x, ops.cast(new, x.dtype))
+
+    def _now(self, xp: Functions, i: int, dtype: str, learning_rate: Any, decays: bool) -> Now:
+        is_rest, h = self._is_rest[i], self._pieces[i].h
+
+        def made() -> Now:
+            t, lr = (xp.number(ops.cast(x, dtype)) for x in (self.iterations + 1, learning_rate))
+            decay = self.weight_decay
+            if self._rest and is_rest:
+                lr, decay = lr * self._rest.lr_ratio, self._rest.decay(decay)
+            return Now(t, lr, float(decay or 0.0) if decays else 0.0, beta2=h.beta2_of(1))
+
+        now: Now = xp.once((id(h), dtype, decays), made)
+        return now
 
     def _apply_weight_decay(self, variables: Any) -> None:
         """Leave weight decay to the rule, which knows where in the formula it goes."""
@@ -272,76 +286,3 @@ def _is_zero(variable: Any) -> bool:
 def _computing(variable: Any) -> str:
     """Return the dtype of a variable's arithmetic and state: at least float32."""
     return computing(keras.backend.standardize_dtype(variable.dtype))
-
-
-class Functions(Namespace):
-    """The functions of a backend."""
-
-    @property
-    def quick(self) -> str | None:
-        """The dtype in which the device multiplies faster what is computed in float32; None if there is none."""
-        return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
-
-    def multiplies(self, x: Any, dtype: str) -> str | None:
-        """Return a dtype of 16 bits if the device has products of it."""
-        return dtype if self.quick in (dtype, "float16") else None
-
-    def asarray(self, x: Any, dtype: Any) -> Any:
-        """Return an array in a dtype."""
-        return ops.cast(x, keras.backend.standardize_dtype(dtype))
-
-    def weighted(self, G: Any, a: float, b: float, c: float) -> Any:
-        """Return a + b·G + c·G² of matrices, summed before it is rounded."""
-        own = computing(keras.backend.standardize_dtype(G.dtype))
-        return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
-
-    def dense(self, gradient: Any) -> Any:
-        """Return a gradient in full: an embedding's may have only the rows that were looked up."""
-        return ops.convert_to_tensor(gradient, sparse=False)
-
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context in which variables have values, even while a step is traced."""
-        return nullcontext()
-
-
-class OnTensorFlow(Functions):
-    """Keras's own functions, where they are TensorFlow's."""
-
-    def outside(self) -> AbstractContextManager[Any]:
-        """Return a context of eager operations, in which a model is built."""
-        made: AbstractContextManager[Any] = import_module("tensorflow").init_scope()
-        return made
-
-    def dense(self, gradient: Any) -> Any:
-        """Return a gradient in full."""
-        return import_module("tensorflow").convert_to_tensor(gradient)
-
-    def clip(self, x: Any, low: Any, high: Any) -> Any:
-        """Return x within the bounds, of which each may be None."""
-        return ops.clip(x, -inf if low is None else low, inf if high is None else high)
-
-
-@cache
-def _device() -> str:
-    """Return the kind of device that Keras computes on."""
-    module: Any = import_module(keras.config.backend())
-    if keras.config.backend() == "jax":
-        return str(module.default_backend())
-    if keras.config.backend() == "tensorflow":
-        kinds = [one.device_type.lower() for one in module.config.list_logical_devices()]
-        return next((kind for kind in ("tpu", "gpu") if kind in kinds), "cpu")
-    there = keras.config.backend() == "torch" and (module.cuda.is_available() or module.backends.mps.is_available())
-    return "gpu" if there else "cpu"
-
-
-@cache
-def namespace() -> Functions:
-    """Return the functions of the backend that Keras runs on, of which there is one for each process."""
-    backend = keras.config.backend()
-    if backend not in BACKENDS:
-        raise EngineError(
-            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
-            "KERAS_BACKEND before Keras is imported."
-        )
-    kind = OnTensorFlow if backend == "tensorflow" else Functions
-    return kind(import_module(BACKENDS[backend]))

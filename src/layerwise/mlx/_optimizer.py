@@ -27,6 +27,8 @@ CALLED = {"lr": LR}
 OF_ALL = ("step", LR, DECAY)  # in the state, beside that of parameters
 COMPUTED_IN = {mx.float64: mx.float64, **dict.fromkeys((mx.float32, mx.float16, mx.bfloat16), mx.float32)}
 MOST = 8  # numbers that are added up in float32 with hardly an error
+COLUMNS = 32
+LARGE = 1 << 12  # elements from which on a sum in parts, which MLX adds up faster, is worth its operations
 SCHEDULE = "A schedule must return such a number for every step."
 
 
@@ -243,30 +245,30 @@ class Functions(Namespace):
 
     def __init__(self) -> None:
         super().__init__(mx)
-        self._known: dict[Any, Any] = {}
 
-    def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is the same for many tensors of the step."""
-        if key not in self._known:
-            self._known[key] = make()
-        return self._known[key]
+    @staticmethod
+    def still(x: Any) -> Any:
+        """Return an array or numbers as they are for each element."""
+        return still(x)
 
     def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
         """Return the numbers of a step."""
-        return self.once((of, id(now)), lambda: still(of(self, h, now)))  # which `once` has made for these settings
+        return self.once((of, id(now)), lambda: still(of(self, h, now)))
 
-    def squares(self, terms: Any, dims: tuple[int, ...]) -> Scaled:
-        """Sum the squares over these dimensions, as exactly as the device can."""
+    def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
+        """Return the sum in float64, on a CPU."""
+        if _wide(terms[:0]).dtype == terms.dtype:
+            return None
+        if len(dims) == terms.ndim and terms.size >= LARGE:
+            return mx.reshape(_squares_of_all(mx.reshape(terms, (-1,))), (1,) * terms.ndim)
         wide = _wide(terms)
-        if wide.dtype == terms.dtype:
-            return super().squares(terms, dims)
-        squares = wide * wide  # of float32 fit float64
-        total = mx.sum(squares, axis=dims, keepdims=True) if dims else squares
-        return Scaled(mx.ones_like(total), total)
+        return mx.sum(wide * wide, axis=dims, keepdims=True) if dims else wide * wide
 
-    def length(self, squares: Scaled) -> Any:
+    def length(self, squares: Any) -> Any:
         """Return the root of a sum of squares."""
-        return still(super().length(squares))
+        if isinstance(squares, Scaled):
+            return still(squares.factor * mx.sqrt(squares.sum))
+        return still(mx.sqrt(squares).astype(mx.float32))  # which was wide
 
     def sqrt(self, x: Any) -> Any:
         """Return the root."""
@@ -275,8 +277,10 @@ class Functions(Namespace):
 
     def sum(self, terms: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         """Sum over these dimensions, to the last digits of the dtype."""
-        longest = max(axis, key=lambda d: terms.shape[d])
-        parts = _in_parts(terms, longest) if _wide(terms[:0]).dtype != terms.dtype else terms
+        parts = terms
+        if terms.size >= LARGE and _wide(terms[:0]).dtype != terms.dtype:
+            longest = max(axis, key=lambda d: terms.shape[d])
+            parts = _in_parts(_in_parts(terms, longest), longest)
         return mx.sum(_wide(parts), axis=axis, keepdims=keepdims).astype(terms.dtype)
 
     def multiplies(self, x: Any, dtype: str) -> Any:
@@ -305,7 +309,15 @@ def still(x: Any) -> Any:
     """Return an array, or numbers some of which are arrays, by an operation that no loop takes in."""
     if isinstance(x, tuple):
         return type(x)(*map(still, x)) if hasattr(x, "_fields") else tuple(map(still, x))
-    return mx.squeeze(mx.expand_dims(x, 0), 0) if isinstance(x, mx.array) else x
+    return mx.contiguous(x) if isinstance(x, mx.array) else x
+
+
+def _squares_of_all(terms: Any) -> Any:
+    """Return the sum of the squares of a long row in float64: a few numbers in one loop, then columns."""
+    even = terms.size // (MOST * COLUMNS) * MOST * COLUMNS
+    sums = sum(x * x for x in map(_wide, mx.split(terms[:even], MOST)))
+    total = mx.sum(mx.sum(mx.reshape(sums, (COLUMNS, -1)), axis=0))
+    return total if even == terms.size else total + mx.sum(mx.square(_wide(terms[even:])))
 
 
 def _in_parts(terms: Any, d: int) -> Any:

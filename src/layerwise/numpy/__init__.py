@@ -9,15 +9,7 @@
 array([2.646447, 3.646447])
 """
 
-from typing import TYPE_CHECKING
-
-from layerwise.elsewhere import nearly
 from layerwise.numpy import optimizers
-from layerwise.numpy.mixed import Mixed
 from layerwise.numpy.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 
-__all__: list[str] = ["Mixed"]
-__all__ += optimizers.__all__
-
-if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__)
+__all__ = optimizers.__all__

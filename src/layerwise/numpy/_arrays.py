@@ -13,9 +13,11 @@ from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.names import Name
+from layerwise.rules.products import worth_halving
 from layerwise.spans import Lying
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
+from layerwise.threads import available_processors
 
 Array = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""
@@ -74,7 +76,11 @@ class Arrays(Whole):
     """Arrays as the rule engine reads and writes them, and as the core makes them."""
 
     bits: Any = BITS
-    xp: Any = SimpleNamespace(**{name: getattr(np, name) for name in PLAIN.split()}, squares=squares)
+    xp: Any = SimpleNamespace(
+        **{name: getattr(np, name) for name in PLAIN.split()},
+        squares=squares,
+        halves=lambda x: worth_halving(x.shape[-2], available_processors()),
+    )
     pure: Any = xp
 
     def read(self, array: Array, like: Array) -> Array:

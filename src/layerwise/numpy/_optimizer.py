@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
-from math import inf
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from layerwise.core.library import EPSILON
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
-from layerwise.core.steps import Steps
-from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
+from layerwise.core.slots import Due, Planned, Slots
 from layerwise.engines.compiled import signals_wait
-from layerwise.errors import ArgumentError, ContradictionError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.errors import (
+    ArgumentError,
+    ContradictionError,
+    GradientError,
+    ParameterError,
+    sentence,
+    warn,
+)
 from layerwise.first import First, warn_of
 from layerwise.hyper import Hyper, scheduled
 from layerwise.keywords import advice, check_keywords, needing_all
@@ -26,8 +29,8 @@ from layerwise.layout import lay_out
 from layerwise.names import Name, as_name, check_matched, check_twin, few
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
-from layerwise.numpy._options import RATES, Options, names_of, refitted
-from layerwise.numpy._together import LIBRARY, WAYS_OUT, Stepper
+from layerwise.numpy._options import Options, names_of, refitted
+from layerwise.numpy._together import LIBRARY, PLAIN, RATES, WAYS_OUT, Named, Occupied, due_of
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
@@ -42,7 +45,7 @@ def _are_weights(lr: Any) -> bool:
     return any(isinstance(one, tuple) or hasattr(one, "shape") for one in each)
 
 
-class Optimizer(Stepper, Like):
+class Optimizer(Like):
     """The base of all optimizers of this API; each has one rule.
 
     Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
@@ -60,7 +63,7 @@ class Optimizer(Stepper, Like):
             kind = type(lr).__name__
             raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)
-        self._tensors, self._steps = Tensors(LIBRARY, keeps=False), Steps()
+        self._tensors = Slots(LIBRARY)
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
         self._matched = False  # whether all patterns are known to match a name
@@ -91,27 +94,63 @@ class Optimizer(Stepper, Like):
             )
         with self._one_at_a_time, signals_wait:
             name = as_name(name)
-            firsts = self._step_all({name: weights}, {name: grad}, whole=False)
-        warn_of(firsts or (), WAYS_OUT)
+            firsts = self._take({name: weights}, {name: grad}, whole=False)
+        if firsts:
+            warn_of(firsts, WAYS_OUT)
 
-    def _step_all(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool = True) -> list[First] | None:
-        options = self._options.given
-        firsts = self._take([(self, weights, grads)], whole, options["skip_nonfinite"], options["engine"])
-        self._tensors.skipped += firsts is None
+    @needing_all("It takes weights and their gradients, both by name.")
+    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
+        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
+
+        Names without a gradient, or with None, keep their weights and their state.
+
+        Args:
+            weights: The arrays by name.
+            grads: Their gradients by name, which are not changed.
+        """
+        both: dict[str, Any] = {"weights": weights, "grads": grads}
+        for argument, given in both.items():
+            if not isinstance(given, Mapping):
+                shown = type(given).__name__
+                raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
+        for name in grads:
+            if name not in weights:
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
+        with self._one_at_a_time, signals_wait:
+            firsts = self._take(weights, grads, whole=True)
+        if firsts:
+            warn_of(firsts, WAYS_OUT)
+
+    def _take(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> list[First]:
+        """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
+        api, kept = Named(self, whole), self._tensors
+        due = due_of(weights, grads, whole)
+        known = not whole or (self._matched and not self._unmet)
+        step = kept.unchanged(api, due) if known and {*map(type, due.names)} <= PLAIN else None
+        if step is None:
+            due = self._checked(weights, grads, due, whole)
+            step = kept.unchanged(api, due)
+        memory = Occupied(due.names, due.params)
+        firsts: list[First] = []
+        if self._options.given["skip_nonfinite"] and not all(map(_arrays.is_finite, due.grads, due.params)):
+            kept.skipped += 1
+        elif due.names:
+            due = due._replace(grads=memory.apart(due.grads))
+            with np.errstate(all="ignore"):
+                firsts = kept.take(api, due, self._options.engines, step)
+        self._note(weights, whole)
         return firsts
 
-    def _asked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Asked:
-        """Return what is due, checked one by one."""
+    def _checked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], due: Due, whole: bool) -> Due:
+        """Return what is due by names and arrays as they are kept, checked one by one."""
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
         if whole and self._unmet:
             self._meet(weights)
-        due = {self._named(key, weights): (weights[key], g) for key, g in grads.items() if not (whole and g is None)}
-        each = [self._entry(name, *one) for name, one in due.items()]
-        arrays = [p for p, _ in each], [g for _, g in each]
-        numbers, has_blocks = partial(self._numbers, whole), self._options.by_name["blocks"].is_given
-        return Asked(self._tensors, list(due), *arrays, self._plan, numbers, self._peak, has_blocks=has_blocks)
+        names = {self._named(name, weights): name for name in due.names}
+        each = [self._entry(name, weights[key], grads[key]) for name, key in names.items()]
+        return Due(list(names), [p for p, _ in each], [g for _, g in each])
 
     def _meet(self, weights: Mapping[Any, Any]) -> None:
         """Warn if no weights have the name of a loaded state, which then is of another model."""
@@ -124,7 +163,8 @@ class Optimizer(Stepper, Like):
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
         """Remember the names that were given, and that all patterns match one."""
-        self._matched = self._matched or whole
+        if whole and not self._matched:
+            self._matched = True
         if not weights.keys() <= self._seen.keys():
             self._seen |= {as_name(name): np.shape(w) for name, w in weights.items() if name not in self._seen}
 
@@ -143,31 +183,6 @@ class Optimizer(Stepper, Like):
                 f"Pass another name, or forget the old state with clear_state({name!r})."
             )
         return p, _arrays.check_gradient(name, grad, p)
-
-    def _numbers(self, whole: bool, dues: Sequence[Due]) -> list[Numbers]:
-        """Return the numbers of these names' next step.
-
-        With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
-        comes that has taken the last.
-        """
-        h, furthest = cast("Any", self._options.h), self._tensors.furthest
-        counts = [due.slot.step + 1 for due in dues]
-        if self._options.given["shared_count"]:
-            counts = [furthest + (whole or max(counts) > furthest)] * len(dues)
-        taken = max(furthest, *counts) - 1
-        lr, lam = scheduled(h.lr, "lr", taken), scheduled(h.weight_decay, "weight_decay", taken)
-        factors = [due.planned.own for due in dues]
-        return [
-            (t, _rate("lr_scale", lr, a), _rate("decay", lam, b)) for t, (a, b) in zip(counts, factors, strict=True)
-        ]
-
-    def _peak(self, due: Due, lr: float) -> float | None:
-        rate: Any = cast("Any", self._options.h).lr
-        rate = getattr(rate, "peak", rate)
-        return None if callable(rate) else rate * due.planned.own[0]
-
-    def _plan(self, name: Name, p: Array) -> Planned:
-        return self._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)])
 
     def _planned(
         self, name: Name, shape: tuple[int, ...], machine_eps: float = 1.0, options: Options | None = None
@@ -238,6 +253,11 @@ class Optimizer(Stepper, Like):
         return self._tensors.slots
 
     @property
+    def num_parameters(self) -> int:
+        """The number of names seen: those given to step_all, or with a state."""
+        return len(self.parameters)
+
+    @property
     def parameters(self) -> dict[Name, tuple[int, ...]]:
         """The names seen so far, stepped or given without a gradient, and their shapes."""
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
@@ -279,12 +299,7 @@ class Optimizer(Stepper, Like):
         Args:
             state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
         """
-        self._take_over(self._loaded(state))
-
-    def _loaded(self, state: Any) -> _saved.Saved:
-        return _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
-
-    def _take_over(self, saved: _saved.Saved) -> None:
+        saved = _saved.load(self._hyper.optimizer, state, self._settings(), lambda *of: self._planned(*of).plan)
         self._options, own = self._options.changed(saved.settings), self._tensors
         own.skipped, own.furthest = saved.skipped, saved.step
         own.begin(saved.slots)
@@ -296,9 +311,3 @@ class Optimizer(Stepper, Like):
 
     def __repr__(self) -> str:
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({self._options.in_words()})"
-
-
-def _rate(argument: str, rate: float, factor: float) -> float:
-    if rate * factor == inf:
-        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
-    return rate * factor

@@ -13,18 +13,17 @@ from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Slot
-from layerwise.engines import choose
+from layerwise.engines import Engine, choose
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.hyper import Hyper, options_in_order
 from layerwise.names import INSTEAD, ByName, Name, is_by_name
 from layerwise.numpy._arrays import Arrays, named_dtype
-from layerwise.numpy._together import ENGINES
+from layerwise.numpy._together import ENGINES, RATES
 from layerwise.registry import ENTRIES
 from layerwise.storage.coded import CODED
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, is_signed, wanted
 
 FLAGS = ("skip_nonfinite", "shared_count")
-RATES = ("lr", "weight_decay")
 BY_NAME = ("lr_scale", "decay", "blocks")
 ALWAYS_SHOWN = ("lr", "relative_step")
 SCALE = checks.number(0)
@@ -43,6 +42,7 @@ class Options:
     h: Hyper
     by_name: Mapping[str, ByName]
     storage: Wanted
+    engines: tuple[Engine, ...]  # that may step
 
     @classmethod
     def of(cls, hyper: type[Hyper], given: Mapping[str, Any]) -> Options:
@@ -56,7 +56,7 @@ class Options:
         make: Callable[..., Hyper] = hyper
         h = make(**{name: given[name] for name in own - several.keys()})
         flags = {name: checks.FLAG(name, given[name], "Pass True or False.") for name in FLAGS}
-        choose(given["engine"], ENGINES)
+        engines = choose(given["engine"], ENGINES)
         by_name = _by_name(hyper, {**given, **dict.fromkeys(INSTEAD), **several})
         want = wanted(given, ENTRIES[hyper.optimizer].rule)
         check_fits(want, h)
@@ -66,7 +66,7 @@ class Options:
         seen = {name: one.given for name, one in by_name.items() if one.given is not None}
         stored = {name: checked(name, given[name]) for name in OPTIONS}
         known = {**{name: given.get(name) for name in names_of(hyper)}, **vars(h), **flags, **stored, **seen}
-        return cls(known, h, by_name, want)
+        return cls(known, h, by_name, want, engines)
 
     def __reduce__(self) -> Any:
         return Options.of, (type(self.h), self.given)

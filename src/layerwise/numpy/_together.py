@@ -1,117 +1,123 @@
-"""Steps of named arrays, by one optimizer or several together."""
+"""Steps of named arrays: what they add to the core's, the engines, and the memory that arrays of one step occupy."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from math import inf
+from operator import gt
 from typing import Any
 
-import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-from layerwise.core.steps import Steps
-from layerwise.engines import Candidate, choose
-from layerwise.engines.compiled import candidate, signals_wait
+from layerwise.core.library import EPSILON
+from layerwise.core.slots import Due, Planned, Rates
+from layerwise.engines import Candidate
+from layerwise.engines.compiled import candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.errors import GradientError, ParameterError
-from layerwise.first import First, WaysOut, warn_of
-from layerwise.keywords import needing_all
-from layerwise.names import Name, few
+from layerwise.errors import HyperparameterError
+from layerwise.first import WaysOut
+from layerwise.hyper import scheduled
+from layerwise.names import Name
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
 from layerwise.spans import check_distinct
-from layerwise.threads import OneAtATime
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+RATES = ("lr", "weight_decay")
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
-Given = tuple[Any, Mapping[Any, Any], Mapping[Any, Any]]  # an optimizer, and the weights and gradients by name
 WAYS_OUT = WaysOut(
     'Exempt them from it, such as by adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',
     'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
-    "Leave them to AdamW, by Mixed.",
+    "Leave them to an AdamW of their own.",
     'Give each row its own by blocks="each", or pass `blocks` by name.',
 )
 
 
-class Stepper:
-    """What steps named arrays: one optimizer, or several together."""
+PLAIN = {str, int}  # the types that names are kept in
 
-    __slots__ = ()
-    _steps: Steps
-    _one_at_a_time: OneAtATime
-    parameters: Any  # names and shapes
 
-    @needing_all("It takes weights and their gradients, both by name.")
-    def step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> None:
-        """Update named arrays in place: all of them, or none if one of the arguments is wrong.
+def due_of(weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Due:
+    """Return what is due, as it was given; of all names those with a gradient."""
+    names = [name for name, g in grads.items() if not (whole and g is None)]
+    return Due(names, [weights[name] for name in names], [grads[name] for name in names])
 
-        Names without a gradient, or with None, keep their weights and their state.
 
-        Args:
-            weights: The arrays by name.
-            grads: Their gradients by name, which are not changed.
-        """
-        both: dict[str, Any] = {"weights": weights, "grads": grads}
-        for argument, given in both.items():
-            if not isinstance(given, Mapping):
-                shown = type(given).__name__
-                raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
-        for name in grads:
-            if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
-        with self._one_at_a_time, signals_wait:
-            firsts = self._step_all(weights, grads)
-        warn_of(firsts or (), WAYS_OUT)
+class Named:
+    """What an optimizer of named arrays says of them, in a step of all or of one."""
 
-    def _step_all(self, weights: Mapping[Any, Array], grads: Mapping[Any, Any]) -> list[First] | None:
-        raise NotImplementedError
+    keeps = False
 
-    def _take(
-        self, given: Sequence[Given], whole: bool, skips: bool, engine: str | None, bound: float | None = None
-    ) -> list[First] | None:
-        """Step the names of these optimizers: all, or none if one cannot be stepped. Return what are first steps.
-
-        Return None if the step was skipped because of nan or inf.
-        """
-        asked = [one for one in (optimizer._asked(*both, whole) for optimizer, *both in given) if one.names]
-        memory = Occupied({name: p for one in asked for name, p in zip(one.names, one.params, strict=True)})
-        memory.check_distinct()
-        pairs = ((g, p) for one in asked for g, p in zip(one.grads, one.params, strict=True))
-        skipped = skips and not all(_arrays.is_finite(g, p) for g, p in pairs)
-        due = [one._replace(grads=list(map(memory.apart, one.grads))) for one in asked]
-        with np.errstate(all="ignore"):
-            firsts = self._steps.take(due, choose(engine, ENGINES), bound) if due and not skipped else []
-        for optimizer, weights, _ in given:
-            optimizer._note(weights, whole)
-        return None if skipped else firsts
+    def __init__(self, optimizer: Any, whole: bool) -> None:
+        self.optimizer, self.whole = optimizer, whole
 
     @property
-    def num_parameters(self) -> int:
-        """The number of names seen: those given to step_all, or with a state."""
-        return len(self.parameters)
+    def has_blocks(self) -> bool:
+        return bool(self.optimizer._options.by_name["blocks"].is_given)
+
+    def kinds(self, due: Due) -> Any:
+        try:
+            params = [(type(p), p.shape, p.dtype, p.strides, p.flags.writeable) for p in due.params]
+            return params, [(type(g), g.shape, g.dtype) for g in due.grads]
+        except AttributeError:  # of what is no array, and is to become one, or refused
+            return None
+
+    def planned(self, due: Due) -> list[Planned]:
+        each = zip(due.names, due.params, strict=True)
+        return [self.optimizer._planned(name, p.shape, EPSILON[_arrays.name_of(p.dtype)]) for name, p in each]
+
+    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+        """Return the numbers of these names' next step.
+
+        With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
+        comes that has taken the last.
+        """
+        options, furthest = self.optimizer._options, self.optimizer._tensors.furthest
+        t = [n + 1 for n in counts]
+        if options.given["shared_count"]:
+            t = [furthest + (self.whole or max(t) > furthest)] * len(t)
+        taken = max(furthest, *t) - 1
+        given = {name: getattr(options.h, name) for name in RATES}
+        rates = {name: scheduled(x, name, taken) if callable(x) else x for name, x in given.items()}
+        owns = [one.own for one in planned]
+        found = {own: _rates(own, **rates) for own in dict.fromkeys(owns)}
+        lr, weight_decay = zip(*map(found.__getitem__, owns), strict=True)
+        return Rates(t, lr, weight_decay)
+
+    def peak(self, planned: Planned, lr: float) -> float | None:
+        rate = getattr(self.optimizer._options.h.lr, "peak", self.optimizer._options.h.lr)
+        return None if callable(rate) else rate * planned.own[0]
+
+
+def _rates(factors: tuple[float, float], lr: float, weight_decay: float) -> tuple[float, float]:
+    """Return the rates of names with these factors on them."""
+    found = lr * factors[0], weight_decay * factors[1]
+    if inf in found:
+        argument = "lr_scale" if found[0] == inf else "decay"
+        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
+    return found
 
 
 class Occupied:
-    """The memory that the weights of a step occupy, as an ordered list of spans."""
+    """The memory that the weights of a step occupy, as an ordered list of spans; or raise if it is shared."""
 
-    def __init__(self, weights: Mapping[Name, Array]) -> None:
-        spans = sorted(byte_bounds(array) for array in weights.values() if array.size)
-        self._weights, self._starts = weights, [start for start, _ in spans]
+    def __init__(self, names: Sequence[Name], weights: Sequence[Array]) -> None:
+        spans = sorted([byte_bounds(array) for array in weights if array.size])
+        self._starts = [start for start, _ in spans]
         # The furthest end so far: spans may lie inside one another.
-        self._ends = list(accumulate((end for _, end in spans), max))
+        self._ends = list(accumulate([end for _, end in spans], max))
+        if any(map(gt, self._ends, self._starts[1:])):
+            each = zip(names, map(lying, weights), strict=True)
+            check_distinct(each, "Keep one name, and give it the sum of the gradients.")
 
-    def check_distinct(self) -> None:
-        if all(end <= start for (end, start) in zip(self._ends, self._starts[1:], strict=False)):
-            return
-        each = ((name, lying(array)) for name, array in self._weights.items())
-        check_distinct(each, "Keep one name, and give it the sum of the gradients.")
-
-    def apart(self, grad: Array) -> Array:
-        """Return the gradient, or a copy of it if stepping some weights could change it underway."""
-        if not grad.size or not self._starts:
-            return grad
-        low, high = byte_bounds(grad)
-        return grad.copy() if bisect_left(self._starts, high) > bisect_right(self._ends, low) else grad
+    def apart(self, grads: Sequence[Array]) -> list[Array]:
+        """Return the gradients, with copies of those that stepping some weights could change underway."""
+        found = list(grads)
+        for i, g in enumerate(found):
+            low, high = byte_bounds(g)
+            if g.size and bisect_left(self._starts, high) > bisect_right(self._ends, low):
+                found[i] = g.copy()
+        return found

@@ -11,15 +11,9 @@
 True
 """
 
-from typing import TYPE_CHECKING
-
-from layerwise.elsewhere import nearly
 from layerwise.paddle import optimizers
 from layerwise.paddle._spelling import preset
 from layerwise.paddle.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 
 __all__ = ["preset"]
 __all__ += optimizers.__all__
-
-if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__)

@@ -17,8 +17,7 @@ from layerwise import checks
 from layerwise.blocks import as_blocks
 from layerwise.core.library import EPSILON, LOW
 from layerwise.core.plan import Plan
-from layerwise.core.steps import Steps
-from layerwise.core.tensors import Asked, Due, Numbers, Planned, Tensors
+from layerwise.core.slots import Due, Planned, Rates, Slots
 from layerwise.engines import Candidate, choose
 from layerwise.engines.compiled import candidate, signals_wait
 from layerwise.engines.rule import RuleEngine
@@ -139,7 +138,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             given["name"],
         )
         self._multi_precision = multi_precision
-        self._tensors, self._steps, self._one_at_a_time = Tensors(LIBRARY, keeps=True), Steps(), OneAtATime()
+        self._tensors, self._one_at_a_time = Slots(LIBRARY), OneAtATime()
         self._planned_with: Any = None  # what wrappers may have set, when settings were made
         self._settings: dict[str, Any] = {}  # of each parameter by its name
         self._by_paddle: list[Group] = []  # those whose gradients Paddle prepares
@@ -307,28 +306,13 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 return
             if not params:
                 return
-            lr = as_rate(self.get_lr())
-            rates = rates_of(params, lr)
             self._heed_wrappers()
             given = self._prepared(pairs) if self._by_paddle else grads
-
-            def numbers(dues: Sequence[Due]) -> list[Numbers]:
-                each = zip(dues, rates, strict=True)
-                return [(due.slot.step + 1, rate, cast("Any", due.plan.h).weight_decay) for due, rate in each]
-
-            def check() -> None:
-                for p, g in zip(params, given, strict=True):
-                    check_parameter(p)
-                    check_gradient(p, g)
-                check_apart(params)
-
-            names = [p.name for p in params]
-            asked = Asked(
-                self._tensors, names, params, given, self._plan, numbers, self._peak, check, self._by_name.is_given
-            )
-            firsts = self._steps.take([asked], self._engines)
+            api, due = Members(self, params), Due([p.name for p in params], params, given)
+            firsts = self._tensors.take(api, due, self._engines, self._tensors.unchanged(api, due))
             self._note_masters()
-            warn_of(firsts, WAYS_OUT)
+            if firsts:
+                warn_of(firsts, WAYS_OUT)
 
     def _overflowed(self) -> bool:
         """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
@@ -338,21 +322,6 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         overflowed = bool(found)
         self._set_auxiliary_var("found_inf", overflowed)
         return overflowed
-
-    def _peak(self, due: Due, lr: float) -> float:
-        schedule, now = self._learning_rate, self.get_lr()
-        numbers = (getattr(schedule, key, None) for key in PEAKS)
-        factor = lr / now if now else 1.0  # of the parameter's own
-        return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
-
-    def _plan(self, name: Any, p: Tensor) -> Planned:
-        check_parameter(p)
-        plan, slot = self._plan_of(p, self._settings[name]), self._tensors.slots.get(name)
-        if slot is not None:
-            if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
-                raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
-            _state.check_held(name, slot)
-        return Planned(plan, Wanted(master=True) if self._multi_precision else PLAIN)
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape, dtype = shape_of(p), dtype_name(p)
@@ -446,6 +415,50 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def __repr__(self) -> str:
         return f"layerwise.paddle.{type(self).__name__}(learning_rate={self.get_lr()}, {len(self._members)} parameters)"
+
+
+class Members:
+    """What an optimizer says of its parameters, in a step of these."""
+
+    keeps = True
+
+    def __init__(self, optimizer: Any, params: Sequence[Tensor]) -> None:
+        self.optimizer, self.params = optimizer, params
+
+    @property
+    def has_blocks(self) -> bool:
+        return bool(self.optimizer._by_name.is_given)
+
+    def kinds(self, due: Due) -> Any:
+        return list(map(id, due.params))
+
+    def planned(self, due: Due) -> list[Planned]:
+        want = Wanted(master=True) if self.optimizer._multi_precision else PLAIN
+        plans = [self._plan(name, p) for name, p in zip(due.names, due.params, strict=True)]
+        for p, g in zip(due.params, due.grads, strict=True):
+            check_gradient(p, g)
+        check_apart(due.params)
+        return [Planned(plan, want) for plan in plans]
+
+    def _plan(self, name: Any, p: Tensor) -> Plan:
+        check_parameter(p)
+        plan: Plan = self.optimizer._plan_of(p, self.optimizer._settings[name])
+        slot = self.optimizer._tensors.slots.get(name)
+        if slot is not None:
+            if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
+                raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
+            _state.check_held(name, slot)
+        return plan
+
+    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+        lr = rates_of(self.params, as_rate(self.optimizer.get_lr()))
+        return Rates([n + 1 for n in counts], lr, [cast("Any", one.plan.h).weight_decay for one in planned])
+
+    def peak(self, planned: Planned, lr: float) -> float:
+        schedule, now = self.optimizer._learning_rate, self.optimizer.get_lr()
+        numbers = (getattr(schedule, key, None) for key in PEAKS)
+        factor = lr / now if now else 1.0  # of the parameter's own
+        return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor | None]:

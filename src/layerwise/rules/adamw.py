@@ -85,6 +85,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
     # The correction of m is in lr, or in both terms of NAdam's, whose 2 is in lr.
     ahead = add(xp, k.ahead * m, k.beside, g) if h.nesterov else m
-    v_hat = k.c2 * v
-    u = ahead / (xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps)
+    d = k.c2 * v
+    d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
+    d = d + k.eps
+    u = ahead / d
     return Stepped((*shrinking(xp, k.shrink, p), (-k.lr, u)), State(m, v), {"trust_ratio": 1.0})

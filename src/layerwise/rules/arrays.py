@@ -27,6 +27,11 @@ def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
     return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
 
 
+def still(xp: Any, numbers: Any) -> Any:
+    """Return numbers of a tensor. A compiling namespace keeps them out of the loop over the tensor's elements."""
+    return xp.still(numbers) if hasattr(xp, "still") else numbers
+
+
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
     """Return the state as the step leaves it. A namespace that runs a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state

@@ -148,6 +148,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 def _direction(xp: Any, m: Array, v: Array, k: Any) -> Array:
     """Return m / (c1·√(c2·v + eps_root) + eps): the correction of m is drawn below, one division less."""
-    v_hat = v if is_one(k.c2) else k.c2 * v
-    root_v = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root)
-    return m / add(xp, k.eps, k.c1, root_v)
+    d = v if is_one(k.c2) else k.c2 * v
+    d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
+    d = add(xp, k.eps, k.c1, d)  # one name, so that nothing of this is held for longer than it is used
+    return m / d

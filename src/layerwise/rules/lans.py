@@ -78,11 +78,12 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     g = yield from _normalized(xp, (yield from ready(xp, g, h, now)))
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
 
-    v_hat = k.c2 * v
-    d = xp.sqrt(v_hat if is_zero(k.eps_root) else v_hat + k.eps_root) + k.eps
+    d = k.c2 * v
+    d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
+    d = d + k.eps
     r, c = k.c1 * m / d, g / d
     r, c = plus(xp, r, k.lam, p), plus(xp, c, k.lam, p)
-    del g, v_hat, d  # what waits for the sums is p, r and c
+    del g, d  # what waits for the sums is p, r and c
     m, v = yield Keep(State(m, v))
 
     (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, k, h)

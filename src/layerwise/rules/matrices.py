@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from layerwise.rules.arrays import is_complex, scaled, square
 from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape, Whole
-from layerwise.rules.products import HALVES, operand, product, weighted
+from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
 from layerwise.rules.scalars import at_least, is_number, leveller, root
 
 Polynomial = tuple[float, float, float]
@@ -134,7 +134,7 @@ def tensor(xp: Any, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array
 def gram(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return x·xᵀ of each matrix."""
     x = matrices(xp, x, kept, summed)
-    return x @ xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2)
+    return symmetric(xp, x, xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2))
 
 
 def orthogonalized(
@@ -213,9 +213,9 @@ def _polynomials(xp: Any, G: Array, stretch: Sequence[Polynomial], unit: float, 
     Q = None
     for i, (a, b, c) in enumerate(stretch):
         Z = weighted(xp, G, a, b / unit**2, c / unit**4, dtype)
-        Q = Z if Q is None else product(xp, Z, Q, dtype)
+        Q = Z if Q is None else operand(xp, symmetric(xp, Z, Q), dtype)
         if i + 1 < len(stretch):
-            G = product(xp, product(xp, Z, G, dtype), Z, dtype)
+            G = operand(xp, symmetric(xp, operand(xp, symmetric(xp, Z, G), dtype), Z), dtype)
     return Q
 
 

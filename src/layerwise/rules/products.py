@@ -2,19 +2,26 @@
 
 Every operand is rounded to the dtype of the products; they are summed in at least float32, and what becomes an operand
 of the next is rounded once. Where a device has no units for a dtype, or a library no such product, an operand keeps its
-own dtype and has the digits of the other: the same rounding, and the speed of its own.
+own dtype and has the digits of the other: the same rounding, and the speed of its own. Of a product that is symmetric,
+large ones take two thirds of the time: blocks up to the diagonal, and their mirror images.
 
 A namespace says by `multiplies(x, dtype)` what arrays of that dtype are called on the device of `x`, or None. It may
-have a `product` whose sum stays in float32, and a `weighted` in one pass.
+have a `product` whose sum stays in float32, and a `weighted` in one pass; `halves(x)` says whether such products of x
+are faster in blocks.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
+from math import sqrt
 from typing import Any
 
+from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Array
 
 HALVES = {"float16": 11, "bfloat16": 8}  # dtypes of 16 bits, and the digits of their numbers
+BLOCKS = 4  # along each side of a symmetric product
+WORTH = 512  # rows from which blocks are faster on one thread of a processor
 WIDE = ("float64", "complex128")
 
 
@@ -35,14 +42,38 @@ def _with_digits(x: Array, digits: int) -> Array:
 
 def product(xp: Any, x: Array, y: Array, dtype: str | None) -> Array:
     """Return x·y as an operand of the next."""
-    return operand(xp, xp.product(x, y) if hasattr(xp, "product") else x @ y, dtype)
+    return operand(xp, _summed(xp, x, y), dtype)
+
+
+def worth_halving(rows: int, threads: int) -> bool:
+    """Return whether a processor is faster at a symmetric product of so many rows in blocks."""
+    return rows >= WORTH * sqrt(threads)
+
+
+def symmetric(xp: Any, x: Array, y: Array) -> Array:
+    """Return x·y of matrices, which is known to be symmetric, as it is summed."""
+    if not _in_blocks(xp, x):
+        return _summed(xp, x, y)
+    n = x.shape[-2]
+    spans = [slice(*pair) for pair in pairwise(i * n // BLOCKS for i in range(BLOCKS + 1))]
+    rows = [_summed(xp, x[:, span], y[:, :, : span.stop]) for span in spans]
+    beside = [[xp.moveaxis(row[:, :, span], -1, -2) for row in rows[i + 1 :]] for i, span in enumerate(spans)]
+    return xp.concat([xp.concat([row, *more], axis=-1) for row, more in zip(rows, beside, strict=True)], axis=-2)
+
+
+def _in_blocks(xp: Any, x: Array) -> bool:
+    return hasattr(xp, "halves") and not is_complex(x) and bool(xp.halves(x))
+
+
+def _summed(xp: Any, x: Array, y: Array) -> Array:
+    return xp.product(x, y) if hasattr(xp, "product") else x @ y
 
 
 def weighted(xp: Any, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
     """Return a + b·G + c·G² as an operand of the next."""
-    if hasattr(xp, "weighted"):
+    if hasattr(xp, "weighted") and not _in_blocks(xp, G):
         return operand(xp, xp.weighted(G, a, b, c), dtype)
-    squared = xp.product(G, G) if hasattr(xp, "product") else G @ G
+    squared = symmetric(xp, G, G)
     n, own = G.shape[-1], squared.dtype
     G, one = xp.asarray(G, dtype=own), xp.reshape(xp.eye(n, dtype=own), (1, n, n))
     return operand(xp, a * one + (b * G + c * squared), dtype)

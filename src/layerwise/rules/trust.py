@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
-from layerwise.rules.arrays import add, is_complex, length, scaled
+from layerwise.rules.arrays import add, is_complex, length, scaled, still
 from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
 from layerwise.rules.scalars import (
     at_least,
@@ -99,7 +99,7 @@ def lengthened(
         return R, (*before, (-k.pace, r)), {"trust_ratio": 1.0}
     pp, rr = yield Squares(p), Squares(r)
     norm_p, norm_r = length(xp, pp, p), length(xp, rr, r)
-    ratio = _ratio(xp, norm_p, norm_r, k)
+    ratio = still(xp, _ratio(xp, norm_p, norm_r, k))
     stats = {"weight_norm": norm_p, "update_norm": norm_r, "trust_ratio": 1.0 if k.trust is None else ratio.value}
     size, r = k.pace * ratio.factor, scaled(ratio.unit, r)
     if h.keep_norm:

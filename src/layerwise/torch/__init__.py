@@ -10,9 +10,10 @@
 ['bias', 'weight']
 """
 
+import sys
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-from layerwise.elsewhere import nearly
 from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
@@ -59,5 +60,10 @@ __all__ = [
 ]
 __all__ += optimizers.__all__
 
+
 if not TYPE_CHECKING:  # a checker would take every name to be there
-    __getattr__ = nearly(__name__, __all__, OPTIONAL)
+
+    def __getattr__(name):
+        if name in OPTIONAL:
+            return getattr(import_module(OPTIONAL[name]), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])

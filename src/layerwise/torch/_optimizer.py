@@ -69,7 +69,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup = Setup(
             Groups(kinds, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
-            engine_name(given["fused"], given["differentiable"]),
+            engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
@@ -294,6 +294,11 @@ class Optimizer(torch.optim.Optimizer, Like):
                 group["lr"] = rate
         stepper_of(self).groups.begun_elsewhere = False
 
+    def engines(self) -> dict[str, str]:
+        """Return, by parameters' names, the engine that took the last step of each."""
+        found: dict[str, str] = stepper_of(self).steppers()
+        return found
+
     @property
     def num_parameters(self) -> int:
         """The number of parameters, counted as tensors."""
@@ -356,9 +361,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Load a checkpoint, or raise StateError and change nothing.
 
         Parameters are matched by name if both sides have names, and otherwise by their places. State keeps the dtype in
-        which it was saved, unless `state_dtype` asks for another. Rates that schedulers move (lr, weight_decay, betas,
-        momentum) come from the checkpoint; every other option stays as it was given here, and a warning names those
-        that differ.
+        which it was saved; if `state_dtype` asks for another, the next step converts it. Rates that schedulers move
+        (lr, weight_decay, betas, momentum) come from the checkpoint; every other option stays as it was given here, and
+        a warning names those that differ.
 
         Args:
             state_dict: The result of `state_dict()`.

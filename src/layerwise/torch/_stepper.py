@@ -372,6 +372,14 @@ class Stepper:
         if next(reversed(self.turns.values()), None) is not turn:
             keep(self.turns, key, turn, (self.members,))
 
+    def steppers(self) -> dict[str, str]:
+        """Return, by parameters' names, the engine that took the last step of each."""
+        latest = {p: (plan.name, by) for turn in self.turns.values() for p, plan, by in turn.steppers()}
+        found = dict[str, str]()
+        for name, by in latest.values():
+            found[apart(name, found)] = by
+        return found
+
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
         latest = {p: measured for turn in self.turns.values() for p, measured in turn.by_parameter()}

@@ -50,6 +50,8 @@ class Mixed(Optimizer):
         capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
         fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
             available.
+        foreach: True steps lists of tensors by PyTorch's foreach functions, False does not, None does on
+            accelerators for what has no kernels.
         offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
     """
 
@@ -73,6 +75,7 @@ class Mixed(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -22,6 +22,8 @@ Arguments of all:
     capturable: Allow the step to be captured in a CUDA graph, as in torch.optim.
     fused: True requires an engine with kernels, False uses PyTorch operations, None picks the fastest
         available.
+    foreach: True steps lists of tensors by PyTorch's foreach functions, False does not, None does on
+        accelerators for what has no kernels.
     offload: Keep the state of parameters on an accelerator in the host's memory, and step them there.
 """
 
@@ -125,6 +127,7 @@ class Adafactor(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -171,6 +174,7 @@ class AdamMini(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -223,6 +227,7 @@ class AdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -278,6 +283,7 @@ class Came(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -325,6 +331,7 @@ class Fromage(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -406,6 +413,7 @@ class Lamb(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -459,6 +467,7 @@ class Lans(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -533,6 +542,7 @@ class Lars(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -598,6 +608,7 @@ class Lion(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -678,6 +689,7 @@ class Muon(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -737,6 +749,7 @@ class NovoGrad(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -790,6 +803,7 @@ class ScaleSGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -840,6 +854,7 @@ class SGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -891,6 +906,7 @@ class SinkGD(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())
@@ -941,6 +957,7 @@ class StableAdamW(Optimizer):
         differentiable: bool = False,
         capturable: bool = False,
         fused: bool | None = None,
+        foreach: bool | None = None,
         offload: bool = False,
     ) -> None:
         super().__init__(params, locals())

@@ -17,7 +17,7 @@ class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need n
     """A container whose groups may name the optimizers here, such as "layerwise_lamb", beside torchtitan's own.
 
     A group's `optimizer_kwargs` are the options of its optimizer. Of the container's `implementation` these optimizers
-    follow "for-loop", which is fused=False; otherwise they take the fastest engine.
+    follow "for-loop", which is fused=False and foreach=False; otherwise they take the fastest engine.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -37,4 +37,5 @@ def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: Any
     """Return the optimizer of groups in which torchtitan has put how it is to be implemented."""
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
-    return by_name(optimizer)(plain, **{"fused": None if fast else False, **options})
+    how = {} if fast else {"fused": False, "foreach": False}
+    return by_name(optimizer)(plain, **{**how, **options})

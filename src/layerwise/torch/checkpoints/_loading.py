@@ -1,10 +1,9 @@
-"""The loading of a checkpoint."""
+"""The loading of a checkpoint: who wrote it, what of it is whose, whether all of it fits. Only then it is taken."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from copy import deepcopy
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -12,71 +11,94 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from layerwise.core.slot import entries_of_others, own_entries
-from layerwise.errors import ContradictionError, HyperparameterError, StateError, warn
-from layerwise.hyper import Hyper, in_words
-from layerwise.torch.checkpoints import _matching, _origin
-from layerwise.torch.checkpoints._matching import MOVED, same
+from layerwise.errors import warn
+from layerwise.torch.checkpoints import _matching, _origin, _rates
+from layerwise.torch.checkpoints._rates import CONVERTED, Continued
+from layerwise.torch.sharding._cuts import cuts_of
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._due import RATES, of_group
-from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._namespace import named_state
-from layerwise.torch.step._plan import WAY_OUT
-from layerwise.torch.step._settings import Groups
+from layerwise.torch.step._plan import Plan, plan_of
 
-AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
-GONE = ("reproducible",)  # an option that groups of earlier checkpoints may name
-CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
+Loaded = Mapping[str, Any]
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
 def load(optimizer: Any, state_dict: Any) -> None:
-    """Load a checkpoint, checked after the caller's hooks have had it.
+    """Load a checkpoint, checked after the caller's hooks have had it, or raise with nothing changed.
 
     PyTorch's own loading would take all state to the parameter's device, and cast it to its dtype, which rounds float32
     moments of bfloat16 parameters. If it need not cast, it keeps the checkpoint's tensors: the next step would write to
     them, and to both of two states that were saved as one.
+
+    State stays in the form in which it was saved until the next step, which puts it in the one that is asked for.
     """
-    loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
-    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
-        changed = hook(optimizer, loaded)
-        loaded = loaded if changed is None else changed
-    groups, state, warnings = _checked(optimizer, loaded)
-    for warning in warnings:  # before anything is changed, since a warning may be an error
-        warn(warning)
+    loaded = _as_hooks_have_it(optimizer, state_dict)
+    stepper, ours = stepper_of(optimizer), optimizer.param_groups
+    groups, names = stepper.groups, [stepper.members.named(number) for number in range(len(ours))]
+    _matching.check_form(loaded)
+    _origin.check(loaded)
+    found = _matching.aligned(ours, loaded)
     beside = _matching.of_others(loaded)  # the very objects, as PyTorch loads them
-    optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": groups})
-    _put_in_form(optimizer)
+    for number, (group, members) in enumerate(zip(ours, found, strict=True)):
+        _origin.check_group(number, groups.kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
+    sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
+    each = _rates.continued(stepper, ours, sources)
+    state: dict[Tensor, dict[str, Any]] = {}
+    for one, named, members in zip(each, names, found, strict=True):
+        state |= _states(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
+    made = [_rates.options(groups, one) for one in each]
+    for warning in [*_rates.warnings(groups, each, _matching.regrouped(found))]:
+        warn(warning)  # before anything is changed, since a warning may be an error
+    optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
+    for group in made:
+        groups.see(group)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
 
-def _checked(optimizer: Any, loaded: Any) -> tuple[list[dict[str, Any]], dict[Tensor, dict[str, Any]], list[str]]:
-    """Return groups, states by parameter and warnings, or raise if the optimizer cannot continue from a checkpoint."""
-    _matching.check_form(loaded)
-    stepper, ours = stepper_of(optimizer), optimizer.param_groups
-    groups, kinds = stepper.groups, stepper.groups.kinds
-    _origin.check(loaded)
-    named = [stepper.members.named(i) for i in range(len(ours))]
-    found = _matching.aligned(ours, loaded)
-    begun = [_placed(group, _matching.source_of(i, found[i], loaded["param_groups"])) for i, group in enumerate(ours)]
-    sources = _with_own_rates(groups, ours, begun)
-    state: dict[Tensor, dict[str, Any]] = {}
-    for number, (group, source, members, names) in enumerate(zip(ours, sources, found, named, strict=True)):
-        _origin.check_group(number, kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
-        h = _settings(stepper, number, group, source)
-        for (p, name), (_, key) in zip(names, members, strict=True):
-            one = loaded["state"].get(key, {})
-            if not isinstance(one, Mapping) or one:
-                own = _state.checked(stepper.planner.plan_for(p, group, h, name), one)
-                _convert_momentum(name, own, begun[number], h)
-                state[p] = {
-                    **_copies(own_entries(own), p.device, stepper.setup.offload, group["capturable"]),
-                    **{key: tree_map(partial(_carried, key, p.device), x) for key, x in entries_of_others(own).items()},
-                }
-    due = _warnings(groups, ours, begun, sources, _matching.regrouped(found))
-    return [_options(groups, *each) for each in zip(ours, sources, strict=True)], state, list(due)
+def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
+    loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+    for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
+        changed = hook(optimizer, loaded)
+        loaded = loaded if changed is None else changed
+    return loaded
+
+
+def _states(
+    stepper: Any, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
+) -> dict[Tensor, dict[str, Any]]:
+    """Return the states of a group's parameters, or raise if one of them does not fit."""
+    found: dict[Tensor, dict[str, Any]] = {}
+    begun = [(p, name, x) for (p, name), x in zip(named, saved, strict=True) if not isinstance(x, Mapping) or x]
+    plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
+    alike: set[Any] = set()
+    for (p, name, x), plan in zip(begun, plans, strict=True):
+        own, others = _state.checked(plan, x, alike)
+        _convert_momentum(name, own, one)
+        own = _copies(own, p.device, stepper.setup.offload, one.ours["capturable"])
+        found[p] = own | {key: tree_map(partial(_carried, key, p.device), value) for key, value in others.items()}
+    return found
+
+
+def _plans(stepper: Any, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
+    """Return the plans of a group's parameters. Those of the same shape are planned once."""
+    rule, blocks = stepper.groups.rule_of(one.ours), stepper.groups.blocks_of(one.ours)
+    known, found = dict[Any, Plan](), list[Plan]()
+    for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
+        key = (p.shape, p.dtype, blocks(name)) if lies is None else id(p)
+        if key not in known:
+            known[key] = plan_of(rule, p, one.h, name, blocks, lies)
+        found.append(known[key].named(name))
+    return found
+
+
+def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
+    """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
+    within = getattr(one.h, CONVERTED, False)
+    if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
+        lr = _state.checked_lr(name, one.begun.get("lr", 0), within)
+        named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
 def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> dict[str, Any]:
@@ -89,127 +111,4 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 
 def _carried(key: str, device: torch.device, value: Any) -> Any:
     """Return a copy of what another program keeps of a parameter, with tensors where the parameter is."""
-    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _copied(key, value)
-
-
-def _moved(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    taken = {name: saved[name] for name in MOVED if name in saved and name in group}
-    return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
-
-
-def _options(groups: Groups, group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
-    ours.
-    """
-    not_taken = {*groups.known(group), *_origin.MEANING, *GONE, RULE, "params", "param_names"}
-    others = {name: _copied(name, x) for name, x in saved.items() if name not in not_taken}
-    return {**group, **others, **_moved(group, saved)}
-
-
-def _copied(name: str, value: Any) -> Any:
-    try:
-        return deepcopy(value)
-    except Exception as problem:  # whatever that object raises
-        raise StateError(
-            f"{name!r} of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
-        ) from problem
-
-
-def _placed(group: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved group with its own rates: as tensors if a captured step needs them."""
-    saved = _with_role(group, saved)
-    rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
-    device = group["params"][0].device if group["capturable"] and group["params"] else None
-    return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
-
-
-def _with_own_rates(groups: Groups, ours: Sequence[Any], begun: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
-
-    A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
-    """
-    pairs = list(zip(ours, begun, strict=True))
-    rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
-    if all(_origin.same_rule(saved.get(RULE), rule, group) for (group, saved), rule in zip(pairs, rules, strict=True)):
-        return begun
-    each = ({**saved, **_moved(saved, group)} for group, saved in pairs)
-    return [{name: x for name, x in saved.items() if name != "initial_lr"} for saved in each]
-
-
-def _with_role(group: Mapping[str, Any], saved: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the saved group with the role of its lr; if that is open, None means a relative step."""
-    if "lr" not in saved or "relative_step" not in group:
-        return saved
-    relative = saved["lr"] is None
-    role = group["relative_step"] or "factor" if relative else saved.get("relative_step") or False
-    if role == "cap" and group["relative_step"] == "factor":  # what is lr there is lr_cap here
-        kept = {name: x for name, x in saved.items() if name not in ("lr", "initial_lr", "relative_step")}
-        return {**kept, "lr_cap": saved["lr"]}
-    lr = group["lr"] if relative and group["relative_step"] else saved["lr"]
-    scaled = {"scale_parameter": relative} if saved.get("scale_parameter", False) is None else {}
-    return {**saved, "lr": lr, "relative_step": role, **scaled}
-
-
-def _settings(stepper: Any, number: int, group: Mapping[str, Any], saved: Mapping[str, Any]) -> Hyper:
-    """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
-    step or back.
-    """
-    there, here = saved.get("relative_step"), group.get("relative_step")
-    if "lr" in saved and (there != here or saved["lr"] is None):
-        raise StateError(
-            f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
-            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
-        )
-    try:
-        with of_group(number):
-            found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
-    except ContradictionError as problem:
-        raise StateError(f"the checkpoint's rates do not fit the options given here: {problem}") from None
-    except HyperparameterError as problem:
-        raise StateError(f"the checkpoint cannot be right: {problem}") from None
-    return found
-
-
-def _convert_momentum(name: str, state: dict[str, Any], saved: Mapping[str, Any], h: Any) -> None:
-    """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
-    buffer, within = state.get("momentum_buffer"), getattr(h, CONVERTED, False)
-    if buffer is not None and saved.get(CONVERTED, within) != within:
-        lr = _state.checked_lr(name, saved.get("lr", 0), within)
-        named_state(state).multiply("momentum_buffer", lr, inverse=not within)
-
-
-def _put_in_form(optimizer: Any) -> None:
-    """Put loaded state in the form that is wanted here, but not the weights: the model's own may be loaded later."""
-    stepper = stepper_of(optimizer)
-    for number, group in enumerate(optimizer.param_groups):
-        stepper.groups.see(group)
-        want, h = stepper.groups.wanted(group), stepper.settings_of(group)
-        for p, name in stepper.members.named(number):
-            if _state.is_begun(optimizer.state.get(p)):
-                plan, stepped = stepper.planner.plan_for(p, group, h, name), stepper.in_place_of(p)
-                plan.storing(stepped, want).put_state_in_form(stepped, optimizer.state[p])
-
-
-def _warnings(groups: Groups, ours: Any, begun: Any, sources: Any, regrouped: bool) -> Iterator[str]:
-    """Yield what became of the rates of another rule or of other groups, and which options differ."""
-    if sources is not begun:
-        pairs = list(zip(ours, begun, strict=True))
-        if seen := dict.fromkeys(one for each in pairs for one in _matching.differing(*each)):
-            rules = " and ".join({saved[RULE]: None for _, saved in pairs if RULE in saved})
-            yield (
-                f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
-                "change them, set them in `param_groups`."
-            )
-    elif regrouped or len({"lr" in saved for group, saved in zip(ours, sources, strict=True) if group["params"]}) > 1:
-        rates = {
-            f"group {i}": {name: saved[name] for name in MOVED if name in saved} for i, saved in enumerate(sources)
-        }
-        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {rates}"
-    differing = {}
-    for group, saved in zip(ours, sources, strict=True):
-        passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in group else [])}
-        for name in [one for one in groups.known(group) if one in saved and one not in passed]:
-            if not same(in_words(saved[name]), in_words(group[name])):
-                differing[name] = in_words(saved[name])
-    if differing:
-        yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
+    return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _rates.copied(key, value)

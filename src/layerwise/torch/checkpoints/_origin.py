@@ -17,7 +17,7 @@ OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
 # What a checkpoint that was converted or made by hand may say of a group.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
-NAMES = {*ALL_OPTIONS, *SWITCHES, "fused"}  # that ours may share with others
+NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # that ours may share with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
@@ -43,7 +43,7 @@ def check(saved: Mapping[str, Any]) -> None:
 
 def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> None:
     """Raise if parameters of a group were stepped by another rule when they were saved."""
-    for group in saved:
+    for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
                 f"the parameters of group {number} were stepped by {name} in the checkpoint, and here they are by "

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 from torch.autograd.graph import increment_version
 
 from layerwise import checks
-from layerwise.engines import Candidate, Engine, choose, compiled, gpu, insisting
+from layerwise.engines import Candidate, Engine, Given, Job, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
+from layerwise.torch.step._lists import Lists
 from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
+from layerwise.torch.step._of_lists import ListsOfTensors
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and requests them again, which costs more than the arithmetic; slices of this size it keeps.
@@ -22,34 +25,78 @@ MATRIX = 1 << 15  # the same of products
 RULE = RuleEngine(LIBRARY, SLICE, STACK, matrix_size=MATRIX)
 GPU = gpu.candidate(RULE)
 COMPILED = compiled.candidate(increment_version)
-ENGINES = (COMPILED, GPU, Candidate("rule", RULE))
 KERNELS = {"cpu": COMPILED, "cuda": GPU}  # as the GPU engine takes no other device
-FUSED = "fused"
+FUSED, FOREACH = "fused", "foreach"
 DIFFERENTIABLE = RuleEngine(DifferentiableTensors())
 
 
+class ForeachEngine(RuleEngine):
+    """The rule on lists of tensors: on a CPU, where calls cost less than memory, only if no other may step in."""
+
+    def __init__(self, anywhere: bool) -> None:
+        super().__init__(ListsOfTensors(), None, STACK, matrix_size=MATRIX, lists=Lists, name=FOREACH)
+        self._anywhere = anywhere
+
+    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+        """Decline tensors in the host's memory, unless they are to be stepped anywhere."""
+        on_host = "" if self._anywhere else "on a CPU it is slower than tensor by tensor"
+        return [on_host if job.p.device.type == "cpu" else "" for job in jobs]
+
+
+LISTS = Candidate(FOREACH, ForeachEngine(anywhere=False), insisting=ForeachEngine(anywhere=True))
+ENGINES = (COMPILED, GPU, LISTS, Candidate("rule", RULE))
+# The rows that options leave, by `fused` and `foreach`, and the name of what they require.
+WAYS = {
+    (None, None): None,
+    (True, None): FUSED,
+    (True, False): FUSED,
+    (None, True): FOREACH,
+    (False, True): FOREACH,
+    (False, None): "without kernels",
+    (None, False): "without lists",
+    (False, False): "rule",
+}
+LEFT = {
+    None: ("compiled", "gpu", FOREACH, "rule"),
+    FUSED: ("compiled", "gpu"),
+    FOREACH: (FOREACH,),
+    "without kernels": (FOREACH, "rule"),
+    "without lists": ("compiled", "gpu", "rule"),
+    "rule": ("rule",),
+}
+
+
 def set_bucket_size(elements: int) -> None:
-    """Set how many elements of sharded tensors the reference implementation steps at once.
+    """Set how many elements of sharded tensors the reference implementation steps at once, and `foreach` of any.
 
     All processes must set the same. It holds new moments for that many elements while their sums are exchanged. More
     elements go in buckets, each of which costs one all-reduce a round. The compiled engine has no buckets.
+
+    A list of tensors, as `foreach` steps it, has at most so many elements, or is one tensor. A step needs memory for a
+    few arrays of that size, and takes a few calls for each list.
 
     Args:
         elements: The number of elements on one process.
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
-    RULE.bucket_size = int(checks.integer(1)("elements", elements, way_out))
+    most = int(checks.integer(1)("elements", elements, way_out))
+    for engine in (RULE, LISTS.engine, LISTS.insisting):
+        engine.bucket_size = most  # type: ignore[union-attr]
 
 
-def engine_name(fused: Any, differentiable: Any = False) -> str | None:
-    """Return the name of the engine that these options require, or None."""
+def engine_name(fused: Any, foreach: Any = None, differentiable: Any = False) -> str | None:
+    """Return the name of what these options require, or None."""
     checks.one_of(None, True, False)("fused", fused, "None picks the fastest engine, True requires a fused one.")
-    if fused is True and differentiable is True:
-        why = "Kernels are not differentiated through."
-        raise ContradictionError(sentence("fused", "None or False when differentiable=True", True, why))
-    name = {None: None, True: FUSED, False: "rule"}[fused]
-    engines_of(name, differentiable=False)
-    return name
+    checks.one_of(None, True, False)("foreach", foreach, "None picks the fastest engine, True requires this one.")
+    if fused is True and foreach is True:
+        raise ContradictionError(sentence("foreach", "None or False when fused=True", True, "Drop one of them."))
+    for name, value in (("fused", fused), ("foreach", foreach)):
+        if value is True and differentiable is True:
+            why = "Kernels are not differentiated through."
+            raise ContradictionError(sentence(name, "None or False when differentiable=True", True, why))
+    way = WAYS[fused, foreach]
+    engines_of(way, differentiable=False)
+    return way
 
 
 def check_device(engine: str | None, name: str, device: str) -> None:
@@ -72,4 +119,7 @@ def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
     """Return the engines that may step, in order of preference, if options require those of this name."""
     if differentiable:
         return (DIFFERENTIABLE,)
-    return insisting([row for row in ENGINES if row.name != "rule"]) if name == FUSED else choose(name, ENGINES)
+    rows = [row for row in ENGINES if row.name in LEFT[name]]
+    if name in (FUSED, FOREACH):
+        return insisting(rows)
+    return tuple(row.engine for row in rows if row.engine is not None)

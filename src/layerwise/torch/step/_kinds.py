@@ -12,9 +12,9 @@ from torch import Tensor
 from layerwise import arguments
 from layerwise.blocks import in_plain_form
 from layerwise.checks import FLAG, number
-from layerwise.elsewhere import did_you_mean, nearest
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
+from layerwise.keywords import did_you_mean, nearest
 from layerwise.names import is_by_name
 from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.storage.options import OPTIONS, checked

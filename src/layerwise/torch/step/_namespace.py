@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.slot import NamedState
+from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
@@ -31,6 +32,7 @@ PLAIN = [
     "moveaxis",
     "stack",
     "float64",
+    "eye",
 ]
 
 
@@ -56,7 +58,7 @@ def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
     if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":
         flat = _wide(x).view(-1)
         return torch.dot(flat, flat).view((1,) * x.ndim)
-    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=_wide_dtype(x))  # without a tensor of squares
+    norm: Tensor = torch.linalg.vector_norm(x, 2, dims, True, dtype=wide_dtype(x.device))  # without a tensor of squares
     return norm.square()
 
 
@@ -66,11 +68,11 @@ def followed_squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def _wide(x: Tensor) -> Tensor:
-    return x.to(_wide_dtype(x))
+    return x.to(wide_dtype(x.device))
 
 
-def _wide_dtype(x: Tensor) -> torch.dtype:
-    return x.dtype if x.device.type == "mps" else torch.float64  # which there is not
+def wide_dtype(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64  # which there is not
 
 
 def as_number(x: Tensor) -> float | Tensor:
@@ -114,6 +116,7 @@ def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
 
 
 PURE = {name: getattr(torch, name) for name in PLAIN} | {
+    "halves": lambda x: x.device.type == "cpu" and worth_halving(x.shape[-2], torch.get_num_threads()),
     "multiplies": lambda x, dtype: None if x.is_complex() else multiplies(x.device, dtype),
     "weighted": weighted,
     "asarray": asarray,

@@ -28,8 +28,8 @@ RATE = checks.number(0)
 NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
-OF_ALL_GROUPS = {"fused": None, "differentiable": False}
-MAY_BE_NONE = ("foreach", "capturable", *OF_ALL_GROUPS)
+OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
+MAY_BE_NONE = ("capturable", *OF_ALL_GROUPS)
 CUTOFF = 0.75  # of how like an option a key is, since programs put keys of their own into groups
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.library import FLOATING
-from layerwise.core.slot import Part, entries_of_others, names_of, own_entries
+from layerwise.core.slot import Part, names_of, own_entries
 from layerwise.core.storing import Storing
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
@@ -188,31 +188,50 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, state: Any) -> State:
-    """Return a loaded state, if it fits its parameter, with what other programs keep there."""
+def checked(plan: Plan, state: Any, alike: set[Any]) -> tuple[State, State]:
+    """Return a loaded state, if it fits its parameter, and what other programs keep there.
+
+    What is the same for several parameters is checked for the first of them; `alike` holds what was.
+    """
     name = plan.name
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
-    theirs = {key: _beside(plan, key, x) for key, x in entries_of_others(state).items()}
-    state = restored(own_entries(state), plan.shape)
-    if theirs and not state:
-        return theirs
+    own = own_entries(state)
+    theirs = {key: _beside(plan, key, x) for key, x in state.items() if key not in own}
+    if theirs and not own:
+        return {}, theirs
+    own = restored(own, plan.shape)
+    if (kind := _kind(plan, own)) is None or kind not in alike:
+        _check_loaded(plan, own)
+        alike.add(kind)
+    if plan.why_not_grouped() and named_state(own).of_codes():
+        own = _ungrouped(own)
+    placed = {key: plan.placed(key, resolved(value)) for key, value in own.items() if key != "step"}
+    return {**placed, "step": as_step(name, own["step"])}, theirs
+
+
+def _kind(plan: Plan, state: State) -> Any:
+    """Return what decides whether a state fits, apart from its numbers; None if more does."""
+    arrays = [(key, x) for key, x in state.items() if key != "step"]
+    if not all(type(x) is Tensor and not x.is_nested for _, x in arrays):
+        return None
+    each = [(key, x.dtype, x.shape, x.layout, x.is_meta) for key, x in arrays]
+    return id(plan.held), "step" in state, *each
+
+
+def _check_loaded(plan: Plan, state: State) -> None:
     parts = _parts(plan, state)
     needed = {key for key, part in parts.items() if part.needed}
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
+            f"the state of {plan.name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
             f"{WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
         _check_values(plan, parts[key], key, state[key])
-        _check_there(name, key, state[key])
+        _check_there(plan.name, key, state[key])
     _check_shapes(plan, parts, state)
-    if named_state(state).of_codes() and plan.why_not_grouped():
-        state = _ungrouped(state)
-    placed = {key: plan.placed(key, resolved(value)) for key, value in state.items() if key != "step"}
-    return {**theirs, **placed, "step": as_step(name, state["step"])}
 
 
 def _beside(plan: Plan, key: str, x: Any) -> Any:

@@ -177,6 +177,10 @@ class Turn(turn.Turn):
         """Yield each parameter with the measurements of its step, by the names of its tensors."""
         return zip(self.params, self.stats(on_host), strict=False)
 
+    def steppers(self) -> Iterator[tuple[Tensor, Plan, str]]:
+        """Yield each parameter with its plan, and the engine that took its last step."""
+        return zip(self.params, self.plans, self.stepped_by(), strict=False)
+
 
 class Counts:
     """The step counts of parameters that step together, and the numbers that a step takes from them."""

@@ -118,4 +118,5 @@ def _numbers(plan: Plan, member: Plan, state: Any) -> State:
     if not isinstance(state, Mapping) or "step" not in state:
         raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
     whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
-    return named_state(checked_state(member, whole)).in_numbers()
+    own, theirs = checked_state(member, whole, set())
+    return named_state({**theirs, **own}).in_numbers()

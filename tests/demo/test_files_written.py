@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from demo import files
+from demo.files import CannotWrite, check_writable, write_text
 from layerwise import files as beside
-from layerwise.cli import files
-from layerwise.cli.files import CannotWrite, check_writable, write_text
 
 
 def raising(problem):

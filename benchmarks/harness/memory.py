@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerwise.cli.bench.timing import Step
+from harness.timing import Step
 
 GIB = 2**30
 GROUPS = Path("/sys/fs/cgroup")
-MARK = "layerwise bench"
+MARK = "the step that is watched"
 
 
 def available(meminfo: Path = Path("/proc/meminfo"), groups: Path = GROUPS) -> int:

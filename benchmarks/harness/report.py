@@ -5,14 +5,13 @@ It needs no package, because measurements on a GPU may have no other than PyTorc
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 
-from layerwise.cli.bench.measure import Row, Table
-from layerwise.cli.bench.timing import Timing
+from harness.measure import Row, Table
+from harness.timing import Timing
 from layerwise.cli.info import processor, version_of
 from layerwise.threads import available_processors
 
@@ -74,23 +73,6 @@ def in_digits(x: float) -> str:
     return f"{x:,.{digits}f}"
 
 
-def legend(tables: Sequence[Table], where: Mapping[str, str]) -> list[str]:
-    """Return the explanation of the columns, line by line."""
-    rounds = sorted({len(row.timing.rounds) for table in tables for row in table.rows.values()} - {0})
-    bases = ", ".join(dict.fromkeys(table.base for table in tables))
-    host = "the same step of as many tensors of one element each"
-    if any(table.device.startswith("cuda") for table in tables):
-        host = "until the call returned, the GPU idle before"
-    columns = (
-        f"step: median of {'–'.join(map(str, rounds))} rounds, in turns in one process. ratio: to {bases} in the same "
-        f"round. host: {host}. state: bytes for each parameter. peak: what a step took beside these, weights and "
-        "gradients."
-    )
-    machine = f"{where['cpu']}, load {where['load']} before, {os.getloadavg()[0]:.2f} after."
-    busy = float(where["load"]) >= float(where["cores"])
-    return [columns, machine, *(["The machine was busy: figures of several threads may be far off."] if busy else [])]
-
-
 def common(table: Table) -> dict[str, object]:
     """Return what all rows of a table have in common."""
     own = {name: getattr(table, name) for name in ("parameters", "dtype", "device", "threads")}
@@ -116,14 +98,3 @@ def _quartiles(name: str, timing: Timing, scale: float) -> dict[str, float | Non
     if not timing.rounds:
         return dict.fromkeys(names)
     return {key: round(scale * x, 5) for key, x in zip(names, (timing.median, *timing.quartiles), strict=True)}
-
-
-def as_json(tables: Sequence[Table], where: Mapping[str, str]) -> str:
-    """Return everything, with the seconds of each round."""
-    found = [
-        common(table)
-        | {"left_out": table.left_out}
-        | {"rows": [figures(row) | {"seconds": row.timing.rounds} for row in table.rows.values()]}
-        for table in tables
-    ]
-    return json.dumps({**where, "tables": found}, indent=2, allow_nan=False, ensure_ascii=False) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.cli.bench.timing import Running
+from harness.timing import Running
 from layerwise.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
@@ -46,7 +46,7 @@ class Peer:
         return load(self.target)(params, lr=LR, weight_decay=DECAY, **self.options)
 
     def start(self, work: Any) -> Running:
-        from layerwise.cli.bench.tensors import stepping
+        from harness.tensors import stepping
 
         optimizer = self.make(work.params)
         return stepping(self.label, work, optimizer.step, optimizer.state)

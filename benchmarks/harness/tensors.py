@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from layerwise.cli.bench.memory import GIB, available, bytes_in, peak_on_cpu, peak_on_cuda
-from layerwise.cli.bench.shapes import SETS, Shapes, parameters
-from layerwise.cli.bench.timing import Clock, Running, Step, wall
-from layerwise.cli.models import model_of
-from layerwise.errors import LayerwiseError
+from harness.memory import available, bytes_in, peak_on_cpu, peak_on_cuda
+from harness.shapes import Shapes
+from harness.timing import Clock, Running, Step, wall
 
 WEIGHT, GRADIENT = 0.02, 1e-3  # as large as they are where models train
-SPARE = 0.9  # of the free memory may be taken; the rest is for what else goes on
 # How a GPU is held up: about its cycles in a second, and at least and at most so many seconds.
 CYCLES, SHORTEST, LONGEST = 2e9, 1e-4, 0.1
 
@@ -70,59 +66,9 @@ def of_shapes(shapes: Shapes, dtype: torch.dtype = torch.float32, device: Any = 
 
 
 def _parameter(x: torch.Tensor) -> torch.nn.Parameter:
-    return _with_gradient(torch.nn.Parameter(x.normal_(std=WEIGHT)))
-
-
-def _with_gradient(p: torch.nn.Parameter) -> torch.nn.Parameter:
+    p = torch.nn.Parameter(x.normal_(std=WEIGHT))
     p.grad = torch.empty_like(p).normal_(std=GRADIENT)
     return p
-
-
-def works(
-    shapes: Sequence[str], model: str | None, dtype: str | None, device: torch.device, most: float
-) -> Iterator[tuple[str, Tensors]]:
-    """Yield the tensors of these sets, or of the model, one after the other. None takes more bytes than `most`."""
-    torch.manual_seed(0)
-    if model is not None:
-        made = model_of(model, f"--model {model}")
-        if any(p.is_meta for p in made.parameters() if p.requires_grad):
-            raise LayerwiseError(
-                f"--model {model}: the model has parameters on the meta device, which hold no numbers."
-            )
-        made = made.to(device, None if dtype is None else getattr(torch, dtype))
-        named = {name: p for name, p in made.named_parameters() if p.requires_grad}
-        _check_room(model, sum(p.nbytes for p in named.values()), device, most)
-        tensors = [*map(_with_gradient, named.values())]
-        yield model, Tensors({name: tuple(p.shape) for name, p in named.items()}, tensors)
-        return
-    kind: torch.dtype = getattr(torch, dtype or "float32")
-    sets = {name: SETS[name]() for name in shapes}
-    for name, own in sets.items():
-        _check_room(name, 2 * kind.itemsize * parameters(own), device, most)
-    for name, own in sets.items():
-        yield name, of_shapes(own, kind, device)
-
-
-def _check_room(name: str, need: float, device: torch.device, most: float) -> None:
-    if need > (room := min(SPARE * free(device), most)):
-        raise LayerwiseError(
-            f"{name} does not fit the memory: it takes {need / GIB:.1f} GiB before the first step, and "
-            f"{room / GIB:.1f} GiB may be taken. Take less, or --dtype bfloat16."
-        )
-
-
-def device_of(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except Exception as problem:
-        reason = str(problem).strip().partition("\n")[0]
-        raise LayerwiseError(
-            f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
-        ) from None
-    if device.type not in ("cpu", "cuda"):
-        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
-    return device
 
 
 def free(device: torch.device | str) -> int:

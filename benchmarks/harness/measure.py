@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from layerwise.cli.bench.memory import GIB
-from layerwise.cli.bench.peers import Peer
-from layerwise.cli.bench.shapes import Shapes, parameters
-from layerwise.cli.bench.timing import Clock, Running, Timing, wall
+from harness.memory import GIB
+from harness.peers import Peer
+from harness.shapes import Shapes, parameters
+from harness.timing import Clock, Running, Timing, wall
 
 WARMUP = 2
 MOMENTS = 8  # bytes a parameter of Adam's state in float32: few optimizers keep more
@@ -92,15 +92,14 @@ def measure(
     work: Any,
     rounds: int,
     enough: Callable[[], bool] = bool,
-    say: Callable[[str], None] = lambda what: None,
 ) -> None:
-    """Fill a table. No more turns are taken when it is `enough`; `say` shows what is being done."""
+    """Fill a table. No more turns are taken when it is `enough`."""
     running = _started(table, peers, work)
     for one in running:
         package = next(peer.package for peer in peers if peer.label == one.label)
         table.rows[one.label] = Row(one.label, package, state=one.state_bytes() / table.parameters)
     try:
-        for row, host, seconds in _turns(table, running, work.clock, rounds, enough, say):
+        for row, host, seconds in _turns(table, running, work.clock, rounds, enough):
             row.timing.rounds.append(seconds)
             if work.on_cuda:
                 row.host.rounds.append(host)
@@ -113,7 +112,7 @@ def measure(
             with table.without(one.label):
                 table.rows[one.label].peak = one.peak()
     if not work.on_cuda:  # the same step on tensors of one element each: what is left is the work of the calls
-        for row, host, _ in _turns(table, _started(table, peers, work.single()), wall, rounds, enough, say):
+        for row, host, _ in _turns(table, _started(table, peers, work.single()), wall, rounds, enough):
             row.host.rounds.append(host)
 
 
@@ -132,12 +131,10 @@ def _turns(
     clock: Clock,
     rounds: int,
     enough: Callable[[], bool],
-    say: Callable[[str], None],
 ) -> Iterator[tuple[Row, float, float]]:
     for round_ in range(1 - WARMUP, rounds + 1):
         for one in running:
             if one.label in table.rows and not enough():
-                say(f"{one.label}: step {round_ + WARMUP} of {rounds + WARMUP}")
                 with table.without(one.label):
                     seconds = clock(one.step)
                     if round_ > 0:

@@ -1,0 +1,219 @@
+"""The tensors of an API that keeps their state in slots, and the steps that it takes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from layerwise.core.library import Array, Library
+from layerwise.core.nows import Nows
+from layerwise.core.plan import Plan
+from layerwise.core.slot import Slot, StepResult
+from layerwise.core.step import Step, keep, taken
+from layerwise.core.storing import Storing
+from layerwise.engines import Engine, Job
+from layerwise.errors import ParameterError, warn
+from layerwise.first import First
+from layerwise.hidden import is_vector, is_whole
+from layerwise.names import Name, few
+from layerwise.storage.options import Wanted
+
+
+class Due(NamedTuple):
+    """The tensors that are due: their names, weights and gradients."""
+
+    names: Sequence[Name]
+    params: Sequence[Array]
+    grads: Sequence[Array]
+
+
+class Planned(NamedTuple):
+    """The plan of one tensor's step, and what its API says besides."""
+
+    plan: Plan
+    want: Wanted
+    own: Any = None  # what only the API reads
+
+
+class Rates(NamedTuple):
+    """What changes from step to step: for each tensor the step that it takes, its learning rate and weight decay."""
+
+    t: Sequence[int]
+    lr: Sequence[float]
+    weight_decay: Sequence[float]
+
+
+class Api(Protocol):
+    """What an API says of its tensors."""
+
+    @property
+    def keeps(self) -> bool:
+        """Whether weights are the optimizer's, and not lent by the user to each step."""
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether blocks were given, be it of other tensors."""
+
+    def kinds(self, due: Due) -> Hashable:
+        """Return what of weights and gradients a prepared step depends on, besides what engines see themselves."""
+
+    def planned(self, due: Due) -> list[Planned]:
+        """Return the plan of each tensor, or raise if one cannot be stepped."""
+
+    def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
+        """Return the numbers of the next step of tensors that have counted so many steps."""
+
+    def peak(self, planned: Planned, lr: float) -> float | None:
+        """Return the largest of a tensor's learning rates, as far as it is known."""
+
+
+@dataclass(eq=False)
+class Ready:
+    """What belongs to a step of tensors with slots, besides its plans and jobs."""
+
+    planned: Sequence[Planned]
+    slots: Sequence[Slot]  # in the wanted form
+    converted: Sequence[tuple[int, Array]]  # weights that become others because they are stored in another way
+    loses: Sequence[str | None]  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
+    masters: Sequence[tuple[int, Array]]  # of which weights are copies
+    nows: Nows
+    result: StepResult
+
+
+class Slots:
+    """The slots of one optimizer's tensors, and their steps."""
+
+    def __init__(self, lib: Library) -> None:
+        self.lib = lib
+        self.slots: dict[Any, Slot] = {}
+        self.furthest = 0  # the step count of the tensor that has gone furthest
+        self.skipped = 0
+        self._steps: dict[Hashable, Step] = {}  # by the names of the tensors, the last taken at the end
+        self._said = False  # whether tensors were seen of which the first step alone says what is wrong
+
+    def __reduce__(self) -> Any:
+        return Slots, (self.lib,), {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
+
+    def forget(self) -> None:
+        """Throw all steps away, and with them their arrays."""
+        self._steps.clear()
+
+    def begin(self, slots: dict[Any, Slot]) -> None:
+        """Go on with these slots in place of those that there are."""
+        self.slots = slots
+        self.forget()
+
+    def clear(self, name: Name | None) -> None:
+        """Forget the state of one tensor, or of all."""
+        if name is not None and (isinstance(name, bool) or name not in self.slots):
+            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self.slots)}.")
+        self.furthest = 0 if name is None else self.furthest
+        self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
+
+    def stats(self) -> dict[Any, dict[str, Any]]:
+        """Return the measurements of each tensor's last step."""
+        last = {name: slot.last for name, slot in self.slots.items() if slot.last is not None}
+        stats = {id(result): result.stats() for result in {id(result): result for result, _ in last.values()}.values()}
+        return {name: stats[id(result)][i] for name, (result, i) in last.items()}
+
+    # ---- a step
+
+    def unchanged(self, api: Api, due: Due) -> Step | None:
+        """Return the step that these tensors had before, if all that it depends on is the same."""
+        step = self._steps.get((*due.names,))
+        seen = list(map(self.slots.get, due.names)), api.kinds(due)
+        return step if step is not None and step.unchanged(seen, due.params) else None
+
+    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[First]:
+        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
+
+        `step` is the one that is `unchanged`, if there is one.
+        """
+        step, rates = taken(step, partial(self._made, api, due, engines), partial(self._run, api, due))
+        key, ready = (*due.names,), step.own
+        if next(reversed(self._steps.values()), None) is step:
+            return []
+        for i, slot in enumerate(ready.slots):
+            slot.last = ready.result, i
+        new = [i for i, name in enumerate(due.names) if name not in self.slots and 0 not in ready.planned[i].plan.shape]
+        self.slots.update(zip(due.names, ready.slots, strict=True))
+        keep(self._steps, key, step, [self.slots])
+        return self._said_once(list(_firsts(api, ready, new, rates)))
+
+    def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> Step:
+        """Return the step anew: plans, then slots in the wanted form, then what engines prepare. Nothing is changed."""
+        planned = api.planned(due)
+        plans = [one.plan for one in planned]
+        dtypes = map(self.lib.dtype, due.params)
+        storings = [Storing(self.lib, one.plan, x, one.want) for one, x in zip(planned, dtypes, strict=True)]
+        each = zip(storings, due.params, map(self.slots.get, due.names), strict=True)
+        slots, converted = zip(*(in_form(*one) for one in each), strict=True)
+        jobs, alone = list[Job](), not api.keeps
+        for storing, plan, p, slot in zip(storings, plans, due.params, slots, strict=True):
+            own = storing.jobs(plan, p, slot.arrays)
+            jobs += [job._replace(p=None) for job in own] if alone and slot.master is None else own
+        if any(job.h.asks_of_model for job in jobs):
+            jobs = [job._replace(h=job.h.counting()) for job in jobs]
+        ready = Ready(
+            planned,
+            slots,
+            [(i, x) for i, x in enumerate(converted) if x is not None],
+            [storing.rounds_to(slot.arrays) for storing, slot in zip(storings, slots, strict=True)],
+            [(i, slot.master) for i, slot in enumerate(slots) if slot.master is not None],
+            Nows([plan.h for plan in plans], [1] * len(plans)),
+            StepResult(plans),
+        )
+        return Step((list(slots), api.kinds(due)), engines, plans, due.params, jobs, ready)
+
+    def _run(self, api: Api, due: Due, step: Step) -> Rates:
+        """Run a step, count it, and write masters into weights."""
+        ready: Ready = step.own
+        rates = api.rates(ready.planned, [slot.step for slot in ready.slots])
+        nows = ready.nows.of(*rates)
+        for i, x in ready.converted:
+            self.lib.write(due.params[i], x)
+        ready.result.measured = step.run(due.params, due.grads, nows)
+        ready.converted = ()
+        for i, master in ready.masters:
+            self.lib.write(due.params[i], master)
+        for slot, t in zip(ready.slots, rates.t, strict=True):
+            slot.step = t
+        self.furthest = max(self.furthest, *rates.t)
+        return rates
+
+    def _said_once(self, firsts: list[First]) -> list[First]:
+        """Return first steps without those of which there was a warning that is given once."""
+        if not any(one.is_said_once for one in firsts):
+            return firsts
+        said, self._said = self._said, True
+        return [one for one in firsts if not (said and one.is_said_once)]
+
+
+def _firsts(api: Api, ready: Ready, new: Sequence[int], rates: Rates) -> Iterator[First]:
+    """Yield the first steps of these tensors, given by their places."""
+    measured = ready.result.stats() if new else []
+    for i in new:
+        plan, one = ready.planned[i].plan, ready.planned[i]
+        kinds = is_vector(plan.h, plan.shape), not api.has_blocks and is_whole(plan.h, plan.shape)
+        peak = api.peak(one, rates.lr[i])
+        yield First(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, ready.loses[i], *kinds)
+
+
+def in_form(storing: Storing, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
+    """Return a slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
+    if slot is not None and storing.is_plain(slot.arrays):
+        return slot, None
+    arrays = {} if slot is None else dict(slot.arrays)
+    storing.put_state_in_form(p, arrays)
+    weights = storing.lib.copy(p) if storing.is_low else p
+    converted = weights if storing.put_weights_in_form(p, arrays, weights) else None
+    if slot is not None:
+        alike = arrays.keys() == slot.arrays.keys() and all(x is slot.arrays[key] for key, x in arrays.items())
+        return slot if alike else replace(slot, arrays=arrays), converted
+    for field, stored in storing.chosen.items():
+        if stored.by_layout:
+            name = storing.plan.name
+            warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+    return Slot(arrays, shape=storing.plan.shape), converted

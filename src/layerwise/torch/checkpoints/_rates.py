@@ -1,0 +1,145 @@
+"""What a group goes on with: the rates that schedulers had moved, and what a checkpoint says of its options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from layerwise.errors import ContradictionError, HyperparameterError, StateError
+from layerwise.hyper import Hyper, in_words
+from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints._matching import MOVED, same
+from layerwise.torch.step._due import RATES, of_group
+from layerwise.torch.step._kinds import RULE
+from layerwise.torch.step._plan import WAY_OUT
+from layerwise.torch.step._settings import Groups
+
+Group = Mapping[str, Any]
+AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
+GONE = ("reproducible",)  # an option that groups of earlier checkpoints may name
+CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
+
+
+class Continued(NamedTuple):
+    """A group, and what of a checkpoint it goes on with."""
+
+    ours: Group
+    begun: Group  # as it was saved
+    source: Group  # the same, with our rates if another rule steps it
+    h: Hyper
+
+
+def continued(stepper: Any, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
+    """Return our groups with the saved ones, or raise if the rates of these do not fit."""
+    begun = [_placed(*each) for each in zip(ours, saved, strict=True)]
+    sources = _with_own_rates(stepper.groups, ours, begun)
+    settings = [_settings(stepper, i, *each) for i, each in enumerate(zip(ours, sources, strict=True))]
+    return list(map(Continued, ours, begun, sources, settings))
+
+
+def options(groups: Groups, one: Continued) -> dict[str, Any]:
+    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
+    ours.
+    """
+    not_taken = {*groups.known(one.ours), *_origin.MEANING, *GONE, RULE, "params", "param_names"}
+    others = {name: copied(name, x) for name, x in one.source.items() if name not in not_taken}
+    return {**one.ours, **others, **_moved(one.ours, one.source)}
+
+
+def copied(name: str, value: Any) -> Any:
+    """Return a copy of what no tensor is."""
+    try:
+        return deepcopy(value)
+    except Exception as problem:  # whatever that object raises
+        raise StateError(
+            f"{name!r} of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
+        ) from problem
+
+
+def _moved(group: Group, saved: Group) -> dict[str, Any]:
+    taken = {name: saved[name] for name in MOVED if name in saved and name in group}
+    return {name: tuple(x) if isinstance(x, list) else x for name, x in taken.items()}
+
+
+def _placed(group: Group, saved: Group) -> dict[str, Any]:
+    """Return the saved group with its own rates: as tensors if a captured step needs them."""
+    saved = _with_role(group, saved)
+    rates = {name: saved[name] for name in RATES if isinstance(saved.get(name), Tensor)}
+    device = group["params"][0].device if group["capturable"] and group["params"] else None
+    return {**saved, **{name: rate.detach().to(device or rate.device, copy=True) for name, rate in rates.items()}}
+
+
+def _with_role(group: Group, saved: Group) -> Group:
+    """Return the saved group with the role of its lr; if that is open, None means a relative step."""
+    if "lr" not in saved or "relative_step" not in group:
+        return saved
+    relative = saved["lr"] is None
+    role = group["relative_step"] or "factor" if relative else saved.get("relative_step") or False
+    if role == "cap" and group["relative_step"] == "factor":  # what is lr there is lr_cap here
+        kept = {name: x for name, x in saved.items() if name not in ("lr", "initial_lr", "relative_step")}
+        return {**kept, "lr_cap": saved["lr"]}
+    lr = group["lr"] if relative and group["relative_step"] else saved["lr"]
+    scaled = {"scale_parameter": relative} if saved.get("scale_parameter", False) is None else {}
+    return {**saved, "lr": lr, "relative_step": role, **scaled}
+
+
+def _with_own_rates(groups: Groups, ours: Sequence[Group], begun: Sequence[Group]) -> Sequence[Group]:
+    """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
+
+    A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
+    """
+    pairs = list(zip(ours, begun, strict=True))
+    rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
+    if all(_origin.same_rule(saved.get(RULE), rule, group) for (group, saved), rule in zip(pairs, rules, strict=True)):
+        return begun
+    each = ({**saved, **_moved(saved, group)} for group, saved in pairs)
+    return [{name: x for name, x in saved.items() if name != "initial_lr"} for saved in each]
+
+
+def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
+    """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
+    step or back.
+    """
+    there, here = saved.get("relative_step"), group.get("relative_step")
+    if "lr" in saved and (there != here or saved["lr"] is None):
+        raise StateError(
+            f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
+            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
+        )
+    try:
+        with of_group(number):
+            found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
+    except ContradictionError as problem:
+        raise StateError(f"the checkpoint's rates do not fit the options given here: {problem}") from None
+    except HyperparameterError as problem:
+        raise StateError(f"the checkpoint cannot be right: {problem}") from None
+    return found
+
+
+def warnings(groups: Groups, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
+    """Yield what became of the rates of another rule or of other groups, and which options differ."""
+    if any(one.source is not one.begun for one in each):
+        if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
+            rules = " and ".join({one.begun[RULE]: None for one in each if RULE in one.begun})
+            yield (
+                f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
+                "change them, set them in `param_groups`."
+            )
+    elif regrouped or len({"lr" in one.source for one in each if one.ours["params"]}) > 1:
+        rates = {
+            f"group {i}": {name: one.source[name] for name in MOVED if name in one.source} for i, one in enumerate(each)
+        }
+        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {rates}"
+    if differing := {name: x for one in each for name, x in _differing(groups, one)}:
+        yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
+
+
+def _differing(groups: Groups, one: Continued) -> Iterator[tuple[str, Any]]:
+    passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in one.ours else [])}
+    for name in [known for known in groups.known(one.ours) if known in one.source and known not in passed]:
+        there, here = one.source[name], one.ours[name]
+        if there is not here and not same(in_words(there), in_words(here)):
+            yield name, in_words(there)
