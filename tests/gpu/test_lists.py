@@ -1,4 +1,4 @@
-"""Lists of tensors on a GPU (`foreach=True`): only where there is one; on a CPU tests/engines/test_foreach.py has them."""
+"""Lists of tensors on a GPU (`foreach=True`), where there is one; tests/engines/test_foreach.py tries them on CPUs."""
 
 from __future__ import annotations
 
