@@ -240,7 +240,7 @@ ADAFACTOR = Contender("Adafactor", "layerwise.torch.Adafactor", "Adafactor", Tun
 WITH_MOMENTUM = Contender(
     "Adafactor+momentum", "layerwise.torch.Adafactor", "Adafactor", Tuned(0.08, 50), options={**SCALED, "beta1": 0.9}
 )
-IN_24_AND_8 = {"master_weights": "split24", "state_dtype": "int8"}
+IN_24_AND_8: dict[str, Any] = {"master_weights": "split24", "state_dtype": "int8"}
 LAMB_SMALL = LAMB.stored("8-bit LAMB", **IN_24_AND_8)
 MUON_SMALL = MUON.stored("8-bit Muon + AdamW", **IN_24_AND_8)
 ADAFACTOR_SMALL = ADAFACTOR.stored("bf16 Adafactor", rounding="stochastic")
