@@ -31,9 +31,13 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
     """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
         return repeat(None, len(params))
-    return (
-        None if is_marked(p) else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
-        for p, g in zip(params, grads, strict=True)
+    return iter(
+        [
+            None
+            if is_marked(p)
+            else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
+            for p, g in zip(params, grads, strict=True)
+        ]
     )
 
 
