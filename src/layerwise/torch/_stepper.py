@@ -51,9 +51,9 @@ class Stepper:
         self.one_at_a_time = OneAtATime()
         self.turns: dict[bytes, Turn] = {}
         """The prepared steps by their parameters, the last taken at the end."""
-        given = groups, setup.groups, self.one_at_a_time, self._follow_ranks
-        self.ranks = Ranks(self.members, *given)
         self.planner = Planner(setup, self.members)
+        follow = partial(_follow_ranks, self.turns, self.planner)
+        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
@@ -96,11 +96,6 @@ class Stepper:
         if self.host is not None:
             self.host.send_back([p])
             self.host.returned([p])
-
-    def _follow_ranks(self) -> None:
-        """Prepare steps again, now that other processes are known."""
-        self.turns.clear()
-        self.planner.copies = self.ranks.copies
 
     # ---- what is due
 
@@ -388,6 +383,12 @@ class Stepper:
             for name, one in measured:
                 found.append(apart(name, found))
                 yield p, found[-1], one
+
+
+def _follow_ranks(turns: dict[bytes, Turn], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
+    """Prepare steps again, now that these processes have copies."""
+    turns.clear()
+    planner.copies = copies
 
 
 def _key(work: Work, agreement: Agreement | None) -> bytes:
