@@ -257,7 +257,7 @@ $(VENV)/.needed: $(NEEDS)
 
 # How far an installation is.
 progress = echo "  $$(ls -d $(VENV)/lib/python*/site-packages/*.dist-info | wc -l) packages installed," \
-  "$$(find build/here -name '*.o' 2>/dev/null | wc -l) of $$(grep -c '^build .*\.o:' build/here/build.ninja 2>/dev/null) files compiled"
+  "$$(find build/here -name '*.o' 2>/dev/null | wc -l) of $$(grep -c '^build .*\.o:' build/here/build.ninja 2>/dev/null || echo '?') files compiled"
 
 # Where nothing else has been installed, the extension is compiled for this machine's processor alone, beside other packages.
 ifeq ($(wildcard $(VENV)/.package),)

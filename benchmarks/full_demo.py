@@ -10,7 +10,7 @@ import checkout  # noqa: F401
 from demo.claims import story
 from demo.pool import carry_out
 from demo.result import Outcome, Result
-from demo.settings import ACTS, LONGER, MORE, SEEDS, Run
+from demo.settings import ACTS, LONGER, SEEDS, Run
 from demo.terminal import line_of
 from rows import RESULTS, append, provenance
 from rows import read as table
@@ -48,7 +48,7 @@ def demo() -> Result:
 
 
 def longer() -> Result:
-    return Result((LONGER,), range(MORE), 2)
+    return Result((LONGER,), range(LONGER.task.seeds), 2)
 
 
 def read(result: Result, path: Path = TABLE) -> tuple[Result, Mapping[str, str]]:

@@ -90,5 +90,5 @@ def caption(result: Result) -> str:
 
 def caveats(result: Result) -> str:
     """Return what this does not show, in three sentences."""
-    n = len(result.seeds)
-    return CAVEATS.format(seeds="one seed" if n == 1 else f"{n} seeds")
+    counts = sorted({str(len(case.seeds(result.seeds))) for act in result.acts for case in act.cases()})
+    return CAVEATS.format(seeds="one seed" if counts == ["1"] else f"{' or '.join(counts)} seeds")

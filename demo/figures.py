@@ -57,6 +57,7 @@ class Palette:
 PAGE = Palette("#010101", "#020202", "#030303", tuple(f"#{i:02}{i:02}{i:02}" for i in range(4, 10)))
 VARIABLES = {PAGE.ink: "--ink", PAGE.quiet: "--faint", PAGE.grid: "--grid"}
 VARIABLES |= {colour: f"--series{i}" for i, colour in enumerate(PAGE.series, 1)}
+NAME = 5  # bytes a parameter that a name is wide
 SERIES = ("SGD", "AdamW", "LARS", "LAMB", "Muon + AdamW", "Adafactor")  # the same colours in all acts
 # By how many rows above or below the contender's name, how it is marked, and its line.
 KINDS: dict[str, tuple[float, dict[str, Any], str]] = {
@@ -221,11 +222,9 @@ def against_memory(rows: Sequence[Row], act: Act) -> Draw:
 
 
 def _place(row: Row, there: Sequence[Row]) -> tuple[tuple[float, float], tuple[float, float], dict[str, str]]:
-    """Place a name right of its mark; of several in as many bytes, above the highest and below the others."""
-    size, mean = row.bytes or 0.0, row.mean or 0.0
-    others = [o.mean or 0.0 for o in there if o is not row and abs((o.bytes or 0.0) - size) < 1]
-    if not others:
-        return (size, mean), (8, 0), {"ha": "left", "va": "center"}
-    if mean > max(others):
-        return (size, max(row.figures)), (0, 7), {"ha": "center", "va": "bottom"}
-    return (size, min(row.figures)), (0, -7), {"ha": "center", "va": "top"}
+    """Place a name above its mark, or below where the name of one with a little fewer bytes would reach it."""
+    size = row.bytes or 0.0
+    fewer = [other for other in there if 0 < size - (other.bytes or 0.0) < NAME]
+    if len(fewer) % 2:
+        return (size, min(row.figures)), (0, -7), {"ha": "center", "va": "top"}
+    return (size, max(row.figures)), (0, 7), {"ha": "center", "va": "bottom"}

@@ -102,11 +102,13 @@ def _curves(result: Result, act: Act) -> str:
 
 
 def _all_ratios(result: Result) -> Iterator[str]:
+    """Yield a picture of each row that has ratios, which Muon and AdamW have not: theirs are 1."""
     for act in result.acts:
-        for i, row in enumerate(result.last(act)):
-            if row.outcomes and (layers := len(row.outcomes[0].ratios[-1][1])):
-                title, height = f"{row.case}", max(2.9, 0.9 + 0.16 * layers)
-                yield _framed(act, f"ratios{i}", title, figures.ratios(row.outcomes[0]), height)
+        for i, row in enumerate(row for row in result.last(act) if row.outcomes):
+            seen = row.outcomes[0].ratios
+            if any(x != 1 for _, ratios in seen for x in ratios.values()):
+                height = max(2.9, 0.9 + 0.16 * len(seen[-1][1]))
+                yield _framed(act, f"ratios{i}", f"{row.case}", figures.ratios(row.outcomes[0]), height)
 
 
 def _framed(act: Act, name: str, title: str, draw: figures.Draw, height: float) -> str:

@@ -122,7 +122,7 @@ class Result:
 
     def row(self, case: Case) -> Row:
         found = sorted((run.seed, o) for run, o in self.outcomes.items() if run.case == case)
-        return Row(case, tuple(o for _, o in found), len(found) == len(self.seeds))
+        return Row(case, tuple(o for _, o in found), len(found) == len(case.seeds(self.seeds)))
 
     def as_json(self) -> dict[str, Any]:
         """Return every setting, version and figure. JSON has no infinities, so a loss that is not finite is null."""

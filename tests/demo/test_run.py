@@ -36,7 +36,7 @@ def figures_in(path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "runs"),
-    [pytest.param(("--act", "1"), 6, id="one act"), pytest.param((), 11, id="all", marks=pytest.mark.repeats)],
+    [pytest.param(("--act", "1"), 6, id="one act"), pytest.param((), 10, id="all", marks=pytest.mark.repeats)],
 )
 def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
     words = (*COMMAND, "--quick", *asked, "--out", str(tmp_path), "--threads", "2")
@@ -50,7 +50,7 @@ def test_a_quick_run_in_a_pipe(asked, runs, tmp_path):
             figure = f"{trained['accuracy']:.1f} %" if act["metric"] == "accuracy" else f"{trained['loss']:.3f}"
             assert f"{case['name']}, batch {case['batch']:,}, seed 0: {act['metric']} {figure}" in done.stdout
             assert len(trained["losses"]) == len(trained["ratios"]) >= min(case["steps"], 60)
-            assert bool(trained["ratios"][-1][1]) == case["optimizer"].startswith("layerwise")
+            assert bool(trained["ratios"][-1][1]) != case["optimizer"].startswith("torch.")
             assert trained["loss"] < 4.8  # of guessing among all symbols
     acts = re.findall(rf"^ *\d+ of {runs}  act (\d)", done.stdout, re.MULTILINE)
     assert len(acts) == runs

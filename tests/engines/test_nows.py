@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerwise.core.nows import Nows
+from layerwise.core.step import Nows
 from layerwise.engines import Job
 from layerwise.engines.compiled import PURE, _native, candidate
 from layerwise.engines.programs import ByRates

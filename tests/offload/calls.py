@@ -21,7 +21,7 @@ from layerwise.torch import Lamb, overlap
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.offload import _copies
 from layerwise.torch.step import _ahead
-from layerwise.torch.step._turn import Turn
+from layerwise.torch.step._ready import Ready
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "drawn" / "offload.csv"
 LAYERS, ROOM = 6, 4
@@ -56,19 +56,19 @@ def calls() -> list[Row]:
             note("copy back", target) if back else note("copy out", source)
         return begin(pairs, back)
 
-    def measured(turn, work, *given):
+    def measured(ready, step, work, *given):
         note("measure", work.params[0])
-        return ahead(turn, work, *given)
+        return ahead(ready, step, work, *given)
 
     def stepped(stepper, work, *given):
         note("step", work.params[0])
         return step_work(stepper, work, *given)
 
-    begin, ahead, step_work = _copies.begin, Turn.ahead, Stepper._step_work
+    begin, ahead, step_work = _copies.begin, Ready.ahead, Stepper.step_work
     with (
         replaced(_copies, "begin", copied),
-        replaced(Turn, "ahead", measured),
-        replaced(Stepper, "_step_work", stepped),
+        replaced(Ready, "ahead", measured),
+        replaced(Stepper, "step_work", stepped),
         replaced(_ahead, "_worker", AtOnce()),
     ):
         for _ in range(2):

@@ -58,6 +58,7 @@ EXPECTED = {
             ".* refuses all optimizer param groups .*", "nothing is refused", "some may be named by places", TORCH
         ),
         Difference("Adam.* refuses betas must be either both .*", "nothing is refused", "a number is a number", TORCH),
+        Difference("Adam.* refuses (lr|betas).*Tensor.*foreach.*", "nothing is refused", "lists take tensors", TORCH),
         Difference(
             "Adafactor refuses does not support complex .*",
             "ParameterError: .* is complex. Make torch.view_as_real",

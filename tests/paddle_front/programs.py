@@ -30,7 +30,7 @@ def of_its_own(scope):
 
 def variable(name, a, dtype="float64", **given):
     """A parameter of this name; its numbers are put into the scope when the startup program has run."""
-    attr = paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Constant(0.0), **given)
+    attr = paddle.ParamAttr(name=name, initializer=paddle.nn.initializer.Constant(1.0), **given)
     return paddle.create_parameter(list(np.shape(a)), dtype, attr=attr)
 
 

@@ -7,7 +7,7 @@ import pytest
 from cases import CASES
 from contract.apis import arrays
 from paddle_front.front import FRONT_OF, SHAPES, close, paddle, parameters
-from paddle_front.programs import Stepped, layer, static, static_graph
+from paddle_front.programs import Stepped, layer, static, static_graph, variable
 
 import layerwise.paddle
 from layerwise.errors import (
@@ -402,6 +402,15 @@ def test_some_parameters_are_left_out():
     assert [p.name for p, _ in pairs] == ["last.w"]
 
 
+def test_what_begins_at_zero_is_said_once_before_it_runs():
+    with static_graph(), static.program_guard(static.Program(), static.Program()):
+        loss = paddle.mean(layer(static.data("x", [2, 3], "float32"), 1, "a"))
+        with pytest.warns(UserWarning, match="a.b began at zero, and will hardly move") as said:
+            Lamb(0.01).minimize(loss)
+        assert sum("at zero" in str(one.message) for one in said) == 1
+        Lamb(0.01, adapt=False).minimize(loss)
+
+
 def test_a_test_program_is_cloned_before_minimize():
     tests = []
     main, start, _, _ = net(Lamb(0.1), before=lambda main: tests.append(main.clone()))
@@ -550,12 +559,13 @@ def decorated(optimizer, level, dtype, **scaling):
     return main, start, pairs, loss
 
 
-def test_amp_trains_as_paddle_s_own_does():
+@pytest.mark.parametrize("level", ["O1", "O2"])  # of which O2 leaves weights in float32 on a CPU
+def test_amp_trains_as_paddle_s_own_does(level):
     found = []
     for front in (Lamb, paddle.optimizer.Lamb):
         with static_graph():
             main, start, _, loss = decorated(
-                lambda params, front=front: front(0.0625, parameters=params), "O1", "float16", init_loss_scaling=8.0
+                lambda params, front=front: front(0.0625, parameters=params), level, "float16", init_loss_scaling=8.0
             )
             found.append(losses(main, start, loss, size=8))
     np.testing.assert_allclose(*found, rtol=1e-5)
@@ -629,6 +639,23 @@ def test_static_amp_trains_as_paddle_s_own_does(dtype):
 def test_static_amp_of_level_o2_keeps_masters():
     found = in_static_amp(Lamb, "O2", "bfloat16", **UNSCALED)  # Paddle's own Lamb takes no bfloat16 on a CPU
     assert np.mean(found[:5]) > np.mean(found[-5:])
+
+
+def test_static_amp_casts_what_its_guard_holds():
+    found = []
+    for front in (Lamb, paddle.optimizer.Lamb):
+        main, start = static.Program(), static.Program()
+        with static_graph(), static.program_guard(main, start), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            x, opt = static.data("x", [None, 8]), front(0.0625)
+            factor = variable("factor", np.ones(8), "float32")
+            with static.amp.fp16_guard():
+                loss = paddle.mean((x * factor - 1) ** 2)
+            decorated = static.amp.decorate(opt, level="O2", dtype="float16", use_amp_guard=True, **UNSCALED)
+            decorated.minimize(loss, startup_program=start)
+            found.append(losses(main, start, loss, size=8, steps=40))
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    assert np.mean(found[0][:5]) > np.mean(found[0][-5:])
 
 
 def test_static_amp_scales_no_losses_in_this_paddle():

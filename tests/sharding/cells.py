@@ -207,7 +207,8 @@ def cell(front: Any, row: Row, wanted: Wanted) -> Found:
 def alone(front: Any, row: Row) -> Wanted:
     """What one process has in the end that has everything whole."""
     options = {**row.options, **EVENTS[row.event].options}
-    options.pop("fused", None)
+    for how in ("fused", "foreach"):
+        options.pop(how, None)
     return _alone(front, row.event, row.dtype, tuple(sorted(options.items())), row.steps or EVENTS[row.event].steps)
 
 

@@ -27,7 +27,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from layerwise.blocks import Blocks
 from layerwise.errors import ParameterError, StateError, SynchronizationError
 from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat
-from layerwise.torch.sharding._flat import boxes, flat_of
+from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._flat._boxes import boxes
 from sharding import flats
 
 

@@ -34,7 +34,7 @@ ONE, ON_4 = "one flat buffer", "one flat buffer on 4"
 # By events and in dtypes, as another number of the same cuts, or as the same: modules make no difference.
 TRIED_BELOW = {"fsdp on 1", "fsdp on 2", "fsdp on 3", "fsdp on 4", "nested", "by columns", "tensor parallel on 2"}
 TRIED_BELOW |= {"hybrid", "two-dimensional", "several meshes", ONE, ON_4, "interleaved"}
-BY_RULE = {"fused": False}
+BY_RULE, IN_LISTS = {"fused": False}, {"foreach": True}
 FACTORED = "largest", "matrix", (0, 1), ((0,), (1, 2)), False
 SINGLE, HALF = torch.float32, torch.bfloat16
 ALIKE = "exp_avg", "exp_avg_sq", "momentum_buffer", "master"  # state as large as the parameter
@@ -65,6 +65,8 @@ def test_a_step_is_that_of_one_process(ranks, front, row):
     *(Row(layout, options=BY_RULE) for layout in ("fsdp on 3", "interleaved")),
     *(later(Row(layout, options=BY_RULE)) for layout in ("two-dimensional", ON_4)),
     Row(ON_4, options=BY_RULE, buckets=20),
+    *(Row(layout, options=IN_LISTS) for layout in ("fsdp on 3", ONE)),
+    Row(ON_4, options=IN_LISTS, buckets=20),
     Row("hybrid", "some gradients are missing"),
     later(Row("several meshes", "some gradients are missing")),
     *(Row(layout, "gradients are partial sums at times") for layout in ("fsdp on 2", "tensor parallel on 2")),
@@ -81,6 +83,7 @@ def test_it_is_in_every_dtype_and_engine_with_whatever_gradients(ranks, front, r
     *(Row(layout, options=CLIP) for layout in ("several meshes", ONE)),
     *(later(Row(layout, options=CLIP)) for layout in ("hybrid", "a flat buffer each")),
     Row("hybrid", options={**CLIP, **BY_RULE}),
+    Row("hybrid", options={**CLIP, **IN_LISTS}),
     Row("several meshes", options={**CLIP, "max_grad_norm_per_tensor": 2.0}),
 )
 def test_the_norm_of_all_gradients_is_that_of_the_whole_model(ranks, front, row):

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from layerwise.torch import full_precision_state_dict
-from layerwise.torch.step import _engines, _turn
+from layerwise.torch.step import _engines
 
 # No shape that 64 divides, one of more than a slice, one of stacked layers, and small ones that are stepped as a stack.
 SHAPES = {"matrix": (70, 65), "like": (70, 65), "stack": (3, 40, 41), "vector": (4100,), "bias": (17,), "other": (17,)}
@@ -67,11 +67,11 @@ def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
 
 def by_one_engine(*opts: Any) -> None:
     """Skip where an engine of kernels does not know a format yet: two engines differ in the last digit."""
-    names = {name for opt in opts for turn in opt._stepper.turns.values() for name in _names(opt, turn)}
+    names = {name for opt in opts for step in opt._stepper.steps.values() for name in _names(opt, step)}
     if len(names) > 1:
         pytest.skip(f"stepped by {' and '.join(sorted(names))}")
 
 
-def _names(opt: Any, turn: _turn.Turn) -> set[str]:
+def _names(opt: Any, step: Any) -> set[str]:
     engines = _engines.engines_of(opt._stepper.setup.engine, False)
-    return {next(one.name for one in engines if one.declines([job]) == [""]) for job in turn.jobs}
+    return {next(one.name for one in engines if one.declines([job]) == [""]) for job in step.jobs}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from operator import mul, truediv
 from typing import Any, NamedTuple
 
@@ -76,12 +77,19 @@ def names_of(fields: Sequence[str]) -> set[str]:
 
 
 @cache
+def _all_names(formats: tuple[str, ...]) -> set[str]:
+    """Return the names that arrays of any rule may have."""
+    fields = chain.from_iterable([entry.rule.State._fields for entry in ENTRIES.values()])
+    return {"step", *names_of(tuple(fields))}
+
+
+@cache
 def _is_own(key: Any, formats: tuple[str, ...]) -> bool:
     """Return True for the name of a state of some rule, or of some format, and for one that contains such a name.
 
     AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, and not to a program that keeps its own here.
     """
-    names = {"step"}.union(*(names_of(entry.rule.State._fields) for entry in ENTRIES.values()))
+    names = _all_names(formats)
     return key in names or (isinstance(key, str) and any(name in key for name in names if "_" in name))
 
 

@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from layerwise.core.library import Array, Library
-from layerwise.core.nows import Nows
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot, StepResult
-from layerwise.core.step import Step, keep, taken
+from layerwise.core.step import Nows, Snapshot, Step, keep, taken
 from layerwise.core.storing import Storing
 from layerwise.engines import Engine, Job
 from layerwise.errors import ParameterError, warn
@@ -123,8 +122,11 @@ class Slots:
     def unchanged(self, api: Api, due: Due) -> Step | None:
         """Return the step that these tensors had before, if all that it depends on is the same."""
         step = self._steps.get((*due.names,))
-        seen = list(map(self.slots.get, due.names)), api.kinds(due)
-        return step if step is not None and step.unchanged(seen, due.params) else None
+        if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.kinds(due)):
+            return None
+        # Where engines have these very arrays, they look at them themselves. Views would not follow them elsewhere.
+        viewed = api.keeps and not step.whole
+        return step if not viewed or step.seen.lies_as(due.params) else None
 
     def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[First]:
         """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
@@ -165,7 +167,8 @@ class Slots:
             Nows([plan.h for plan in plans], [1] * len(plans)),
             StepResult(plans),
         )
-        return Step((list(slots), api.kinds(due)), engines, plans, due.params, jobs, ready)
+        seen = Snapshot((list(slots), api.kinds(due)), arrays=due.params if api.keeps else ())
+        return Step(seen, engines, plans, jobs, ready)
 
     def _run(self, api: Api, due: Due, step: Step) -> Rates:
         """Run a step, count it, and write masters into weights."""
@@ -174,7 +177,8 @@ class Slots:
         nows = ready.nows.of(*rates)
         for i, x in ready.converted:
             self.lib.write(due.params[i], x)
-        ready.result.measured = step.run(due.params, due.grads, nows)
+        step.run(due.grads, nows, lent=due.params)
+        ready.result.measured = step.measured
         ready.converted = ()
         for i, master in ready.masters:
             self.lib.write(due.params[i], master)

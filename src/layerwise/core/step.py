@@ -2,69 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Sized
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from copy import copy
+from itertools import chain, islice, repeat
+from typing import Any, TypeVar
 
 from layerwise.core.library import Array
 from layerwise.core.plan import Plan
+from layerwise.drive import Others
 from layerwise.engines import KEPT, Changed, Engine, Job, just_prepared
 from layerwise.engines.distributor import prepare
-from layerwise.engines.places import places_of
-from layerwise.rules.asks import Now
+from layerwise.engines.places import Looks, objects_of
+from layerwise.engines.programs import MANY, ByRates
+from layerwise.hyper import Hyper
+from layerwise.names import Name
+from layerwise.rules.asks import Now, Scalar
 
 T = TypeVar("T")
+
+
+class Snapshot:
+    """All that a prepared step depends on, besides arrays that engines look at themselves."""
+
+    def __init__(
+        self, settings: Any, params: Any = (), states: Any = None, arrays: Sequence[Array] = (), grads: Any = None
+    ) -> None:
+        self.settings, self._looks = settings, Looks(list(arrays), grads)
+        self._dtypes = [g.dtype for g in grads or ()]
+        self.consists_of: Callable[[Any, Any], bool] = objects_of(list(params), states or {}).same
+        """Return True if the states of these parameters consist of the same objects."""
+
+    def with_settings(self, settings: Any) -> Snapshot:
+        """Return the same with other settings."""
+        made = copy(self)
+        made.settings = settings
+        return made
+
+    def lies_as(self, arrays: Sequence[Array], grads: Sequence[Array] = ()) -> bool:
+        """Return True if arrays lie where they lay, and gradients are of the same kinds."""
+        return self._looks.same(arrays, grads) and self._dtypes == [g.dtype for g in grads]
 
 
 class Step:
     """A prepared step of some tensors, given their plans and jobs in the same order.
 
-    It is run while `seen`, a snapshot of all that it depends on, stays the same, and then thrown away: nothing of it is
-    ever mended. What changes from step to step is handed to each run. Jobs without weights are of weights that the
-    caller lends to each run.
+    It is run while all that it has `seen` stays the same, and then thrown away: nothing of it is ever mended. What
+    changes from step to step is handed to each run. Jobs without weights are of weights that the caller lends to it.
     """
 
     def __init__(
-        self,
-        seen: Any,
-        engines: Sequence[Engine],
-        plans: Sequence[Plan],
-        params: Sequence[Array],
-        jobs: Sequence[Job],
-        own: Any = None,
+        self, seen: Snapshot, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job], own: Any = None
     ) -> None:
-        self._seen, self.plans, self.own = seen, plans, own  # the last is what its API has besides
+        self.seen, self.plans, self.jobs = seen, list(plans), list(jobs)
+        self.own = own
+        """What the API has besides."""
         self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
-        self._lent = any(job.p is None for job in jobs)
-        # Where engines have these very arrays, they look at them themselves. Views would not follow them elsewhere.
-        self._places = None if self.whole or self._lent else places_of(params)
-        self.jobs, self._prepare, self._layouts = list(jobs), partial(prepare, engines), cast("Any", None)
-        self.prepared: Any = None if self._lent else self._prepare(self.jobs)
+        self._engines, self._lent = engines, bool([job for job in jobs if job.p is None])
+        self._layouts, self._measured = None, list[Any]()  # of weights that are lent
+        self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
 
-    def unchanged(self, seen: Any, params: Sequence[Array]) -> bool:
-        """Return True if all that it depends on is as it was, but for what engines see themselves."""
-        return bool(self._seen == seen and (self._places is None or self._places.same(params)))
+    def with_numbers(self, settings: Any, hs: Iterable[Any]) -> Step | None:
+        """Return a step of the same tensors with other numbers in the settings of its jobs, if engines allow it."""
+        layouts = self.prepared.layouts
+        if layouts is None:
+            return None
+        made = copy(self)
+        made.jobs = [job._replace(h=h) for job, h in zip(self.jobs, hs, strict=True)]
+        made.seen, made.prepared = self.seen.with_settings(settings), prepare(self._engines, made.jobs, layouts)
+        return made
 
-    def run(self, params: Sequence[Array], grads: Sequence[Array], nows: Sequence[Now]) -> Any:
-        """Carry it out, and return what each job measured; or raise `Changed` as engines do, with nothing touched."""
+    def run(
+        self,
+        grads: Sequence[Array],
+        nows: Sequence[Now],
+        skip: Array | None = None,
+        others: Others | None = None,
+        lent: Sequence[Array] = (),
+    ) -> None:
+        """Carry it out; or raise `Changed` as engines do, with nothing touched."""
         if not self.whole:
             grads, nows = self.of_jobs(grads, nows)
         if self._lent:
-            return self._run_lent(self._with(params), grads, nows)
-        (self.prepared.only or self.prepared).step(grads, nows)
-        return self.prepared.stats()
+            self._run_lent(self._with(lent), grads, nows)
+        else:
+            (self.prepared.only or self.prepared).step(grads, nows, skip, others)
 
-    def _run_lent(self, jobs: list[Job], grads: Sequence[Array], nows: Sequence[Now]) -> Any:
-        """Run jobs with arrays that are given back."""
+    def _run_lent(self, jobs: list[Job], grads: Sequence[Array], nows: Sequence[Now]) -> None:
+        """Carry out jobs with weights that are given back."""
         if self.prepared is None or not self.prepared.lend(jobs):
-            self.prepared = self._prepare(jobs, self._layouts)
+            self.prepared = prepare(self._engines, jobs, self._layouts)
         try:
             self.prepared.step(grads, nows)
-            self._layouts, measured = self.prepared.layouts, self.prepared.stats()
+            self._layouts, self._measured = self.prepared.layouts, self.prepared.stats()
         finally:
             only = getattr(self.prepared, "only", self.prepared)
             self.prepared = only if only is not None and only.lend(None) else None
-        return measured
 
     def _with(self, params: Sequence[Array]) -> list[Job]:
         """Return the jobs with the weights that are lent."""
@@ -74,8 +106,79 @@ class Step:
 
     def of_jobs(self, grads: Sequence[Array], nows: Sequence[Now]) -> tuple[Sequence[Array], Sequence[Now]]:
         """Return the gradient and the numbers of each job."""
+        if self.whole:
+            return grads, nows
         each = [(g, now, one) for g, now, plan in zip(grads, nows, self.plans, strict=True) for one in plan.held]
         return [one.view(g) for g, _, one in each], [now for _, now, _ in each]
+
+    @property
+    def measured(self) -> Sequence[Mapping[str, Any]]:
+        """What each job measured in the last run."""
+        if self._lent:
+            return self._measured
+        return self.prepared.stats() if self.prepared.stepped else []
+
+    def of_plans(self) -> list[list[Mapping[str, Any]]]:
+        """Return the same for each plan, or nothing before the first run."""
+        measured = self.measured
+        each = iter(measured)
+        return [list(islice(each, len(plan.held))) for plan in self.plans] if measured else []
+
+    def stepped_by(self) -> list[str]:
+        """Return, for each plan, the engine that took its last step, or nothing before the first run."""
+        each = iter(self.prepared.steppers if self.prepared.stepped else ())
+        plans = self.plans if self.prepared.stepped else ()
+        return [" and ".join(dict.fromkeys(islice(each, len(plan.held)))) for plan in plans]
+
+    def stats(self, read: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Iterator[list[tuple[Name, Any]]]:
+        """Yield, for each plan, the names of its tensors with their measurements, if there was a run."""
+        each = zip(self.plans, self.of_plans(), strict=False)
+        yield from (list(plan.measured(map(read, own))) for plan, own in each)
+
+
+class Nows:
+    """The numbers of tensors that step together, so many in each group with settings and rates of its own.
+
+    An engine computes coefficients once for each object that it is given.
+    """
+
+    def __init__(self, hs: Sequence[Hyper], sizes: Sequence[int]) -> None:
+        self._hs, self._sizes = hs, sizes
+        known = {None if h.follows_step else h.beta2_of(1) for h in hs}
+        self._by_step = len(known) > 1 or any(h.follows_step for h in hs)
+        self._beta2 = next(iter(known), None)
+
+    def of(
+        self, t: Sequence[int], lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Scalar = 1.0
+    ) -> Sequence[Now]:
+        """Return the numbers of each tensor, given the step that it takes, and the rates of each group."""
+        if not t:
+            return []
+        if self._by_step or t.count(t[0]) < len(t):
+            return self._one_by_one(t, lr, weight_decay, g_scale)
+        first, n = Now(t[0], lr[0], weight_decay[0], g_scale, self._beta2), len(lr)
+        floats = n > 1 and {*map(type, lr), *map(type, weight_decay)} == {float}
+        if n == 1 or (floats and lr.count(lr[0]) == n and weight_decay.count(weight_decay[0]) == n):
+            return [first] * len(t)
+        if floats and n >= MANY:
+            return ByRates(first, self._of_each(lr), self._of_each(weight_decay))
+        return self._of_each([Now(t[0], *rates, g_scale, self._beta2) for rates in zip(lr, weight_decay, strict=True)])
+
+    def _of_each(self, of_groups: Sequence[Any]) -> list[Any]:
+        return list(chain.from_iterable(map(repeat, of_groups, self._sizes)))
+
+    def _one_by_one(self, t: Sequence[int], lr: Sequence[Any], weight_decay: Sequence[Any], scale: Scalar) -> list[Now]:
+        found: dict[tuple[Any, ...], Now] = {}
+        beta2: dict[tuple[int, int], Any] = {}  # a user's function is asked once for each step
+        nows = []
+        for own, (h, *rates) in zip(t, self._of_each([*zip(self._hs, lr, weight_decay, strict=True)]), strict=True):
+            key = id(h), own, *rates
+            if key not in found:
+                if key[:2] not in beta2:
+                    beta2[key[:2]] = h.beta2_of(own)
+                found[key] = Now(own, rates[0], rates[1], scale, beta2[key[:2]])
+            nows.append(found[key])
+        return nows
 
 
 def taken(step: Step | None, make: Callable[[], Step], run: Callable[[Step], T]) -> tuple[Step, T]:

@@ -40,7 +40,7 @@ class Storing:
     dtype: str  # of their weights
     want: Wanted
 
-    @property
+    @cached_property
     def is_low(self) -> bool:
         """True for weights of 16 bits."""
         return self.dtype in LOW
@@ -70,7 +70,7 @@ class Storing:
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
         fields = arrays.keys() - {"step"}
-        return fields == self._plain and {self.lib.dtype(arrays[field]) for field in fields} <= {*WIDE}
+        return fields == self._plain and {*map(self.lib.dtype, map(arrays.__getitem__, fields))} <= {*WIDE}
 
     # ---- making and converting
 

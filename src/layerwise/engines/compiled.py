@@ -99,20 +99,20 @@ def _addresses(torch: Any) -> tuple[int, ...]:
         return (0,) * len(TORCH_FUNCTIONS)
 
 
+def _nothing(tensors: list[Any]) -> None:
+    """What is known and done without the extension."""
+
+
 def in_memory(tensors: list[Any]) -> bool:
     """Return True if all of PyTorch's tensors are known to have their numbers in their memory."""
     return _native is not None and bool(_native.in_memory(tensors))
 
 
-def counts(steps: list[Any]) -> list[int] | None:
-    """Return the numbers that these tensors of PyTorch hold, if the extension can read them."""
-    found: list[int] | None = None if _native is None else _native.counts(steps)
-    return found
+counts: Callable[[list[Any]], list[int] | None] = _nothing if _native is None else _native.counts
+"""Return the numbers that these tensors of PyTorch hold, if the extension can read them."""
 
-
-def count(steps: list[Any]) -> bool:
-    """Add one to each of them, and return True if that was possible."""
-    return _native is not None and bool(_native.count(steps))
+count: Callable[[list[Any]], Any] = _nothing if _native is None else _native.count
+"""Add one to each of them, and return True if that was possible."""
 
 
 class AllMeasured(Sequence[Measured]):

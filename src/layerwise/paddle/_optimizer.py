@@ -64,7 +64,7 @@ from layerwise.paddle._groups import (
     settings_of,
 )
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
-from layerwise.paddle._static import Graph, others_in, trainable
+from layerwise.paddle._static import Graph, firsts_of, others_in, trainable
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.threads import OneAtATime
 from layerwise.variants import Like
@@ -262,7 +262,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def _append(self, graph: Graph, pairs: Pairs) -> list[Any]:
         """Put a step of these parameters into their program."""
-        program = pairs[0][0].block.program
+        program, startup = pairs[0][0].block.program, paddle.static.default_startup_program()
         for p, g in pairs:
             check_parameter(p)
             check_gradient(p, g)
@@ -284,7 +284,10 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 InProgram(p, g, plan, own, self._create_master_weight(p) if is_low else None)
                 for (p, _), g, plan, own, is_low in zip(pairs, grads, plans, rates, low, strict=True)
             ]
-            return graph.append(dues, self._names, skip)
+            new = [due for due in dues if due.p.name not in graph]
+            operations = graph.append(dues, self._names, skip)
+        warn_of(firsts_of(new, startup, self._peak(self.get_lr()), self._by_name.is_given), WAYS_OUT)
+        return operations
 
     def _adopt(self, params: Sequence[Tensor]) -> None:
         """Take over parameters of the program, if the optimizer is open to all of them."""
@@ -322,6 +325,13 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         overflowed = bool(found)
         self._set_auxiliary_var("found_inf", overflowed)
         return overflowed
+
+    def _peak(self, lr: float) -> float:
+        """Return the highest rate that the schedule names, for a parameter whose rate is now `lr`."""
+        schedule, now = self._learning_rate, self.get_lr()
+        numbers = (getattr(schedule, key, None) for key in PEAKS)
+        factor = lr / now if now else 1.0  # of the parameter's own
+        return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
         shape, dtype = shape_of(p), dtype_name(p)
@@ -455,10 +465,7 @@ class Members:
         return Rates([n + 1 for n in counts], lr, [cast("Any", one.plan.h).weight_decay for one in planned])
 
     def peak(self, planned: Planned, lr: float) -> float:
-        schedule, now = self.optimizer._learning_rate, self.optimizer.get_lr()
-        numbers = (getattr(schedule, key, None) for key in PEAKS)
-        factor = lr / now if now else 1.0  # of the parameter's own
-        return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
+        return cast("float", self.optimizer._peak(lr))
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor | None]:

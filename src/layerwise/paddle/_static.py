@@ -18,6 +18,8 @@ from paddle.pir.core import create_persistable_value
 
 from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError
+from layerwise.first import First
+from layerwise.hidden import is_vector, is_whole
 from layerwise.layout import Piece
 from layerwise.paddle._append import Due, Kept, assign, measured, stepped
 from layerwise.paddle._arrays import Variable, all_finite, computing, dtype_name, listed, shape_of
@@ -41,6 +43,9 @@ class Graph:
         if self.program is not None and self.program != program:
             raise ParameterError("this optimizer steps another program already. Make an optimizer for each program.")
         self.program = program
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._kept
 
     # ---- building
 
@@ -129,6 +134,31 @@ def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
     """Return the variables that stop gradients and are no parameters."""
     variables = (one for one in listed(no_grad_set) if isinstance(one, Variable))
     return [one for one in variables if not any(one.is_same(p) for p in known)]
+
+
+# ---- what is known before a program runs
+
+
+def firsts_of(dues: Sequence[Due], startup: Any, peak: float, has_blocks: bool) -> list[First]:
+    """Return what is known of the first step of these parameters, whose values a startup program will make."""
+    zero, firsts = _zeros_of(startup), []
+    for due in dues:
+        h: Any = due.plan.h
+        shape, measured = due.plan.shape, {"weight_norm": 0.0} if due.p.name in zero else {}
+        kinds = is_vector(h, shape), not has_blocks and is_whole(h, shape)
+        firsts.append(First(due.p.name, h, measured, h.weight_decay, peak, None, *kinds))
+    return firsts
+
+
+def _zeros_of(startup: Any) -> set[str]:
+    """Return the names of the parameters that are set to zero."""
+    found = set()
+    for operation in startup.global_block().ops:
+        if operation.name() == "builtin.set_parameter":
+            made = operation.operand_source(0).get_defining_op()
+            if made.name() == "pd_op.full" and made.attrs()["value"] == 0:
+                found.add(operation.attrs()["parameter_name"])
+    return found
 
 
 # ---- variables

@@ -19,8 +19,8 @@ from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
+from layerwise.torch.sharding._flat._segments import Segments
 from layerwise.torch.sharding._hops import set_most_peers
-from layerwise.torch.sharding._segments import Segments
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.step._schedule import scheduler
 from layerwise.torch.tools._backward import step_in_backward

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,6 +29,7 @@ class Alone:
     def __init__(self, stepper: Stepper) -> None:
         self._stepper = stepper
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # as `Stepper.step`
     def step(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> None:
         """Step one parameter, of this group and at this place in it if they are given."""
         number = self._number_of(p, group, i)
@@ -43,6 +45,7 @@ class Alone:
         self.check_reduced("step_parameter")
         self._stepper.step_due(work, None)
 
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # as `Stepper.step`
     def step_and_free(self, members: Iterable[Member], agreement: Agreement | None) -> None:
         """Step these parameters together, and free their gradients."""
         members = list(members)

@@ -104,7 +104,7 @@ def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:
     if len(known) != len(names):
         return False
     renamed = not {name for name in known if name is not None} <= set(names)
-    return renamed or all(name in (None, given) for name, given in zip(known, names, strict=True))
+    return renamed or [given if name is None else name for name, given in zip(known, names, strict=True)] == list(names)
 
 
 def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int) -> list[str]:

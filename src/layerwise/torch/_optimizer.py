@@ -205,7 +205,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         @wraps(hooked)
         def step(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
-            agreement = self._stepper.of(self).ranks.agreement()
+            agreement = self._stepper.of(self).agreement
             if agreement is None:
                 return hooked(self, *args, **kwargs)
             with agreement.reports_errors():
@@ -221,7 +221,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         loss = None
         if closure is not None:
-            agreement = self._stepper.of(self).ranks.agreement()
+            agreement = self._stepper.of(self).agreement
             with torch.enable_grad(), nullcontext() if agreement is None else agreement.during_closure():
                 loss = closure()
         self._stepper.of(self, steps=True).step()

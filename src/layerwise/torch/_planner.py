@@ -1,4 +1,4 @@
-"""What comes before a step: gradients that can be read, checks, plans, state, and a turn that engines prepared."""
+"""What comes before a step: gradients that can be read, checks, plans, state, and what engines prepare."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
+from layerwise.core.step import Step
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
 from layerwise.first import First, WaysOut, warn_of
@@ -33,9 +34,9 @@ from layerwise.torch.step._first import (
     without_ratio,
 )
 from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._ready import prepared
 from layerwise.torch.step._settings import Groups
 from layerwise.torch.step._tensors import kinds_of
-from layerwise.torch.step._turn import Turn
 
 
 class Setup(NamedTuple):
@@ -54,7 +55,7 @@ class Planner:
         self._setup, self._members = setup, members
         self.copies: tuple[cuts.Axis, ...] = ()
         """The processes that have copies of tensors."""
-        self._odd: list[First] = []  # first steps that are too long, or of what is not for the rule
+        self.odd: list[First] = []  # first steps that are too long, or of what is not for the rule
         self._said = False  # whether there was a warning of some
         self.resolves = False
         """Whether the memory of a gradient of the last step did not hold its numbers."""
@@ -121,8 +122,8 @@ class Planner:
         _memory.check_apart(names, params, kept)
         return work, plans
 
-    def prepare(self, work: Work, plans: Sequence[Plan], on_device: bool, agreement: Agreement | None) -> Turn:
-        """Return the turn of planned parameters, whose state is there from now on, and in the wanted form."""
+    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
+        """Return the step of planned parameters, whose state is there from now on, and in the wanted form."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         storings = _storings(work, plans)
         self._warn_of_layouts(plans, storings)
@@ -142,7 +143,7 @@ class Planner:
                     _state.apart(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
-        return Turn(work, plans, storings, states, owns, on_device, engines, agreement)
+        return prepared(work, plans, storings, states, owns, on_device, engines, agreement)
 
     def _warn_of_layouts(self, plans: Sequence[Plan], storings: Sequence[Storing]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""
@@ -158,18 +159,18 @@ class Planner:
         new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
         fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
         some = any(self._setup.groups.blocks_of(group).is_given for group in self._members.groups)
-        self._odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
+        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
     def warn_of_new(self) -> None:
         """Say which parameters take steps that are too long, or are not for their rule, once the first is taken."""
-        if self._odd:
-            odd, self._odd, self._said = self._odd, [], True
+        if self.odd:
+            odd, self.odd, self._said = self.odd, [], True
             warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
 
-    def look_at_first(self, turn: Turn, dues: Sequence[Due]) -> None:
+    def look_at_first(self, step: Step, dues: Sequence[Due]) -> None:
         """Say what the first steps of parameters show of those to come."""
-        found = list(firsts(turn, dues, self.first))
-        for p in turn.params:
+        found = list(firsts(step, dues, self.first))
+        for p in step.own.params:
             self.first.pop(id(p), None)
         warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
 

@@ -15,9 +15,9 @@ from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._flat import CHANGES
+from layerwise.torch.sharding._flat import CHANGES, check_own
 from layerwise.torch.sharding._kept_group import KeptGroup
-from layerwise.torch.sharding._modules import check_own, check_replaced
+from layerwise.torch.sharding._modules import check_replaced
 from layerwise.torch.step._settings import Groups
 
 

@@ -14,10 +14,10 @@
 from __future__ import annotations
 
 from layerwise.torch.sharding._flat import Stretch
-from layerwise.torch.sharding._segments import Segments
-from layerwise.torch.sharding.readers.deepspeed import from_deepspeed
-from layerwise.torch.sharding.readers.fsdp1 import from_fsdp1
-from layerwise.torch.sharding.readers.megatron import from_megatron
+from layerwise.torch.sharding._flat._segments import Segments
+from layerwise.torch.sharding._flat.deepspeed import from_deepspeed
+from layerwise.torch.sharding._flat.fsdp1 import from_fsdp1
+from layerwise.torch.sharding._flat.megatron import from_megatron
 from layerwise.torch.tools._flat_states import full_state_dict, load_full_state_dict
 
 __all__ = [

@@ -83,7 +83,7 @@ def all_but_the_last(arrivals):
         arrival.wait()
 
 
-EACH, STEP_WORK = _ring.Ring.each, _stepper.Stepper._step_work
+EACH, STEP_WORK = _ring.Ring.each, _stepper.Stepper.step_work
 RACES = {
     "a gradient is read before it has arrived": (_ring.Ring, "each", not_waiting, changed),
     "a gradient is measured before it has arrived": (_ahead, "_measure", measured_at_once, nothing),
@@ -102,7 +102,7 @@ RACES = {
     "weights are stepped while they are on their way back": (_host, "_returning", lambda params: [], nothing),
     "weights are on their way back before they are stepped": (
         _stepper.Stepper,
-        "_step_work",
+        "step_work",
         returned_first,
         nothing,
     ),

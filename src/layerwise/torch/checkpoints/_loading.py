@@ -18,7 +18,7 @@ from layerwise.torch.sharding._cuts import cuts_of
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._namespace import named_state
-from layerwise.torch.step._plan import Plan, plan_of
+from layerwise.torch.step._plan import Plan
 
 Loaded = Mapping[str, Any]
 
@@ -83,12 +83,11 @@ def _states(
 
 def _plans(stepper: Any, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
-    rule, blocks = stepper.groups.rule_of(one.ours), stepper.groups.blocks_of(one.ours)
-    known, found = dict[Any, Plan](), list[Plan]()
+    blocks, known, found = stepper.groups.blocks_of(one.ours), dict[Any, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
         key = (p.shape, p.dtype, blocks(name)) if lies is None else id(p)
         if key not in known:
-            known[key] = plan_of(rule, p, one.h, name, blocks, lies)
+            known[key] = stepper.planner.plan_for(p, one.ours, one.h, name)
         found.append(known[key].named(name))
     return found
 

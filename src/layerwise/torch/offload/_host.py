@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.core.turn import keep
+from layerwise.core.step import keep
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.offload._on_host import Sums, Twin
 from layerwise.torch.offload._ring import SLOTS, Kinds, Ring, Slot, aligned
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._due import Work
-from layerwise.torch.step._turn import States
+from layerwise.torch.step._ready import States
 
 RING = 1 << 28  # bytes, by default
 RETURNING: Any = WeakTensorKeyDictionary()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
-from layerwise.engines.places import Looks, objects_of
+from layerwise.core.step import Snapshot
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._due import Work
-from layerwise.torch.step._turn import States
+from layerwise.torch.step._ready import States
 
 Kinds = tuple[tuple[Any, ...], ...]
 SLOTS = 4
@@ -71,8 +71,7 @@ class Ring:
     def __init__(self, work: Work, kinds: Kinds, most: int, together: bool) -> None:
         self.kinds, self.params = kinds, list(map(id, work.params))
         self.place = {p: i for i, p in enumerate(self.params)}
-        self._objects: Any = None
-        self._looks: Any = None
+        self._seen: Snapshot | None = None  # of the state, after the last step
         self._places: list[int] = []
         self.parts: list[range] = []
         self.slots: list[Slot] = []
@@ -95,13 +94,14 @@ class Ring:
 
     def holds(self, work: Work, states: States) -> bool:
         """Return True if the state is as it was after the last step, but for its numbers."""
-        same = self._objects is not None and bool(self._objects.same(work.params, states))
-        return same and self._looks.same(_arrays(work, states), ())
+        if self._seen is None or not self._seen.consists_of(work.params, states):
+            return False
+        return self._seen.lies_as(_arrays(work, states))
 
     def see(self, work: Work, states: States) -> None:
         """Note the state."""
         if all(p in states for p in work.params) and not self.holds(work, states):
-            self._objects, self._looks = objects_of(work.params, states), Looks(_arrays(work, states))
+            self._seen = Snapshot(None, work.params, states, _arrays(work, states))
 
     def _slot(self, number: int) -> Slot | None:
         """Return the slot of a part, or a free one for it."""

@@ -30,7 +30,8 @@ def is_dtensor(x: Any) -> bool:
 
 def local(x: Tensor) -> Tensor:
     """Return the local part of a tensor, once it has arrived."""
-    if not is_dtensor(x):
+    module = sys.modules.get("torch.distributed.tensor")
+    if module is None or not isinstance(x, module.DTensor):
         return x
     wrapper: Any = x
     here: Any = wrapper._local_tensor  # to_local() would be recorded by autograd

@@ -1,33 +1,20 @@
-"""The parts of tensors that lie on a rank, as jobs: those of a cut tensor, and the boxes in a flat buffer.
-
-A state that has a number for each element of all tensors of a buffer lies as the buffer does. Any other is the boxes'
-parts of it, one after the other: of row statistics those of the box's rows, of column statistics those of its columns.
-So every rank that holds a part of a row has that row's number.
-"""
+"""The parts of a cut tensor that are here: each is a job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from functools import partial
-from itertools import chain
-from math import prod
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.core.plan import Held, Place, Places, Plan, Region
-from layerwise.core.slot import own_entries
-from layerwise.layout import Kept, Layout, Piece, piece_dims
-from layerwise.storage.options import is_of_layer
+from layerwise.core.plan import Held, Place, Places, Region
+from layerwise.layout import Kept, Layout, Piece
 from layerwise.torch.sharding._cuts import Axis, Cut, is_dtensor
-from layerwise.torch.sharding._flat import Flat, Spread, boxes_of, nothing, seen
 
 Shape = tuple[int, ...]
 CPU = torch.device("cpu")
-State = dict[str, Any]
 
 
 def held_of_cut(
@@ -74,108 +61,7 @@ def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Sh
     return [torch.meshgrid(*(torch.tensor(some, dtype=torch.long) for some in each), indexing="ij")]
 
 
-def held_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tuple[Held, ...], dict[str, int]]:
-    """Return the boxes in this rank's buffer, and the lengths of those parts of its state that lie box by box."""
-    lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
-    found: list[Held] = []
-    for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
-        for number, piece in enumerate(plan.layout.pieces):
-            each = [one for stretch in spread.ranks[flat.rank] for one in boxes_of(piece, stretch)]
-            for box, place in each or [nothing(piece)]:
-                starts = ((box.origin[d], box.size[d]) for d in sorted(piece.block_dims))
-                blocks = tuple(list(range(at, at + n)) for at, n in starts)
-                where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
-                regions = partial(_regions_of_boxes, piece, spread)
-                found.append(Held(piece, number, i, *where, box, spread, regions, flat.replicas))
-    return tuple(found), lengths
-
-
-def _regions_of_boxes(piece: Piece, spread: Spread, places: Places, dims: Shape) -> list[Region]:
-    """Return what the rank at this place of the group has of a piece."""
-    boxes = [box for stretch in spread.ranks[places[0]] for box, _ in boxes_of(piece, stretch)]
-    return [box.region for box in boxes]
-
-
-def _places(rule: Any, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, Place]:
-    """Return the places of a box's parts of the state, and count them."""
-    places = {}
-    for key, extends in zip(rule.State._fields, piece_dims(rule, piece), strict=True):
-        if key in lengths and extends is not None:
-            each = zip(size, extends or (not is_of_layer(rule, key),), strict=True)
-            shape = tuple(n if along else 1 for n, along in each)
-            places[key] = Place((), slice(lengths[key], lengths[key] + prod(shape)), shape)
-            lengths[key] += prod(shape)
-    return places
-
-
-# ---- states of whole tensors, gathered from the boxes that ranks hold, and cut into those
-
-
 def on_host(x: Any) -> Tensor:
     """Return a whole tensor in the host's memory; of a DTensor all ranks call this together."""
     whole: Tensor = x.full_tensor() if is_dtensor(x) else x
     return whole.detach().to(CPU, copy=True)
-
-
-def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
-    """Return the states of the tensors in a buffer, whole and by name. All ranks call this together.
-
-    What another program keeps is divided if it has the buffer's shape, and is otherwise each tensor's.
-    """
-    divided = {**own_entries(state), **{key: x for key, x in state.items() if _has_shape(x, plan.shape)}}
-    divided.pop("step", None)
-    of_each = {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items() if key not in divided}
-    found: list[State] = [
-        {
-            **deepcopy(of_each),
-            **{
-                key: torch.zeros(shape, dtype=x.dtype)
-                for key, x in divided.items()
-                if (shape := one.state_shapes.get(key, one.shape)) is not None
-            },
-        }
-        for one in plan.members
-    ]
-    mine = [
-        (one.member, one.number, one.box, key, one.view(state[key], key).detach().to(CPU, copy=True))
-        for one in plan.held
-        for key in found[one.member].keys() & divided.keys()
-    ]
-    said: list[Any] = [mine]
-    for axis, _ in flat.axes:
-        said = [None] * flat.parts
-        dist.all_gather_object(said, mine, group=axis.group)
-    for member, number, box, key, part in chain.from_iterable(said):
-        _of_whole(plan.members[member].layout.pieces[number], box, found[member][key], part.shape).copy_(part)
-    return {str(one.name): own for one, own in zip(plan.members, found, strict=True)}
-
-
-def _has_shape(x: Any, shape: Shape) -> bool:
-    return isinstance(x, Tensor) and tuple(x.shape) == shape
-
-
-def local_entry(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Any]) -> Any:
-    """Return a buffer's part of another program's entry, or the entry, given those of whole tensors by name."""
-    shapes = {str(one.name): one.shape for one in plan.members}
-    parts = all(_has_shape(x, shapes[name]) for name, x in whole.items())
-    return local_state(plan, p, key, whole) if parts else next(iter(whole.values()))
-
-
-def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) -> Tensor:
-    """Return a buffer's part of a state, given that of whole tensors by name."""
-    dtypes = {x.dtype for x in whole.values()}
-    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32
-    values = torch.zeros(plan.state_shapes.get(key) or tuple(p.shape), dtype=dtype, device=p.device)
-    for one in plan.held:
-        name = str(plan.members[one.member].name)
-        if name in whole:
-            part = one.view(values, key)
-            part.copy_(_of_whole(one.piece, one.box, whole[name], part.shape))
-    return values
-
-
-def _of_whole(piece: Piece, box: Any, whole: Tensor, size: Shape) -> Tensor:
-    """Return the part of this size that a box has of a whole tensor, or of a state of it."""
-    seen: Tensor = piece.view(whole)
-    found: Tensor = box.of(seen.reshape(tuple(seen.shape) or (1,)), size)
-    return found

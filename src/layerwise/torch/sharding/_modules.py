@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -13,15 +13,10 @@ from torch.optim import Optimizer
 
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import is_known
+from layerwise.torch.sharding._flat import flattened_in, is_known
 
 NO_PASS = -1  # PyTorch's number for "no backward pass runs"
 NO_UNIT = 0  # beside the numbers of units, which are identities
-# Packages that put flat partitions in the groups of optimizers, and how these are described.
-DESCRIBED_BY = {
-    "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
-    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and take its groups.",
-}
 MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
 T = TypeVar("T")
 
@@ -89,24 +84,6 @@ def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> b
     return search
 
 
-def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -> None:
-    """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
-    wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
-    if wrapper is None:
-        return
-    for p, name in params:
-        if p.ndim != 1 or is_known(p):
-            continue
-        if "megatron.core" in sys.modules and not isinstance(p, nn.Parameter):  # as its shards are
-            wrapper = "megatron.core"
-        elif not added or p in added:
-            continue
-        raise ParameterError(
-            f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not "
-            f"say whose it is. {DESCRIBED_BY[wrapper]}"
-        )
-
-
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
     """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape.
 
@@ -123,7 +100,6 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
 
 
 def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
-    """Return the names and shapes of the whole tensors of which this has parts; FSDP1 puts several in one."""
-    if hasattr(p, "_is_flat_param"):
-        return [(info.param_name, shape) for info, shape in zip(p._param_infos, p._shapes, strict=True)]
-    return [(name, p.shape)] if is_dtensor(p) else []
+    """Return the names and shapes of the whole tensors of which this has parts."""
+    found = flattened_in(p)
+    return found if found is not None else [(name, p.shape)] if is_dtensor(p) else []

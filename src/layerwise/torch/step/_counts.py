@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.nows import Nows
+from layerwise.core.step import Nows
 from layerwise.engines import Changed, Counter, compiled
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.hyper import Hyper

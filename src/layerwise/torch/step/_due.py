@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from math import inf
-from operator import is_, itemgetter
+from operator import attrgetter, is_, itemgetter
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -29,10 +30,12 @@ RATES = {
     "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
 }
 NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings
+GRADIENT = attrgetter("grad")
 PLAIN = frozenset((bool, int, float, str, type(None)))
 Group = dict[str, Any]
+on_gpu: Callable[[], bool] = torch.cuda.is_initialized
 Elsewhere = Callable[[Tensor], Tensor | None]
-Rates = tuple[list[Any], list[Any]]  # lr and weight decay of each group
+Columns = tuple[list[Any], list[Any]]  # lr and weight decay of each group
 
 
 class Current(NamedTuple):
@@ -45,7 +48,7 @@ class Current(NamedTuple):
 
 
 class Settings:
-    """The settings of some groups, which hold as long as their options are the same objects, and rates on or off.
+    """The checked settings of some groups, for as long as their options are the same objects, and rates on or off.
 
     Parameters are not kept, so that they may go.
     """
@@ -53,51 +56,35 @@ class Settings:
     def __init__(
         self,
         groups: Sequence[Group],
-        before: Settings | None,
         check: Callable[[Group], Current],
         counted: Callable[[Hyper], Hyper],
         numbers: Sequence[int] | None = None,
     ) -> None:
         self.of = range(len(groups)) if numbers is None else numbers
         """Which of the optimizer's groups these are."""
-        self._keys = [tuple(group) for group in groups]
-        readers = {keys: itemgetter(*(key for key in keys if key not in NOT_PLANNED)) for keys in {*self._keys}}
-        self._readers = [readers[keys] for keys in self._keys]
+        keys = [tuple(group) for group in groups]
+        readers = {own: itemgetter(*[key for key in own if key not in NOT_PLANNED]) for own in {*keys}}
+        self._readers, self._sizes = [readers[own] for own in keys], list(map(len, groups))
         self._options = [read(group) for read, group in zip(self._readers, groups, strict=True)]
-        self._fixed = [all(map(is_fixed, options)) for options in self._options]
+        self.fixed = False not in [is_fixed(x) for x in chain.from_iterable(self._options) if type(x) not in PLAIN]
+        """Whether no option can change without being replaced."""
         self._on = list(map(rates_on, groups))
-        self._numbers, self._sizes = list(range(len(groups))), list(map(len, groups))
-        self._objects: Any = None  # what groups consisted of, if nothing but parameters has changed lately
-        self._given: Rates = [], []
-        kept = [None if before is None else self._kept(before, i) for i in self._numbers]
-        self.each = [self._checked(check, i, groups[i]) if now is None else now for i, now in enumerate(kept)]
-        self.asks_of_model = any(now.h.asks_of_model for now in self.each)
-        self.hs = [counted(now.h) if self.asks_of_model else now.h for now in self.each]
+        self.each = [self.named(i, check, group) for i, group in enumerate(groups)]
+        asks = any(now.h.asks_of_model for now in self.each)
+        self.hs = [counted(now.h) if asks else now.h for now in self.each]
         """The settings of each group, whose gradients may count in a norm that clips others."""
-        self.rates: Rates = [], []
-        """The rates of each group, as numbers if they are at hand."""
+        each = zip(self.hs, groups, self.each, strict=True)
+        self.planned_for = [(h, group["capturable"], now.want, now.blocks) for h, group, now in each]
+        """All of each group on which plans depend."""
 
-    def _kept(self, before: Settings, i: int) -> Current | None:
-        """Return the settings that a group had before, if its options are the same."""
-        same = i < len(before.each) and before._fixed[i]
-        same = same and (self._keys[i], self._on[i]) == (before._keys[i], before._on[i])
-        return before.each[i] if same and all(map(is_, self._options[i], before._options[i])) else None
-
-    def _checked(self, check: Callable[[Group], Any], i: int, group: Group) -> Any:
+    def named(self, i: int, check: Callable[[Group], Any], group: Group) -> Any:
         """Return what a check of a group returns; its errors say which group that is, if there are several."""
         with of_group(self.of[i] if len(self._sizes) > 1 else None):
             return check(group)
 
-    def same(self, groups: Sequence[Group]) -> bool:
-        """Return True if it is known that groups have the same rates too, and that none can change unseen."""
-        seen = self._objects
-        if seen is None or len(groups) != len(self._numbers):
-            return False
-        return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
-
-    def holds(self, groups: Sequence[Group]) -> bool:
+    def unchanged(self, groups: Sequence[Group]) -> bool:
         """Return True if no option has changed, or could have without being replaced, and rates are as off or on."""
-        if not all(self._fixed) or self._sizes != list(map(len, groups)):
+        if not self.fixed or self._sizes != list(map(len, groups)):
             return False
         try:
             options = [read(group) for read, group in zip(self._readers, groups, strict=True)]
@@ -106,25 +93,38 @@ class Settings:
         same = map(is_, chain.from_iterable(options), chain.from_iterable(self._options))
         return all(same) and self._on == list(map(rates_on, groups))
 
-    def follow(self, groups: Sequence[Group], check: Callable[[Group], None]) -> None:
-        """Take the groups' rates over, after a check of those that are no plain numbers of the allowed range."""
-        given = [group["lr"] for group in groups], [group["weight_decay"] for group in groups]
-        each = list(zip(*given, strict=True))
+
+class Rates:
+    """The rates of groups with these settings, checked; for as long as groups consist of the same objects."""
+
+    def __init__(
+        self, settings: Settings, groups: Sequence[Group], check: Callable[[Group], None], before: Rates | None
+    ) -> None:
+        self.settings, self._numbers = settings, list(range(len(groups)))
+        self._given = [group["lr"] for group in groups], [group["weight_decay"] for group in groups]
+        each = list(zip(*self._given, strict=True))
         odd = [i for i, (x, y) in enumerate(each) if not (type(x) is type(y) is float and 0 <= x < inf > y >= 0)]
         for i in odd:
-            self._checked(check, i, groups[i])
-        same = all(map(is_, given[0], self._given[0])) and all(map(is_, given[1], self._given[1]))
-        plain = all(type(x) in PLAIN for i in odd for x in each[i])
-        self._objects = None
-        if not (same and plain and self._given[0]):
-            rates = [list(one) for one in given]
-            for i in odd:
-                lr = cast("Any", self.each[i].h).lr if each[i][0] is None else each[i][0]
-                followed = groups[i]["differentiable"]
-                rates[0][i], rates[1][i] = scalar(lr, followed), scalar(each[i][1], followed)
-            self.rates, self._given = (rates[0], rates[1]), given
-        elif all(self._fixed):
-            self._objects = objects_of(self._numbers, dict(zip(self._numbers, groups, strict=True)))
+            settings.named(i, check, groups[i])
+        self.lr, self.weight_decay = map(list, self._given)
+        for i in odd:
+            lr = cast("Any", settings.each[i].h).lr if each[i][0] is None else each[i][0]
+            followed = groups[i]["differentiable"]
+            self.lr[i], self.weight_decay[i] = scalar(lr, followed), scalar(each[i][1], followed)
+        # A look at all objects pays where nothing but parameters changes, as it does not under a schedule.
+        same = before is not None and self._is_given(before._given)
+        fixed = same and settings.fixed and all(type(x) in PLAIN for i in odd for x in each[i])
+        self._objects: Any = objects_of(self._numbers, dict(zip(self._numbers, groups, strict=True))) if fixed else None
+
+    def _is_given(self, given: tuple[list[Any], list[Any]]) -> bool:
+        return all(len(x) == len(y) and all(map(is_, x, y)) for x, y in zip(self._given, given, strict=True))
+
+    def unchanged(self, groups: Sequence[Group]) -> bool:
+        """Return True if it is known that groups have the same rates and options, and that none can change unseen."""
+        seen = self._objects
+        if seen is None or len(groups) != len(self._numbers):
+            return False
+        return bool(seen.same(self._numbers, dict(zip(self._numbers, groups, strict=True))))
 
 
 class Due(NamedTuple):
@@ -146,7 +146,7 @@ class Work(NamedTuple):
     which: Sequence[int]  # of the groups that the settings are of
     groups: Sequence[Group]
     sizes: list[int]  # how many parameters of each group are due
-    rates: Rates
+    rates: Columns
     params: list[Tensor]
     grads: list[Tensor]
     stepped: list[Tensor]
@@ -157,22 +157,22 @@ class Work(NamedTuple):
     @classmethod
     def of(
         cls,
-        settings: Settings,
+        rates: Rates,
         groups: Sequence[Group],
         asked: Sequence[Sequence[Tensor]],
         elsewhere: Elsewhere | None = None,
     ) -> Work:
         """Return what is due of these parameters of groups where all is here; gradients may be `elsewhere`."""
         params, sizes = list(chain.from_iterable(asked)), list(map(len, asked))
-        grads: list[Any] = [p.grad for p in params]
+        grads: list[Any] = list(map(GRADIENT, params))
         which: Sequence[int] = range(len(groups))
-        if elsewhere is not None or len([g for g in grads if g is not None]) < len(grads):
+        if elsewhere is not None or NoneType in map(type, grads):
             params, grads, sizes = _with_gradients(asked, grads, elsewhere)
-        here = params, grads, params, params, grads
+        here, columns = (params, grads, params, params, grads), (rates.lr, rates.weight_decay)
         if 0 not in sizes:
-            return cls(settings, which, groups, sizes, settings.rates, *here)
+            return cls(rates.settings, which, groups, sizes, columns, *here)
         which = [i for i, n in enumerate(sizes) if n]
-        return cls(settings, which, *_at(which, groups, sizes, settings.rates), *here)
+        return cls(rates.settings, which, *_at(which, groups, sizes, columns), *here)
 
     @property
     def dues(self) -> list[Due]:
@@ -188,11 +188,11 @@ class Work(NamedTuple):
         """The settings of each group."""
         return [self.settings.hs[i] for i in self.which]
 
-    def options(self) -> list[tuple[Any, ...]]:
-        """Return the groups' settings that are part of the plan; the rates are not."""
-        each = zip(self.which, self.groups, self.sizes, strict=True)
-        hs, of_groups = self.settings.hs, self.settings.each
-        return [(hs[i], n, group["capturable"], of_groups[i].want, of_groups[i].blocks) for i, group, n in each]
+    @property
+    def planned_for(self) -> Any:
+        """All of groups on which plans depend, and how many parameters of each are due; rates are no part of it."""
+        found = self.settings.planned_for
+        return found if len(self.which) == len(found) else [found[i] for i in self.which], self.sizes
 
     def as_asked(self) -> Work:
         """Return the same before anything was put in the place of parameters and gradients."""
@@ -218,8 +218,8 @@ class Work(NamedTuple):
 
 
 def _at(
-    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Rates
-) -> tuple[list[Group], list[int], Rates]:
+    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Columns
+) -> tuple[list[Group], list[int], Columns]:
     """Return the columns of some groups."""
     lr, weight_decay = ([of[i] for i in which] for of in rates)
     return [groups[i] for i in which], [sizes[i] for i in which], (lr, weight_decay)
@@ -244,9 +244,8 @@ def _with_gradients(
 
 
 def capturing() -> bool:
-    """Return True while a CUDA graph is captured."""
-    initialized: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]  # else the query would raise
-    return initialized and torch.cuda.is_current_stream_capturing()
+    """Return True while a CUDA graph is captured, where there is a GPU in use: else the query would raise."""
+    return bool(on_gpu() and torch.cuda.is_current_stream_capturing())
 
 
 def scalar(value: float | Tensor, followed: bool) -> float | Tensor:

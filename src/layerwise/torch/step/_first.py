@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from layerwise.core.step import Step
 from layerwise.errors import HyperparameterError
 from layerwise.first import First
 from layerwise.hidden import is_called_otherwise, is_vector, is_whole
@@ -16,7 +17,7 @@ from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due, is_on_device
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._turn import Turn, on_host
+from layerwise.torch.step._ready import Ready, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
@@ -53,9 +54,10 @@ def _has_none_if_decayed(one: First) -> bool:
         return False
 
 
-def firsts(turn: Turn, dues: Sequence[Due], which: Collection[int]) -> Iterator[First]:
-    """Yield the first steps of parameters of these ids, which this turn has taken, but for those that show nothing."""
-    each = zip(turn.plans, turn.params, turn.storings, turn.states, turn.measured(), strict=False)
+def firsts(step: Step, dues: Sequence[Due], which: Collection[int]) -> Iterator[First]:
+    """Yield the first steps of parameters of these ids that were just taken, but for those that show nothing."""
+    own: Ready = step.own
+    each = zip(step.plans, own.params, own.storings, own.states, step.of_plans(), strict=False)
     for due in dues:
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)

@@ -18,7 +18,7 @@ from layerwise.keywords import did_you_mean, nearest
 from layerwise.names import is_by_name
 from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.storage.options import OPTIONS, checked
-from layerwise.torch.step._due import RATES, is_fixed, is_on_device
+from layerwise.torch.step._due import PLAIN, RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
@@ -50,7 +50,7 @@ class Kind:
 
         Rates that are tensors stay: a captured step reads them.
         """
-        odd = {name: group[name] for name in self.known if name in group}
+        odd = {name: group[name] for name in self.known if name in group and type(group[name]) not in PLAIN}
         odd = {name: x for name, x in odd.items() if isinstance(x, type) or not is_fixed(x)}  # a dtype may be a class
         return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
 

@@ -91,10 +91,10 @@ def lying(x: Tensor) -> Lying:
 
 def _are_apart(tensors: Sequence[Any]) -> bool:
     """Return True if a look is enough to see that tensors share no memory: plain ones, each in one piece."""
-    if not {*map(type, tensors)} <= {*BY_ADDRESS} or not all(x.is_cpu and x.is_contiguous() for x in tensors):
+    if not {*map(type, tensors)} <= {*BY_ADDRESS} or False in [x.is_cpu and x.is_contiguous() for x in tensors]:
         return False
-    spans = sorted((x.data_ptr(), x.data_ptr() + x.nbytes) for x in tensors if x.numel())
-    return all(end <= start for (_, end), (start, _) in pairwise(spans))
+    starts = sorted([(x.data_ptr(), x.nbytes) for x in tensors if x.numel()])
+    return False not in [start + size <= after for (start, size), (after, _) in pairwise(starts)]
 
 
 def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[Tensor, Mapping[str, Tensor]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from math import copysign, inf
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +146,12 @@ class OfFormats:
         return x.double().sqrt().to(x.dtype) if x.device.type == "cpu" else torch.sqrt(x)
 
 
+@cache
+def named(dtype: torch.dtype) -> str:
+    """Return the name of a dtype."""
+    return str(dtype).removeprefix("torch.")
+
+
 BITS = SimpleNamespace(
     xp=OfFormats(),
     word=lambda x: x & WORD,
@@ -164,11 +170,6 @@ BITS = SimpleNamespace(
 PIECE = 1 << 18  # elements that are put in another form at once: integers on the way take many times their memory
 
 
-def named(dtype: torch.dtype) -> str:
-    """Return the name of a dtype."""
-    return str(dtype).removeprefix("torch.")
-
-
 class Tensors:
     """Tensors as the rule engine reads and writes them, and as the core makes them."""
 
@@ -177,8 +178,7 @@ class Tensors:
     def dtype(self, x: Tensor) -> str:
         return named(x.dtype) if isinstance(x, Tensor) else ""
 
-    def here(self, x: Tensor) -> Tensor:
-        return local(x)
+    here = staticmethod(local)
 
     def like(self, x: Tensor, here: Tensor) -> Any:
         return like(x, here)

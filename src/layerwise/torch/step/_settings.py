@@ -20,7 +20,7 @@ from layerwise.names import ByName, is_by_name
 from layerwise.registry import ENTRIES
 from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
-from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Settings, rates_on
+from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Rates, Settings, rates_on
 from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds, name_of
 
 RATE = checks.number(0)
@@ -139,18 +139,17 @@ class Groups:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def current(self, groups: Sequence[Group], before: Settings | None, numbers: Sequence[int] | None) -> Settings:
-        """Return the settings of groups, given those of before, or raise if an option that has changed is wrong.
+    def rates(self, groups: Sequence[Group], before: Rates | None, numbers: Sequence[int] | None) -> Rates:
+        """Return the rates of groups with their settings, or raise if an option that has changed is wrong.
 
         Options that were set in another form get that of plain Python objects.
         """
-        if before is None or not before.holds(groups):
-            for group in groups:
-                with suppress(HyperparameterError):  # of which the check says more
-                    group.update(self.in_plain_form(group))
-            before = Settings(groups, before, self._checked, self.counted, numbers)
-        before.follow(groups, self._check_now)
-        return before
+        if before is not None and before.settings.unchanged(groups):
+            return Rates(before.settings, groups, self._check_now, before)
+        for group in groups:
+            with suppress(HyperparameterError):  # of which the check says more
+                group.update(self.in_plain_form(group))
+        return Rates(Settings(groups, self._checked, self.counted, numbers), groups, self._check_now, before)
 
     def _checked(self, group: Group) -> Current:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step

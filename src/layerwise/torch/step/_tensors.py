@@ -8,14 +8,13 @@ from math import inf
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._flat import is_known
+from layerwise.torch.sharding._flat import check_described, is_marked
 from layerwise.torch.step._memory import is_fake, is_faking, lying, unreadable
 
 LOW = (torch.float16, torch.bfloat16)
@@ -32,11 +31,13 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
     """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
         return repeat(None, len(params))
-    return (
-        None
-        if hasattr(p, "_is_flat_param") or hasattr(p, "_fsdp_flattened")
-        else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
-        for p, g in zip(params, grads, strict=True)
+    return iter(
+        [
+            None
+            if is_marked(p)
+            else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
+            for p, g in zip(params, grads, strict=True)
+        ]
     )
 
 
@@ -45,12 +46,7 @@ def check_parameter(name: str, p: Tensor) -> None:
     check_kind(name, p)
     if p.is_meta:
         raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
-    if _is_flattened(p) and not is_known(p):
-        raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, which does not say of which tensor. Call "
-            "layerwise.torch.flat.from_fsdp1(model) on all ranks before making the optimizer, or shard the model with "
-            "torch.distributed.fsdp.fully_shard (FSDP2)."
-        )
+    check_described(name, p)
     if why := unreadable(p):
         raise ParameterError(f"{name} {why}")
     if lying(local(p)).overlaps_itself:
@@ -75,12 +71,6 @@ def check_kind(name: str, p: Tensor) -> None:
         raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
-
-
-def _is_flattened(p: Tensor) -> bool:
-    # Where it has no other processes to divide among, it leaves parameters the shape they had, if it leaves them.
-    alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
-    return hasattr(p, "_is_flat_param") or (not alone and getattr(p, "_fsdp_flattened", False))
 
 
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:

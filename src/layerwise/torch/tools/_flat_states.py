@@ -17,7 +17,8 @@ from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._saving import saved as as_saved
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
-from layerwise.torch.sharding._held import local_entry, local_state, on_host
+from layerwise.torch.sharding._flat._states import local_entry, local_state
+from layerwise.torch.sharding._held import on_host
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._bytes import saved
 from layerwise.torch.step._namespace import named_state

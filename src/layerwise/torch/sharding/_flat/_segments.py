@@ -13,7 +13,8 @@ from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
 from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
-from layerwise.torch.sharding._flat import Flat, Spread, Stretch, gaps, know
+from layerwise.torch.sharding._flat._boxes import gaps
+from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself

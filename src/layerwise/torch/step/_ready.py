@@ -1,8 +1,9 @@
-"""Parameters that step together: checked, laid out and handed to an engine once, while they stay as they are."""
+"""A step of PyTorch's tensors: what belongs to it besides plans and jobs, and how it is run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from functools import partial
 from itertools import chain, islice
 from typing import Any
@@ -11,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from layerwise.core import turn
-from layerwise.core.nows import Nows
+from layerwise.core.library import EPSILON
+from layerwise.core.step import Nows, Snapshot, Step
 from layerwise.core.storing import Storing
 from layerwise.engines import Changed, Engine, compiled
-from layerwise.engines.places import Looks, objects_of
 from layerwise.hyper import Hyper, in_words
 from layerwise.rules.asks import Now
+from layerwise.storage.options import Wanted
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
@@ -25,42 +26,75 @@ from layerwise.torch.sharding._peers import Peers, Skips
 from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._counts import OfGroup, count, counts
 from layerwise.torch.step._due import Work
-from layerwise.torch.step._namespace import named
+from layerwise.torch.step._namespace import LIBRARY, named
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._products import quick
 from layerwise.torch.step._tensors import alike
 
 States = Mapping[Tensor, Mapping[str, Any]]
-Options = Sequence[tuple[Any, ...]]
 
 
-def _differ_in_numbers(options: Options, others: Options) -> bool:
-    if len(options) != len(others):
-        return False
-    return all(
+def prepared(
+    work: Work,
+    plans: Sequence[Plan],
+    storings: Sequence[Storing],
+    states: States,
+    own: Sequence[Mapping[str, Any]],
+    on_device: bool,
+    engines: Sequence[Engine],
+    agreement: Agreement | None = None,
+) -> Step:
+    """Return a step of planned parameters, whose own state is there and in the wanted form."""
+    jobs = list(chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own)))
+    ready = Ready(work, plans, storings, own, on_device, agreement)
+    arrays, grads = ready.arrays(work), work.grads_here
+    seen = Snapshot(work.planned_for, work.params, states, arrays, grads)
+    step = Step(seen, engines, plans, jobs, ready)
+    ready.begin(work, step)
+    return step
+
+
+def with_numbers(step: Step, work: Work) -> Step | None:
+    """Return a step like this one with other numbers in its settings, or None if these differ in more."""
+    options, sizes = work.planned_for
+    # With others, what is planned is part of what is agreed.
+    if step.own.agreement is not None or not _differ_in_numbers((options, sizes), step.seen.settings):
+        return None
+    hs = (h for (h, *_), n in zip(options, sizes, strict=True) for _ in range(n))
+    hs = (h.on(quick(x.device, x.dtype)) for h, x in zip(hs, work.params_here, strict=True))
+    each = ((h, EPSILON[LIBRARY.dtype(x)], plan) for h, x, plan in zip(hs, work.params_here, step.plans, strict=True))
+    fitted = (h.fit(one.piece.shape, one.piece.block_dims, eps) for h, eps, plan in each for one in plan.held)
+    made = step.with_numbers((options, sizes), fitted)
+    if made is not None:
+        made.own = copy(step.own)
+        made.own.counts = step.own.counts.with_settings(work.hs)
+    return made
+
+
+def _differ_in_numbers(settings: Any, before: Any) -> bool:
+    (options, sizes), (others, other_sizes) = settings, before
+    return sizes == other_sizes and all(
         rest == other_rest and type(h) is type(other) and h.form() == other.form()
         for (h, *rest), (other, *other_rest) in zip(options, others, strict=True)
     )
 
 
-class Turn(turn.Turn):
-    """A prepared step of these parameters; other ranks may hold parts of them."""
+class Ready:
+    """What belongs to a step of these parameters; other ranks may hold parts of them."""
 
-    plans: Sequence[Plan]
+    counts: Counts
 
     def __init__(
         self,
         work: Work,
         plans: Sequence[Plan],
         storings: Sequence[Storing],
-        states: States,
         own: Sequence[Mapping[str, Any]],
         on_device: bool,
-        engines: Sequence[Engine],
-        agreement: Agreement | None = None,
+        agreement: Agreement | None,
     ) -> None:
         here = work.params_here
-        self.params, self.storings, self.on_device = list(work.params), storings, on_device
+        self.params, self.storings, self.on_device, self.agreement = list(work.params), storings, on_device, agreement
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
@@ -68,125 +102,77 @@ class Turn(turn.Turn):
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
-        self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), work.options()
-        self._objects = objects_of(self.params, states)
-        self._stored = [dtypes(*one) for one in zip(here, own, strict=True) if agreement is not None]
-        jobs = chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own))
-        super().__init__(engines, plans, list(jobs))
-        alone = self.whole and agreement is None
-        self._itself = alone and not self._wrappers and not masters  # engines get these very tensors
-        self._looks = Looks(self._arrays(work), work.grads_here)
-        self._dtypes = [g.dtype for g in work.grads_here]
-        self._counts = Counts(work, self.states, on_device, self.prepared.counts and alone)
-        self.agreement = agreement
-        held = [one for plan in plans for one in plan.held]
-        self._peers = None if agreement is None else Peers(agreement, held, self._described())
+        self._words: Any = None
+        self._peers = None if agreement is None else self._with_others(work, plans, agreement)
 
-    def holds(self, work: Work, states: States, at_once: bool) -> bool:
-        """Return True if no tensor has changed since this was prepared.
+    def _with_others(self, work: Work, plans: Sequence[Plan], agreement: Agreement) -> Peers:
+        stored = list(map(dtypes, work.params_here, self.states))
+        wants = [due.want for due in work.dues for _ in due.params]
+        self._words = partial(_words, plans, wants, stored)
+        # All that defines the step and does not change from step to step. Blocks are in the plans; by name they may be
+        # functions, whose addresses each process has its own of.
+        options = [(due.group["capturable"], due.want) for due in work.dues]
+        described = repr([options, [plan.described() for plan in plans], stored])
+        return Peers(agreement, [one for plan in plans for one in plan.held], described)
 
-        If the step follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise
-        `Changed`. Others see views or local parts of them, which would not follow them elsewhere.
-        """
-        if not self._objects.same(self.params, states):
-            return False
-        if at_once and self._itself:
-            return True
-        same = self._looks.same(self._arrays(work), work.grads_here)
-        return same and [g.dtype for g in work.grads_here] == self._dtypes
+    def begin(self, work: Work, step: Step) -> None:
+        """Belong to this step."""
+        alone = step.whole and self.agreement is None
+        self.by_engine = alone and not self._wrappers and not self._masters
+        """Whether engines get these very tensors, and look at them themselves; others see views or local parts."""
+        self.counts = Counts(work, self.states, self.on_device, step.prepared.counts and alone)
 
-    def _arrays(self, work: Work) -> list[Tensor]:
+    def arrays(self, work: Work) -> list[Tensor]:
         """Return the local parts of all parameters, and of their state without the counts."""
         kept = [x for state in self.states for key, x in state.items() if key != "step"]
         return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
-    def has_settings(self, work: Work) -> bool:
-        """Return True if the groups' settings have not changed."""
-        if work.settings is self._settings and (work.which, work.sizes) == self._sizes:
-            return True
-        if work.options() != self._options:
-            return False
-        self._settings, self._sizes = work.settings, (work.which, work.sizes)
-        return True
-
-    def takes(self, work: Work) -> bool:
-        """Return True if the groups' settings differ only in numbers, which this then takes over."""
-        options, again = work.options(), self.prepared.layouts is not None
-        # With others, what is planned is part of what is agreed.
-        if self._peers is not None or not again or not _differ_in_numbers(options, self._options):
-            return False
-        self._settings, self._sizes, self._options = work.settings, (work.which, work.sizes), options
-        held, hs = (one for plan in self.plans for one in plan.held), [h for h, n, *_ in options for _ in range(n)]
-        each = [(h, plan.dtype) for h, plan in zip(hs, self.plans, strict=True) for _ in plan.held]
-        jobs = []
-        for job, one, (h, dtype) in zip(self.jobs, held, each, strict=True):
-            h = h.on(quick(job.p.device, dtype))
-            jobs.append(job._replace(h=h.fit(one.piece.shape, one.piece.block_dims, torch.finfo(dtype).eps)))
-        self.prepare_again(jobs)
-        self._counts.follow(work.hs)
-        return True
-
-    def step(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
-        """Carry it out, count it, and round master weights into their parameters; raise `Changed` as engines do.
+    def run(self, step: Step, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
+        """Carry the step out, count it, and round master weights into their parameters; raise `Changed` as engines do.
 
         `skip` is known on the device alone; `skips` is what other processes are told.
         """
-        nows = self._counts.nows(*work.rates, scale)
+        nows = self.counts.nows(*work.rates, scale)
         if self._peers is not None and skips is not None:
-            self._peers.begin(nows, skips, partial(_words, self.plans, nows, self._options, self._stored))
+            self._peers.begin(nows, skips, partial(self._words, nows))
         if self._remainders:
             self._remainders.follow()
-        if work.ahead is not None and self._goes_on(work, work.ahead, nows):
+        if work.ahead is not None and self._goes_on(step, work, work.ahead, nows):
             work.ahead.take()
         else:
-            grads, own = (work.grads_here, nows) if self.whole else self.of_jobs(work.grads_here, nows)
-            (self.prepared.only or self.prepared).step(grads, own, skip, self._peers)
+            step.run(work.grads_here, nows, skip, self._peers)
         if self._remainders:
             self._remainders.written()
-        self._counts.count(skip)
+        self.counts.count(skip)
         for heres, masters in self._masters:
             torch._foreach_copy_(heres, masters)
         if self._wrappers:
             increment_version(self._wrappers)
 
-    def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
-        """Return this step, of which sums are measured after a wait; None if it has to be taken at once."""
+    def ahead(self, step: Step, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
+        """Return the step, of which sums are measured after a wait; None if it has to be taken at once."""
         try:
-            nows = list(self._counts.nows(*work.rates, scale))
-            if work.ahead is not None and self._goes_on(work, work.ahead, nows):
+            nows = list(self.counts.nows(*work.rates, scale))
+            if work.ahead is not None and self._goes_on(step, work, work.ahead, nows):
                 return work.ahead
             work.leave()
             if self._remainders and not self._remainders.current:
                 return None
-            steps = self.prepared.ahead(*self.of_jobs(work.grads_here, nows))
+            steps = step.prepared.ahead(*step.of_jobs(work.grads_here, nows))
             next(steps)
         except Changed:
             return None
-        return Ahead(steps, wait, self.prepared, nows, self._arrays(work))
+        return Ahead(steps, wait, step.prepared, nows, self.arrays(work))
 
-    def _goes_on(self, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
-        return ahead.is_of(self.prepared, list(nows), self._arrays(work))
-
-    def _described(self) -> str:
-        """Return everything that defines the step and does not change from step to step."""
-        # Blocks are in the plans; by name they may be functions, whose addresses each process has its own of.
-        options = [(capturable, want) for _, _, capturable, want, _ in self._options]
-        return repr([options, [plan.described() for plan in self.plans], self._stored])
-
-    def by_parameter(self) -> Iterator[tuple[Tensor, list[tuple[Any, dict[str, Any]]]]]:
-        """Yield each parameter with the measurements of its step, by the names of its tensors."""
-        return zip(self.params, self.stats(on_host), strict=False)
-
-    def steppers(self) -> Iterator[tuple[Tensor, Plan, str]]:
-        """Yield each parameter with its plan, and the engine that took its last step."""
-        return zip(self.params, self.plans, self.stepped_by(), strict=False)
+    def _goes_on(self, step: Step, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
+        return ahead.is_of(step.prepared, list(nows), self.arrays(work))
 
 
 class Counts:
     """The step counts of parameters that step together, and the numbers that a step takes from them."""
 
     def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
-        self._steps, self._sizes = [state["step"] for state in states], work.sizes
+        self._steps = [state["step"] for state in states]
         each = iter(self._steps)
         groups = [
             OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
@@ -194,11 +180,14 @@ class Counts:
         ]
         self._elsewhere = groups if any(group.on_device for group in groups) else []
         self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self.follow(work.hs)
+        self._sizes, self._made = work.sizes, Nows(work.hs, work.sizes)
+        self._hs: Sequence[Hyper] = work.hs
 
-    def follow(self, hs: Sequence[Hyper]) -> None:
-        """Make the numbers of these settings of groups from now on."""
-        self._hs, self._made = hs, Nows(hs, self._sizes)
+    def with_settings(self, hs: Sequence[Hyper]) -> Counts:
+        """Return the same counts of groups with these settings."""
+        made = copy(self)
+        made._hs, made._made = hs, Nows(hs, self._sizes)
+        return made
 
     def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
         """Return each parameter's numbers of the step, from the rates of the groups and the scale of gradients."""
@@ -206,7 +195,7 @@ class Counts:
             each = zip(self._elsewhere, self._hs, lr, weight_decay, strict=True)
             return [now for group, h, *rates in each for now in group.nows(h, (*rates, g_scale))]
         taken = compiled.counts(self._steps)
-        t = [n + 1 for n in (counts(self._steps) if taken is None else taken)]
+        t = list(map((1).__add__, counts(self._steps) if taken is None else taken))
         return self._made.of(t, lr, weight_decay, g_scale)
 
     def count(self, skip: Tensor | None) -> None:
@@ -255,7 +244,7 @@ def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _words(
-    plans: Sequence[Plan], nows: Sequence[Now], options: Sequence[tuple[Any, ...]], stored: Sequence[Mapping[str, str]]
+    plans: Sequence[Plan], wants: Sequence[Wanted], stored: Sequence[Mapping[str, str]], nows: Sequence[Now]
 ) -> dict[str, Any]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
     words: dict[str, Any] = {of_gradient(plan.name): "there" for plan in plans}
@@ -267,7 +256,7 @@ def _words(
         words[f"beta2 of {plan.name!r} at this step"] = now.beta2
         words[f"the shape of {plan.name!r}"] = plan.in_words()
         words["grad_scale"] = now.g_scale
-    for plan, want in zip(plans, (want for _, n, _, want, _ in options for _ in range(n)), strict=True):
+    for plan, want in zip(plans, wants, strict=True):
         words |= {f"`{key}` of {plan.name!r}": x for key, x in want.words().items()}
     for plan, one in zip(plans, stored, strict=True):
         words |= {f"the dtype of {key!r} of {plan.name!r}": x for key, x in one.items()}

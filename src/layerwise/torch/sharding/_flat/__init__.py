@@ -1,0 +1,48 @@
+"""Flat buffers, in which FSDP1, DeepSpeed, Megatron or a caller has flattened and cut tensors: what others ask of them.
+
+All that knows of such buffers is in this folder. A buffer is described once (`_segments.py`; `fsdp1.py`, `deepspeed.py`
+and `megatron.py` read other packages' maps), and from then on known by itself: `flat_of` has its description, or None.
+"""
+
+from layerwise.torch.sharding._flat._boxes import seen
+from layerwise.torch.sharding._flat._buffers import (
+    CHANGES,
+    Flat,
+    Stretch,
+    any_known,
+    check_saved_whole,
+    checked_flat_of,
+    elements,
+    flat_of,
+    forget,
+    is_known,
+    missing_gradient,
+    stretched,
+    tensors_of,
+    whole_shape,
+)
+from layerwise.torch.sharding._flat._held import held_in_buffer
+from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
+
+__all__ = [
+    "CHANGES",
+    "Flat",
+    "Stretch",
+    "any_known",
+    "check_described",
+    "check_own",
+    "check_saved_whole",
+    "checked_flat_of",
+    "elements",
+    "flat_of",
+    "flattened_in",
+    "forget",
+    "held_in_buffer",
+    "is_known",
+    "is_marked",
+    "missing_gradient",
+    "seen",
+    "stretched",
+    "tensors_of",
+    "whole_shape",
+]

@@ -1,0 +1,88 @@
+"""The boxes that stretches of a tensor make, in row-major order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from layerwise.core.plan import Box, Place
+from layerwise.layout import Piece
+from layerwise.torch.sharding._flat._buffers import Stretch
+
+Shape = tuple[int, ...]
+
+
+def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[tuple[Box, Place]]:
+    """Yield the boxes that these elements of a tensor make, and their places in a buffer where they begin at `at`.
+
+    They are the end of a row, whole rows and the start of a row; of more dimensions rows are cut in the same way.
+    """
+    for origin, size in _boxes(shape, start, end):
+        yield Box(origin, size), Place((), slice(at, at + prod(size)), size)
+        at += prod(size)
+
+
+def _boxes(shape: Shape, start: int, end: int) -> Iterator[tuple[Shape, Shape]]:
+    if start >= end:
+        return
+    row = prod(shape[1:])
+    first, last = -(-start // row), end // row  # the rows that are whole
+    if len(shape) == 1:
+        yield (start,), (end - start,)
+    elif first > last:  # within one row
+        yield from _in_row(shape, last, start - last * row, end - last * row)
+    else:
+        yield from _in_row(shape, first - 1, start - (first - 1) * row, row if start % row else 0)
+        if first < last:
+            yield (first, *(0 for _ in shape[1:])), (last - first, *shape[1:])
+        yield from _in_row(shape, last, 0, end - last * row)
+
+
+def _in_row(shape: Shape, row: int, start: int, end: int) -> Iterator[tuple[Shape, Shape]]:
+    return (((row, *origin), (1, *size)) for origin, size in _boxes(shape[1:], start, end))
+
+
+def boxes_of(piece: Piece, stretch: Stretch) -> list[tuple[Box, Place]]:
+    """Return the boxes of a piece of a tensor in a stretch of the tensor, and their places in its buffer."""
+    part, run = piece.part, (stretch.start, stretch.end, stretch.offset or 0)
+    if part is None or part.one is None:  # blocks of one size are one dimension more, in the same order
+        return list(boxes(seen(piece), *run))
+    _, low, high, _ = part.one
+    each = (_within(box, place, part.axis, low, high) for box, place in boxes(stretch.shape, *run))
+    return [box for box in each if box is not None]
+
+
+def seen(piece: Piece) -> Shape:
+    """Return the shape of a piece, with a dimension to be cut along if it has none."""
+    return piece.shape or (1,)
+
+
+def _within(box: Box, place: Place, axis: int, low: int, high: int) -> tuple[Box, Place] | None:
+    """Return the part of a box that lies in a block, in the block's own places."""
+    first = box.origin[axis]
+    start, stop = max(first, low), min(first + box.size[axis], high)
+    if start >= stop:
+        return None
+    size = tuple(stop - start if d == axis else n for d, n in enumerate(box.size))
+    origin = tuple(start - low if d == axis else x for d, x in enumerate(box.origin))
+    entries = (slice(None),) * axis + (slice(start - first, stop - first),)
+    return Box(origin, size), Place(entries, place.run, place.shape)
+
+
+def nothing(piece: Piece) -> tuple[Box, Place]:
+    """Return a box without elements."""
+    none = (0,) * len(seen(piece))
+    return Box(none, none), Place((), slice(0, 0), none)
+
+
+def gaps(numel: int, runs: Sequence[tuple[int, int, int]]) -> str:
+    """Describe the mistake in the stretches of a tensor, each with its rank; empty if each element is held once."""
+    at, before = 0, -1
+    for start, end, rank in sorted(run for run in runs if run[0] < run[1]):
+        if start > at:
+            return f"no rank holds its elements {at} to {start}"
+        if start < at:
+            both = f"ranks {before} and {rank} both hold" if before != rank else f"rank {rank} holds twice"
+            return f"{both} its elements {start} to {min(at, end)}"
+        at, before = end, rank
+    return f"no rank holds its elements {at} to {numel}" if at < numel else ""

@@ -1,1 +1,0 @@
-"""Readers of the maps that other packages have of their flat shards."""
