@@ -30,7 +30,7 @@ class Ranks:
         groups: Mapping[str, KeptGroup | None],
         settings: Groups,
         alone: AbstractContextManager[Any],
-        changed: Callable[[], None],
+        changed: Callable[[tuple[cuts.Axis, ...]], None],
     ) -> None:
         self._members, self._settings = members, settings
         self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
@@ -94,7 +94,7 @@ class Ranks:
         """Find out which processes hold other parts of the parameters, unless another thread has done so."""
         if self._flats != CHANGES[0]:
             self._flats, self.described = CHANGES[0], None
-            self._changed()
+            self._changed(self.copies)
         if self.described is not None:
             return
         check_own(self._members.places(), self._added)  # before names: a partition has none
@@ -115,7 +115,7 @@ class Ranks:
         # Kept if it can be: its list of sums need not be sent for.
         if before != (axes, replicas, group, self.copies):
             self.agreed = Agreement(axes, replicas, group)
-            self._changed()
+            self._changed(self.copies)
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
         self.now, self.described = self.agreed if shared or divided else None, self._flats
 

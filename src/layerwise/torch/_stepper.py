@@ -53,9 +53,9 @@ class Stepper:
         self.one_at_a_time = OneAtATime()
         self.steps: dict[bytes, Step] = {}
         """The prepared steps by their parameters, the last taken at the end."""
-        given = groups, setup.groups, self.one_at_a_time, self._follow_ranks
-        self.ranks = Ranks(self.members, *given)
         self.planner = Planner(setup, self.members)
+        follow = partial(_follow_ranks, self.steps, self.planner)
+        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
@@ -98,11 +98,6 @@ class Stepper:
         if self.host is not None:
             self.host.send_back([p])
             self.host.returned([p])
-
-    def _follow_ranks(self) -> None:
-        """Prepare steps again, now that other processes are known."""
-        self.steps.clear()
-        self.planner.copies = self.ranks.copies
 
     # ---- what is due
 
@@ -339,3 +334,9 @@ class Stepper:
             for name, one in measured:
                 found.append(apart(name, found))
                 yield p, found[-1], one
+
+
+def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
+    """Prepare steps again, now that these processes have copies."""
+    steps.clear()
+    planner.copies = copies
