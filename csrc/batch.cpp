@@ -45,7 +45,7 @@ void draw(Storage& storage, uint64_t t) {
 
 }  // namespace
 
-Batch::Batch(std::vector<Tensor> tensors, std::optional<std::vector<Requests>> rounds)
+Batch::Batch(std::vector<Tensor> tensors, const std::optional<Rounds>& rounds)
     : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(rounds) {
   if (stops_)
     for (Tensor& t : tensors_) name_sums_of_lines(t);
@@ -69,7 +69,7 @@ Batch::Batch(std::vector<Tensor> tensors, std::optional<std::vector<Requests>> r
     }
   stats_.resize(layers_.size());
   reported_.resize(layers_.size());
-  stops_ ? make_rounds(std::move(*rounds)) : make_stages();
+  stops_ ? make_rounds(*rounds) : make_stages();
 }
 
 Batch::~Batch() = default;
@@ -431,7 +431,7 @@ void Batch::answer(Layer& l, Work work) {
   std::copy_n(l.partial, l.program->sums[round], l.totals + first);
   for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
-  if (round == 0) answer_lines(l);
+  if (round == 0) answer_lines(l, !stops_);
   l.program->answer[round](l.k, l.totals + known, remembered(l).data(), l.answers, reported_[index(l)].data());
 }
 
@@ -443,8 +443,8 @@ std::array<double, LAYER_STATES> Batch::remembered(const Layer& l) {
 }
 
 // Stores them as this step leaves them, made of all totals, and those of lines.
-void Batch::remember(Layer& l) {
-  store_lines(l);
+void Batch::remember(Layer& l) const {
+  if (stops_) store_lines(l);
   if (l.program->layer_states == 0) return;
   double made[LAYER_STATES] = {};
   l.program->remember(l.k, l.totals + l.program->first(l.program->rounds), remembered(l).data(), made);

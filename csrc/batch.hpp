@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "layer.hpp"
@@ -82,13 +83,15 @@ struct Dim {
   int64_t stride[ROLES];
 };
 
-// A request of engines/programs.py, `requests_of`, and where its numbers lie among those of its round: in the order of the
-// dimensions, blocks among them.
+// The rounds of requests that engines/programs.py, `asked_of`, has: of a tensor, the stage, which of that stage, and how many
+// numbers.
+using Rounds = std::vector<std::vector<std::tuple<int, int, int, int64_t>>>;
+
+// A request, and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
 struct Request {
   int tensor, stage, which;
-  int64_t length, at = 0;
+  int64_t at;
 };
-using Requests = std::vector<Request>;
 
 // Adds up what chunks have of n sums, each so many numbers behind the one before, in their order.
 inline void add_up(double* sums, int64_t n, int64_t chunks, int64_t room) {
@@ -100,7 +103,7 @@ class Batch {
  public:
   // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `rounds`,
   // others complete these sums, and nothing is written before `apply`.
-  Batch(std::vector<Tensor> tensors, std::optional<std::vector<Requests>> rounds);
+  Batch(std::vector<Tensor> tensors, const std::optional<Rounds>& rounds);
   ~Batch();
   Batch(const Batch&) = delete;
 
@@ -149,7 +152,7 @@ class Batch {
   struct Round {
     Stages stages;
     Work answers;  // what its sums decide
-    Requests requests;
+    std::vector<Request> requests;
     int64_t length = 0;
   };
 
@@ -160,7 +163,7 @@ class Batch {
   bool is_whole(const Layer& layer) const { return layer.chunks == 1 && !stops_; }
   void add_stage(Stages& to, Work work, int first, int last, bool backwards);
   void make_stages();
-  void make_rounds(std::vector<Requests> rounds);
+  void make_rounds(const Rounds& rounds);
   static void number_elements(Tensor& tensor);
   void add_storage(Layer& layer, const Tensor& tensor, const std::array<int64_t, ROLES>& base);
   void exchange(const Request& request, bool back);
@@ -178,7 +181,7 @@ class Batch {
   double squares(int tensor);  // its share of the model's sum
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
-  static void remember(Layer& layer);
+  void remember(Layer& layer) const;
   size_t index(const Layer& layer) const { return size_t(&layer - layers_.data()); }
   std::span<Layer> layers_of(int tensor) {
     const size_t first = size_t(first_layer_[size_t(tensor)]), last = size_t(first_layer_[size_t(tensor) + 1]);

@@ -145,10 +145,7 @@ constexpr bool HAS_LOCK = true;
 
 class Jobs {
  public:
-  // Of a job with this number: the stage of its requests, which of those, and how many numbers that takes.
-  using Asked = std::tuple<int, int, int, int64_t>;
-
-  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, std::optional<std::vector<std::vector<Asked>>> rounds)
+  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, const std::optional<Rounds>& rounds)
       : compute_(std::move(numbers)) {
     if (nb::len(grads) != nb::len(jobs) || nb::len(forms) != nb::len(jobs))
       throw nb::value_error("as many gradients and forms are needed as there are jobs");
@@ -162,13 +159,7 @@ class Jobs {
       if (!see(job, grads[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
       tensors.back().full_shape = full_shape(job, tensors.back().shape);
     }
-    std::optional<std::vector<Requests>> asked;
-    if (rounds) asked.emplace();
-    for (size_t i = 0; rounds && i < rounds->size(); i++) {
-      asked->emplace_back();
-      for (const auto& [job, stage, which, length] : (*rounds)[i]) asked->back().push_back({job, stage, which, length});
-    }
-    batch_ = std::make_unique<Batch>(std::move(tensors), std::move(asked));
+    batch_ = std::make_unique<Batch>(std::move(tensors), rounds);
   }
 
   // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
@@ -532,8 +523,8 @@ NB_MODULE(_native, m) {
   m.def("open_jobs", &open_jobs, nb::arg("names"), "Make the fields of jobs known, by their names in their order.");
   m.def("programs", &program_names, "Return the names of the printed programs.");
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects, Objects, nb::object, std::optional<std::vector<std::vector<Jobs::Asked>>>>(),
-           nb::arg("jobs"), nb::arg("grads"), nb::arg("forms"), nb::arg("numbers"), nb::arg("rounds") = nb::none())
+      .def(nb::init<Objects, Objects, Objects, nb::object, const std::optional<Rounds>&>(), nb::arg("jobs"), nb::arg("grads"),
+           nb::arg("forms"), nb::arg("numbers"), nb::arg("rounds") = nb::none())
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
            "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")

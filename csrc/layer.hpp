@@ -92,6 +92,13 @@ enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
 #define LAYERWISE_JOINED(x, y) x##_##y
 #define LAYERWISE_NAME(x, y) LAYERWISE_JOINED(x, y)
 
+// Some rows, or columns, with their state, their means, and two means of the matrix of each: of its elements, and of the
+// state of its rows. A program makes their new state, and what elements are computed with.
+struct Entries {
+  static constexpr int64_t MOST = 64;
+  double state[MOST], mean[MOST], of_matrix[MOST], of_rows[MOST], made[MOST];
+};
+
 // What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
 struct Program {
   const char* name;
@@ -107,9 +114,7 @@ struct Program {
   // of them with the totals of each round, the numbers after the step with all.
   void (*answer[ROUNDS])(const double* k, const double* S, const double* old, double* a, double* stats);
   void (*remember)(const double* k, const double* S, const double* old, double* made);
-  // What a row, or a column, becomes, and what elements are computed with, made of its mean and those of its matrix; in
-  // float32 and in float64.
-  void (*line[LINES][2])(const double* k, double old, double mean, const double* M, double* to);
+  void (*line[LINES][2])(const double* k, Entries& entries, int64_t n);  // of rows and columns, in float32 and in float64
   const Passes* passes[SETS];
 
   int first(int round) const {

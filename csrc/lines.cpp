@@ -43,9 +43,14 @@ void for_entries(const Layer& l, int line, F&& f) {
 }
 
 double read(const Line& line, int64_t at) {
+  if (float x; line.dtype == F32) return memcpy(&x, line.stored + at, sizeof x), x;
   double x;
-  load<double>(line.dtype, line.stored + at, size_of(line.dtype), 1, &x);
-  return x;
+  return load<double>(line.dtype, line.stored + at, size_of(line.dtype), 1, &x), x;
+}
+
+void write(const Line& line, int64_t at, double x) {
+  if (const float low = float(x); line.dtype == F32) memcpy(line.stored + at, &low, sizeof low);
+  else store<double>(line.dtype, line.stored + at, size_of(line.dtype), 1, &x);
 }
 
 }  // namespace
@@ -114,7 +119,7 @@ void add_up_lines(const Layer& l) {
   for_entries(l, 0, [&](int64_t i, int64_t at, int64_t m) { means[2 * m] += rows.sums[i], means[2 * m + 1] += read(rows, at); });
 }
 
-void answer_lines(const Layer& l) {
+void answer_lines(const Layer& l, bool stores) {
   if (!l.lines) return;
   double* means = l.lines->means;
   const double rows = at_least(double(l.lines->of[1].divisor), 1), all = rows * at_least(double(l.lines->of[0].divisor), 1);
@@ -122,22 +127,31 @@ void answer_lines(const Layer& l) {
   for (int i = 0; i < LINES; i++) {
     const Line& line = l.lines->of[i];
     const double divisor = at_least(double(line.divisor), 1);
+    Entries some;
+    int64_t n = 0, places[Entries::MOST];
+    const auto finish = [&](int64_t end) {
+      l.program->line[i][l.wide](l.k, some, n);
+      for (int64_t j = 0, entry = end - n; j < n; j++, entry++) {
+        if (stores) write(line, places[j], some.state[j]);
+        else line.sums[entry] = some.state[j];
+        if (l.wide) static_cast<double*>(line.made)[entry] = some.made[j];
+        else static_cast<float*>(line.made)[entry] = float(some.made[j]);
+      }
+      n = 0;
+    };
     for_entries(l, i, [&](int64_t entry, int64_t at, int64_t m) {
-      double found[2];
-      l.program->line[i][l.wide](l.k, read(line, at), line.sums[entry] / divisor, means + 2 * m, found);
-      line.sums[entry] = found[0];
-      if (l.wide) static_cast<double*>(line.made)[entry] = found[1];
-      else static_cast<float*>(line.made)[entry] = float(found[1]);
+      some.state[n] = read(line, at), some.mean[n] = line.sums[entry] / divisor;
+      some.of_matrix[n] = means[2 * m], some.of_rows[n] = means[2 * m + 1], places[n++] = at;
+      if (n == Entries::MOST) finish(entry + 1);
     });
+    finish(line.n);
   }
 }
 
 void store_lines(const Layer& l) {
   for (int i = 0; l.lines && i < LINES; i++) {
     const Line& line = l.lines->of[i];
-    for_entries(l, i, [&](int64_t entry, int64_t at, int64_t) {
-      store<double>(line.dtype, line.stored + at, size_of(line.dtype), 1, line.sums + entry);
-    });
+    for_entries(l, i, [&](int64_t entry, int64_t at, int64_t) { write(line, at, line.sums[entry]); });
   }
 }
 

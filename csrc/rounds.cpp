@@ -6,19 +6,20 @@
 
 namespace layerwise {
 
-void Batch::make_rounds(std::vector<Requests> given) {
+void Batch::make_rounds(const Rounds& rounds) {
   const int n = int(layers_.size());
   for (Layer& l : layers_) scratch_ += scratch_of(l, nullptr);
   own_norms_first_ = true;
-  for (Requests& requests : given) {
-    if (requests.empty()) continue;
+  for (const auto& asked : rounds) {
     Round round;
-    const int stage = requests.front().stage;
+    const int stage = std::get<1>(asked.at(0));
     round.answers = stage < MEASURE ? Work{Kind(stage)} : Work{MEASURE, stage - MEASURE};
     if (stage == MEASURE) add_stage(round.stages, {PREPARE}, 0, n, false);
     add_stage(round.stages, round.answers, 0, n, round.answers.round % 2 == 1);
-    for (Request& one : requests) one.at = round.length, round.length += one.length;
-    round.requests = std::move(requests);
+    for (const auto& [tensor, of_stage, which, length] : asked) {
+      round.requests.push_back({tensor, of_stage, which, round.length});
+      round.length += length;
+    }
     rounds_.push_back(std::move(round));
   }
   add_stage(stages_, {APPLY}, 0, n, false);

@@ -19,11 +19,15 @@ void answer(const double* k, const double* S, const double* old, double* a, doub
   R::template answer<ROUND>(*(const typename R::Numbers*)k, S, old, a, stats);
 }
 
-template <class R, class N = typename R::Numbers>
-void row(const double* k, double old, double mean, const double* M, double* to) { R::row(*(const N*)k, old, mean, M, to); }
-template <class R, class N = typename R::Numbers>
-void column(const double* k, double old, double mean, const double* M, double* to) {
-  R::column(*(const N*)k, old, mean, M, to);
+template <class R, int LINE>
+void renew(const double* k, Entries& of, int64_t n) {
+  const auto numbers = *(const typename R::Numbers*)k;
+  for (int64_t i = 0; i < n; i++) {
+    const double means[] = {of.of_matrix[i], of.of_rows[i]}, *M = means;
+    double made[2] = {}, *to = made;
+    LINE ? R::column(numbers, of.state[i], of.mean[i], M, to) : R::row(numbers, of.state[i], of.mean[i], M, to);
+    of.state[i] = to[0], of.made[i] = to[1];
+  }
 }
 
 template <template <class> class Of, class R = Of<double>>
@@ -31,7 +35,7 @@ Program program_of(const char* name, int place) {
   using N = typename R::Numbers;
   Program found{name, R::LINES, R::STATES, R::LAYER_STATES, R::OF_LAYER, R::ROUNDS, R::CACHES, R::KEEPS, {},
                 int(sizeof(N) / sizeof(double)), {}, {}, {answer<R, 0>}, {},
-                {{row<Of<float>>, row<R>}, {column<Of<float>>, column<R>}}, {}};
+                {{renew<Of<float>, 0>, renew<R, 0>}, {renew<Of<float>, 1>, renew<R, 1>}}, {}};
   static_assert(R::ROUNDS <= ROUNDS && R::STATES <= STATES && R::LAYER_STATES <= LAYER_STATES);
   for (int j = 0, at = 0; j < R::ROUNDS; j++) {
     found.sums[j] = R::SUMS[j];

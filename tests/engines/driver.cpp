@@ -72,17 +72,17 @@ struct Numbers {
 };
 
 // What engines/programs.py requests of these tensors, stage by stage.
-std::vector<Requests> requests_of(const std::vector<Tensor>& tensors) {
-  std::vector<Requests> found(2 + ROUNDS);
+Rounds requests_of(const std::vector<Tensor>& tensors) {
+  Rounds found(2 + ROUNDS);
   for (int i = 0; i < int(tensors.size()); i++) {
     const Tensor& t = tensors[size_t(i)];
     const auto ask = [&](int stage, const std::vector<int>& summed = {}, const std::vector<int>& too = {}) {
       int64_t length = summed.empty() ? t.blocks() : 1;
       for (size_t d = 0; !summed.empty() && d < t.shape.size(); d++)
         if (!has(summed, d) && !has(too, d)) length *= t.shape[d];
-      const auto of_this = [&](const Request& one) { return one.tensor == i; };
-      Requests& all = found[size_t(stage)];
-      all.push_back({i, stage, int(std::count_if(all.begin(), all.end(), of_this)), stage == 1 ? 1 : length});
+      const auto of_this = [&](const auto& one) { return std::get<0>(one) == i; };
+      auto& all = found[size_t(stage)];
+      all.emplace_back(i, stage, int(std::count_if(all.begin(), all.end(), of_this)), stage == 1 ? 1 : length);
     };
     if (t.form.clips_own) ask(0);
     if (t.form.clips_model) ask(1);
@@ -91,6 +91,7 @@ std::vector<Requests> requests_of(const std::vector<Tensor>& tensors) {
     for (int j = 0; j < t.form.program->rounds; j++)
       for (int k = 0; k < t.form.program->sums[j]; k++) ask(2 + j);
   }
+  std::erase_if(found, [](const auto& one) { return one.empty(); });
   return found;
 }
 
