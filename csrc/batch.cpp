@@ -7,7 +7,7 @@
 
 #include "compiler.hpp"
 #include "dispatch.hpp"
-#include "factors.hpp"
+#include "lines.hpp"
 #include "stages.hpp"
 #include "system.hpp"
 #include "threads.hpp"
@@ -45,10 +45,10 @@ void draw(Storage& storage, uint64_t t) {
 
 }  // namespace
 
-Batch::Batch(std::vector<Tensor> tensors, bool stops)
-    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(stops) {
+Batch::Batch(std::vector<Tensor> tensors, const std::optional<Rounds>& rounds)
+    : tensors_(std::move(tensors)), gradients_(tensors_.size()), stops_(rounds) {
   if (stops_)
-    for (Tensor& t : tensors_) name_sums_of_factors(t);
+    for (Tensor& t : tensors_) name_sums_of_lines(t);
   for (int i = 0; i < this->tensors(); i++) {
     number_elements(tensors_[size_t(i)]);
     add_layers(i);
@@ -64,12 +64,12 @@ Batch::Batch(std::vector<Tensor> tensors, bool stops)
   for (int i = 0; i < this->tensors(); i++)
     for (Layer& l : layers_of(i)) {
       l.k = numbers_.data() + first_number_[size_t(i)], l.gradient = &gradients_[size_t(i)];
-      l.f = factors_[index(l)].get(), l.storage = storage_[index(l)].get();
+      l.lines = lines_[index(l)].get(), l.storage = storage_[index(l)].get();
       l.partial = partial, partial += l.chunks * SUMS, count_ += l.count;
     }
   stats_.resize(layers_.size());
   reported_.resize(layers_.size());
-  stops_ ? make_rounds() : make_stages();
+  stops_ ? make_rounds(*rounds) : make_stages();
 }
 
 Batch::~Batch() = default;
@@ -107,10 +107,6 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     Dim dim{t.shape[d], has(t.form.rows, d) ? ROW : has(t.form.cols, d) ? COL : P, {}};
     for (size_t r = 0; r < ROLES; r++)
       if (t.arrays[r].present) dim.stride[r] = t.arrays[r].stride[d];
-    if (dim.kind == COL) dim.stride[ROLE_R] = dim.stride[ROLE_SUM_R] = 0;
-    if (dim.kind == ROW) dim.stride[ROLE_C] = dim.stride[ROLE_SUM_C] = 0;
-    if (dim.kind != P) dim.stride[ROLE_SUM_M] = 0;
-    for (int i = 0; i < LAYER_STATES; i++) dim.stride[ROLE_L0 + i] = 0;
     all.push_back(dim);
   }
   std::stable_sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
@@ -143,17 +139,14 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
     l.stride[d][INDEX] = dims[d].stride[ROLE_INDEX], l.stride[d][GROUP] = dims[d].stride[ROLE_GROUP];
   }
 
-  factors_.push_back(t.form.rows.empty() ? nullptr : make_factors(l, t, dims));
-  const Factors* f = factors_.back().get();
-
+  lines_.push_back(make_lines(l, t, dims));
   int64_t want = std::max<int64_t>(ceil_div(l.count, CHUNK), 1), most = 0;
   for (size_t d = 0; d < dims.size(); d++) {
-    int64_t pieces = std::min(want, std::max<int64_t>(l.size[d], 1));
-    if (f) pieces = std::min(pieces, most_pieces(l, *f, int(d)));
+    const int64_t pieces = std::min({want, std::max<int64_t>(l.size[d], 1), most_pieces(l, lines_.back().get(), int(d))});
     if (pieces > most) most = pieces, l.split = uint8_t(d);
   }
   l.step = std::max<int64_t>(ceil_div(l.size[l.split], most), 1);
-  if (dims.size() == 1 && !f) l.step = CHUNK;
+  if (dims.size() == 1) l.step = CHUNK;
   if (t.form.formats && t.form.formats->group() && l.split + 1 == l.dims) l.step = ceil_div(l.step, GROUP_SIZE) * GROUP_SIZE;
   l.chunks = std::max<int64_t>(ceil_div(l.size[l.split], l.step), 1);
   l.each = l.size[l.split] ? l.step * (l.count / l.size[l.split]) : 0;
@@ -162,7 +155,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
   // State in fewer bits can be stored at once if nothing reads it again. To spare the second conversion is worth half of
   // the last cache.
   rounded &= l.program->keeps >= 0;
-  l.caches = !stops_ && !l.wide && !f && l.program->caches > 0 && !(rounded && l.program->rereads) &&
+  l.caches = !stops_ && !l.wide && l.program->caches > 0 && !(rounded && l.program->rereads) &&
              (rounded ? cached_of(l) <= 2 * cached_bytes() : is_whole(l) && l.count <= CHUNK);
   l.late = stops_ || l.wide || (rounded && !l.caches);
 }
@@ -209,8 +202,10 @@ int64_t Batch::cached_of(const Layer& l) { return ceil_div(l.program->caches * l
 
 // Bytes of scratch that a layer needs from one stage to another, which begin `at`.
 int64_t Batch::scratch_of(Layer& l, char* at) {
-  if (l.f) return place_factors(l, at);
-  return l.caches && !is_whole(l) ? l.cached = at, cached_of(l) : 0;
+  const int64_t of_lines = place_lines(l, at);
+  if (!l.caches || is_whole(l)) return of_lines;
+  l.cached = at ? at + of_lines : nullptr;
+  return of_lines + cached_of(l);
 }
 
 void Batch::add_stage(Stages& to, Work work, int first, int last, bool backwards) {
@@ -220,9 +215,8 @@ void Batch::add_stage(Stages& to, Work work, int first, int last, bool backwards
   for (int i = first; i < last; i++) {
     const Layer& l = layers_[size_t(i)];
     if (!takes_part(l, work)) continue;
-    const bool once = work.kind == PREPARE || work.kind == STORE;
     if (l.chunks > 1) {
-      for (int64_t s = 0; s < (once ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
+      for (int64_t s = 0; s < (work.kind == PREPARE ? 1 : l.chunks); s++) stage->tasks.push_back({i, i + 1, s});
     } else if (!stage->tasks.empty() && stage->tasks.back().chunk < 0 && stage->tasks.back().last == i &&
                bundled + l.count <= CHUNK) {
       stage->tasks.back().last = i + 1;
@@ -241,9 +235,8 @@ bool Batch::takes_part(const Layer& l, Work work) const {
   switch (work.kind) {
     case OWN: return l.clips_own && (!whole || own_norms_first_);
     case MODEL: return l.clips_model;
-    case PREPARE: return l.f && !whole;
-    case MEASURE: return whole ? work.round == 0 : work.round < l.rounds();
-    case STORE: return l.f;
+    case PREPARE: return l.lines && !whole;
+    case MEASURE: return whole ? work.round == 0 : work.round < l.program->rounds;
     case APPLY: return !whole;
   }
   return false;
@@ -275,7 +268,7 @@ void Batch::make_stages() {
     // Every pass begins where the one before ended, as far as the caches still have it.
     int rounds = 0;
     for (int i = first; i < last; i++)
-      if (!is_whole(layers_[size_t(i)])) rounds = std::max(rounds, layers_[size_t(i)].rounds());
+      if (!is_whole(layers_[size_t(i)])) rounds = std::max(rounds, layers_[size_t(i)].program->rounds);
     for (int j = 0; j < std::max(rounds, 1); j++) add_stage(stages_, {MEASURE, j}, first, last, j % 2 == 1);
     add_stage(stages_, {APPLY}, first, last, rounds % 2 == 1);
   }
@@ -284,8 +277,7 @@ void Batch::make_stages() {
 void Batch::place(int tensor, Role role, char* address) {
   for (Layer& l : layers_of(tensor)) {
     char* at = address + base_[index(l)][role];
-    if (role == ROLE_R) l.f->R.stored = at;
-    else if (role == ROLE_C) l.f->C.stored = at;
+    if (role == ROLE_ROWS || role == ROLE_COLUMNS) l.lines->of[role - ROLE_ROWS].stored = at;
     else if (role >= ROLE_L0) l.own[role - ROLE_L0] = at;
     else {
       const int64_t size = size_of(l.dtype[role]);
@@ -331,7 +323,7 @@ void Batch::start() {
     reported_[i].fill(0);
     l.low = !l.wide && !l.prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
     if (l.storage) l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
-    if (l.rounds() == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
+    if (l.program->rounds == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }
 }
 
@@ -397,8 +389,8 @@ void Batch::carry_out(const Task& task, Work work) {
     }
     l.cached = cached;
     if (l.clips_own && !own_norms_first_) carry_out(l, {OWN}, 0);
-    if (l.f) carry_out(l, {PREPARE}, 0);
-    for (int j = 0; j < l.rounds(); j++) carry_out(l, {MEASURE, j}, 0);
+    carry_out(l, {PREPARE}, 0);
+    for (int j = 0; j < l.program->rounds; j++) carry_out(l, {MEASURE, j}, 0);
     carry_out(l, {APPLY}, 0);
   }
 }
@@ -406,13 +398,12 @@ void Batch::carry_out(const Task& task, Work work) {
 void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   const Kernels& all = kernels();
   const Functions& k = l.low ? *all.low : l.wide ? *all.wide : *all.narrow;
-  const Passes& passes = *(l.f ? l.program->factored : l.program->whole)[k.set];
+  const Passes& passes = *l.program->passes[k.set];
   double* sums = l.partial + SUMS * chunk;
-  if (work.kind == PREPARE) return clear_factors(l);
-  if (work.kind == STORE) return store_factors(l);
+  if (work.kind == PREPARE) return clear_lines(l);
   if (work.kind == APPLY) {
     passes.apply(l, chunk);
-    if (chunk == 0 && l.program->layer_states) remember(l);  // which none of its chunks reads
+    if (chunk == 0) remember(l);  // what none of its chunks reads
     return;
   }
   std::fill_n(sums, SUMS, 0.0);
@@ -429,20 +420,19 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
 // Called by the thread that has done the last chunk of a layer.
 void Batch::add_up_chunks(Layer& l, Work work) {
   add_up(l.partial, sums_of(l, work), l.chunks, SUMS);
-  if (work.kind == MEASURE && l.f && work.round == 0) add_up_factors(l);
+  if (work.kind == MEASURE && work.round == 0) add_up_lines(l);
 }
 
 void Batch::answer(Layer& l, Work work) {
   if (work.kind == MODEL) return;  // every layer's part is waited for
   if (work.kind == OWN) l.clip_own = shorter(l.partial[0], l.gradient->own);
   if (work.kind != MEASURE) return;
-  const int round = work.round, first = l.first(round), known = first + l.sums(round);
-  std::copy_n(l.partial, l.sums(round), l.totals + first);
+  const int round = work.round, first = l.program->first(round), known = first + l.program->sums[round];
+  std::copy_n(l.partial, l.program->sums[round], l.totals + first);
   for (int i = first; i < known; i++)
     if (is_mean(l.program->totals[i])) l.totals[i] /= at_least(l.entries, 1);
-  if (l.f && round == 0) return answer_factors(l, !stops_);
-  double* stats = reported_[index(l)].data();
-  l.program->answer[l.f ? 0 : round](l.k, l.totals + known, remembered(l).data(), l.answers, stats);
+  if (round == 0) answer_lines(l, !stops_);
+  l.program->answer[round](l.k, l.totals + known, remembered(l).data(), l.answers, reported_[index(l)].data());
 }
 
 // The numbers of a layer's state as the step before left them.
@@ -452,10 +442,12 @@ std::array<double, LAYER_STATES> Batch::remembered(const Layer& l) {
   return found;
 }
 
-// Stores them as this step leaves them, made of all totals.
-void Batch::remember(Layer& l) {
+// Stores them as this step leaves them, made of all totals, and those of lines.
+void Batch::remember(Layer& l) const {
+  if (stops_) store_lines(l);
+  if (l.program->layer_states == 0) return;
   double made[LAYER_STATES] = {};
-  l.program->remember(l.k, l.totals + l.first(l.rounds()), remembered(l).data(), made);
+  l.program->remember(l.k, l.totals + l.program->first(l.program->rounds), remembered(l).data(), made);
   for (int i = 0; i < l.program->layer_states; i++) store<double>(l.own_dtype[i], l.own[i], 0, 1, &made[i]);
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "layer.hpp"
@@ -22,12 +23,13 @@ struct Array {
   std::vector<int64_t> stride;
 };
 
-// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then Adafactor's R and C. The next three are
-// places among the sums of a round, counted in numbers: where those that become R and C go, and one for each matrix. Then
-// come two that number the elements, as the operands of the same names do, and the numbers of each layer.
+// Roles of a tensor's arrays: p, g, the parts of the state with their shape, then those by rows and by columns. The next
+// three are places among the sums of a round, counted in numbers: of rows, columns and matrices. Then come two that number
+// the elements, as the operands of the same names do, and the numbers of each layer. Where an array has size 1 it has
+// stride 0.
 enum Role {
-  ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_R, ROLE_C, ROLE_SUM_R, ROLE_SUM_C, ROLE_SUM_M,
-  ROLE_INDEX, ROLE_GROUP, ROLE_L0, ROLE_L1, ROLES
+  ROLE_P, ROLE_G, ROLE_S0, ROLE_S1, ROLE_S2, ROLE_S3, ROLE_ROWS, ROLE_COLUMNS, ROLE_ROW_SUMS, ROLE_COLUMN_SUMS,
+  ROLE_MATRIX_SUMS, ROLE_INDEX, ROLE_GROUP, ROLE_L0, ROLE_L1, ROLES
 };
 
 // How the arrays of a tensor are stored, where not all are plain.
@@ -53,7 +55,7 @@ struct Formats {
 struct Form {
   const Program* program = nullptr;
   bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
-  std::vector<int> rows, cols;                  // none: not factored
+  std::vector<int> rows, cols;                  // where its program knows of them
   std::optional<Formats> formats;
 
   bool operator==(const Form&) const = default;
@@ -67,8 +69,6 @@ struct Tensor {
   std::vector<int> block_dims;
   std::array<Array, ROLES> arrays;
 
-  bool factored() const { return !form.rows.empty(); }
-  int rounds() const { return form.program->rounds_of(factored()); }
   int64_t blocks() const {
     int64_t found = 1;
     for (int d : block_dims) found *= shape[size_t(d)];
@@ -83,16 +83,14 @@ struct Dim {
   int64_t stride[ROLES];
 };
 
-// What a rule requests, in its order: Σg² of a layer and of all; the row and column sums of g², Σg², ΣR; and the totals of
-// its program.
-enum Sum : uint8_t { SUM_OWN, SUM_MODEL, SUM_ROWS, SUM_COLS, SUM_G, SUM_R, SUM_TOTAL };
+// The rounds of requests that engines/programs.py, `asked_of`, has: of a tensor, the stage, which of that stage, and how many
+// numbers.
+using Rounds = std::vector<std::vector<std::tuple<int, int, int, int64_t>>>;
 
-// A request and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
+// A request, and where its numbers lie among those of its round: in the order of the dimensions, blocks among them.
 struct Request {
-  int tensor, stage, which;  // in engines/programs.py, `requests_of`
-  Sum sum;
-  int place;  // among the sums of its round
-  int64_t at, length;
+  int tensor, stage, which;
+  int64_t at;
 };
 
 // Adds up what chunks have of n sums, each so many numbers behind the one before, in their order.
@@ -103,9 +101,9 @@ inline void add_up(double* sums, int64_t n, int64_t chunks, int64_t room) {
 
 class Batch {
  public:
-  // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `stops`, others complete the
-  // sums, and nothing is written before `apply`.
-  Batch(std::vector<Tensor> tensors, bool stops);
+  // Throws std::length_error where a tensor has too many dimensions, or its groups do not lie in a row. With `rounds`,
+  // others complete these sums, and nothing is written before `apply`.
+  Batch(std::vector<Tensor> tensors, const std::optional<Rounds>& rounds);
   ~Batch();
   Batch(const Batch&) = delete;
 
@@ -127,7 +125,6 @@ class Batch {
   bool measure();
   void apply();
   void leave();
-  const std::vector<Request>& requests() const;
   std::vector<double>& sums() { return sums_; }
 
   // One of what the program reports, for each of the tensor's layers.
@@ -140,7 +137,7 @@ class Batch {
   static inline int64_t alone = 1 << 19;
 
  private:
-  enum Kind : uint8_t { OWN, MODEL, PREPARE, MEASURE, STORE, APPLY };
+  enum Kind : uint8_t { OWN, MODEL, MEASURE, PREPARE, APPLY };  // the first ones as stages of requests
   struct Work {
     Kind kind;
     int round = 0;  // of what is measured
@@ -166,11 +163,9 @@ class Batch {
   bool is_whole(const Layer& layer) const { return layer.chunks == 1 && !stops_; }
   void add_stage(Stages& to, Work work, int first, int last, bool backwards);
   void make_stages();
-  void make_rounds();
+  void make_rounds(const Rounds& rounds);
   static void number_elements(Tensor& tensor);
   void add_storage(Layer& layer, const Tensor& tensor, const std::array<int64_t, ROLES>& base);
-  static int64_t length_of(const Tensor& tensor, Sum sum);
-  void request(Round& round, int tensor, Work work) const;
   void exchange(const Request& request, bool back);
   static int64_t cached_of(const Layer& layer);
   int64_t scratch_of(Layer& layer, char* at);
@@ -180,13 +175,13 @@ class Batch {
   void work_on(Stage& stage, size_t part);
   void carry_out(const Task& task, Work work);
   void carry_out(Layer& layer, Work work, int64_t chunk);
-  static int sums_of(const Layer& layer, Work work) { return work.kind == MEASURE ? layer.sums(work.round) : 1; }
+  static int sums_of(const Layer& layer, Work work) { return work.kind == MEASURE ? layer.program->sums[work.round] : 1; }
   void add_up_chunks(Layer& layer, Work work);
   void answer(Layer& layer, Work work);
   double squares(int tensor);  // its share of the model's sum
   void answer_model();
   static std::array<double, LAYER_STATES> remembered(const Layer& layer);
-  static void remember(Layer& layer);
+  void remember(Layer& layer) const;
   size_t index(const Layer& layer) const { return size_t(&layer - layers_.data()); }
   std::span<Layer> layers_of(int tensor) {
     const size_t first = size_t(first_layer_[size_t(tensor)]), last = size_t(first_layer_[size_t(tensor) + 1]);
@@ -200,7 +195,7 @@ class Batch {
   std::vector<int> first_layer_;  // of each tensor, and the end
   std::vector<Layer> layers_;
   std::vector<std::array<int64_t, ROLES>> base_;  // where the layer begins in the tensor's arrays
-  std::vector<std::unique_ptr<Factors>> factors_;
+  std::vector<std::unique_ptr<Lines>> lines_;
   std::vector<std::unique_ptr<Storage>> storage_;
   std::vector<double> partial_;
   std::vector<std::array<double, STATS>> stats_, reported_;  // of the last step that was taken, and of the present one

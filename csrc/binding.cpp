@@ -53,10 +53,16 @@ struct Signals {};
 
 std::string compiler() { return LAYERWISE_COMPILER; }
 
-// The fields of a job by their places in the tuple that it is.
-enum Field { JOB_H = 1, JOB_P, JOB_STATE, JOB_BLOCK_DIMS, JOB_SHAPE, JOB_PARTS, JOB_CUT, JOB_STORAGE, JOB_FIELDS };
-nb::handle field(PyObject* job, Field which) {
-  if (!PyTuple_Check(job) || PyTuple_GET_SIZE(job) != JOB_FIELDS) throw nb::type_error("a job is a layerwise.engines.Job");
+// The places of a job's fields in the tuple that it is, found by their names, once.
+struct Fields {
+  Py_ssize_t h, p, state, block_dims, shape, storage, count = -1;
+} fields;
+void open_jobs(nb::typed<nb::tuple, nb::str, nb::ellipsis> names) {
+  const auto place = [&](const char* name) { return nb::cast<Py_ssize_t>(names.attr("index")(name)); };
+  fields = {place("h"), place("p"), place("state"), place("block_dims"), place("shape"), place("storage"), Py_ssize_t(nb::len(names))};
+}
+nb::handle field(PyObject* job, Py_ssize_t which) {
+  if (!PyTuple_Check(job) || PyTuple_GET_SIZE(job) != fields.count) throw nb::type_error("a job is a layerwise.engines.Job");
   return PyTuple_GET_ITEM(job, which);
 }
 
@@ -67,16 +73,12 @@ const Program* program_named(const std::string& name) {
   return found;
 }
 
-// How many parts of a state there are, and their roles. Adafactor's rows and columns come before the part of p's shape.
-int parts_of(const Form& form) {
-  const Program& program = *form.program;
-  return program.states + program.layer_states + (form.rows.empty() ? 0 : 1);
-}
-Role role_of(int part, const Form& form) {
-  if (!form.rows.empty()) return part == 0 ? ROLE_R : part == 1 ? ROLE_C : Role(ROLE_S0 + part - 1);
-  const unsigned of_layer = form.program->of_layer;
-  const int before = std::popcount(of_layer & ((1u << part) - 1));
-  return of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before);
+// How many parts of a state there are, and their roles.
+int parts_of(const Program& program) { return program.lines + program.states + program.layer_states; }
+Role role_of(int part, const Program& program) {
+  if (part < program.lines) return Role(ROLE_ROWS + part);
+  const int before = std::popcount(program.of_layer & ((1u << part) - 1));
+  return program.of_layer >> part & 1 ? Role(ROLE_L0 + before) : Role(ROLE_S0 + part - before - program.lines);
 }
 
 // The numbers of a step, which Python computes from the hyperparameters and `now` of a job: for many tensors the same.
@@ -114,7 +116,7 @@ class Numbers {
 using Objects = nb::typed<nb::list, nb::object>;
 
 // What a job stores beside its arrays, in their order.
-Objects beside(PyObject* job) { return nb::cast<Objects>(nb::handle(field(job, JOB_STORAGE)).attr("beside")); }
+Objects beside(PyObject* job) { return nb::cast<Objects>(field(job, fields.storage).attr("beside")); }
 
 // One job as it was when its batch was made, and whether another one is like it.
 struct Like {
@@ -143,20 +145,21 @@ constexpr bool HAS_LOCK = true;
 
 class Jobs {
  public:
-  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, bool stops) : compute_(std::move(numbers)) {
+  Jobs(Objects jobs, Objects grads, Objects forms, nb::object numbers, const std::optional<Rounds>& rounds)
+      : compute_(std::move(numbers)) {
     if (nb::len(grads) != nb::len(jobs) || nb::len(forms) != nb::len(jobs))
       throw nb::value_error("as many gradients and forms are needed as there are jobs");
     std::vector<layerwise::Tensor> tensors;
     for (size_t i = 0; i < nb::len(jobs); i++) {
       PyObject* job = jobs[i].ptr();
       tensors.push_back({form_of(forms[i]), {}, {}, {}, {}});
-      like_.push_back({nb::borrow(field(job, JOB_H)), nb::borrow(field(job, JOB_BLOCK_DIMS)), {}, {}, {}});
+      like_.push_back({nb::borrow(field(job, fields.h)), nb::borrow(field(job, fields.block_dims)), {}, {}, {}});
       tensors.back().block_dims = as_ints(like_.back().block_dims);
       std::sort(tensors.back().block_dims.begin(), tensors.back().block_dims.end());
       if (!see(job, grads[i].ptr(), like_.back(), tensors.back())) throw nb::value_error("a job that the engine does not take");
       tensors.back().full_shape = full_shape(job, tensors.back().shape);
     }
-    batch_ = std::make_unique<Batch>(std::move(tensors), stops);
+    batch_ = std::make_unique<Batch>(std::move(tensors), rounds);
   }
 
   // Goes on with other numbers in the hyperparameters of all jobs. Returns false where they need another layout.
@@ -206,12 +209,6 @@ class Jobs {
   void leave() {
     batch_->leave();
     release();
-  }
-  std::vector<std::tuple<int, int, int, int64_t>> requests() const {
-    std::vector<std::tuple<int, int, int, int64_t>> found;
-    for (const Request& request : batch_->requests())
-      found.emplace_back(request.tensor, request.stage, request.which, request.length);
-    return found;
   }
   nb::ndarray<nb::numpy, double> sums(nb::handle self) const {
     std::vector<double>& sums = batch_->sums();
@@ -275,7 +272,7 @@ class Jobs {
     found.row_dims = row_dims, found.index = first, found.stride = stride;
     for (size_t i = 0; i < arrays.size(); i++) {
       if (!arrays[i]) continue;
-      const Role role = i ? role_of(int(i) - 1, form) : ROLE_P;
+      const Role role = i ? role_of(int(i) - 1, *form.program) : ROLE_P;
       if (role >= ARRAYS) throw nb::value_error("rows, columns and numbers of a layer are plain");
       const auto [format, draws, first_word, second_word] = *arrays[i];
       found.of[role] = {Format(format), draws, {first_word, second_word}};
@@ -294,23 +291,25 @@ class Jobs {
       const std::vector<int64_t> shape = seen.shape();
       if (role == ROLE_P) tensor.shape = shape;
       std::vector<int64_t> expected = tensor.shape;
-      for (int d : role == ROLE_R ? tensor.form.cols : role == ROLE_C ? tensor.form.rows : std::vector<int>{})
+      for (int d : role == ROLE_ROWS ? tensor.form.cols : role == ROLE_COLUMNS ? tensor.form.rows : std::vector<int>{})
         expected.at(size_t(d)) = 1;
       for (size_t d = 0; role >= ROLE_L0 && d < expected.size(); d++)
         if (!has(tensor.block_dims, d)) expected[d] = 1;
       if (shape != expected) return false;
       tensor.arrays[role] = {true, seen.dtype, seen.stride()};
+      for (size_t d = 0; d < shape.size(); d++)
+        if (shape[d] != tensor.shape[d]) tensor.arrays[role].stride[d] = 0;
       return true;
     };
-    const nb::handle state = field(job, JOB_STATE);
+    const nb::handle state = field(job, fields.state);
     if (!PyTuple_Check(state.ptr())) return false;
-    if (!add(ROLE_P, field(job, JOB_P).ptr()) || !add(ROLE_G, g)) return false;
+    if (!add(ROLE_P, field(job, fields.p).ptr()) || !add(ROLE_G, g)) return false;
     int part = 0;
-    const int parts = parts_of(tensor.form);
+    const int parts = parts_of(*tensor.form.program);
     for (nb::handle one : state) {
       like.parts.push_back(!one.is_none());
       if (one.is_none()) continue;
-      if (part == parts || !add(role_of(part, tensor.form), one.ptr())) return false;
+      if (part == parts || !add(role_of(part, *tensor.form.program), one.ptr())) return false;
       part++;
     }
     if (part != parts) return false;
@@ -344,7 +343,7 @@ class Jobs {
 
   // The shape of the unsharded tensor.
   static std::vector<int64_t> full_shape(PyObject* job, const std::vector<int64_t>& local) {
-    const nb::handle shape = field(job, JOB_SHAPE);
+    const nb::handle shape = field(job, fields.shape);
     if (shape.is_none()) return local;
     const auto found = nb::cast<std::vector<int64_t>>(shape);
     if (found.size() != local.size()) throw nb::value_error("the unsharded shape has other dimensions than the part");
@@ -354,8 +353,8 @@ class Jobs {
   // Whether the settings and numbers of a job are those of the batch; what it stores beside its arrays goes to `stored`.
   bool fits(int i, PyObject* job, PyObject* now, Numbers& numbers, std::vector<Objects>& stored) {
     const Like& like = like_[size_t(i)];
-    if (!field(job, JOB_H).is(like.h)) return false;
-    const nb::handle dims = field(job, JOB_BLOCK_DIMS);
+    if (!field(job, fields.h).is(like.h)) return false;
+    const nb::handle dims = field(job, fields.block_dims);
     if (!dims.is(like.block_dims) && !dims.equal(like.block_dims)) return false;
     if (!like.beside.empty()) stored.push_back(beside(job));
     return numbers.give(like.h.ptr(), now, *batch_, i);
@@ -364,11 +363,11 @@ class Jobs {
   // Whether its arrays lie as those of the batch.
   bool lies(int i, PyObject* job, PyObject* g, const Objects* stored, const Places& places, size_t& place, bool shares) {
     const Like& like = like_[size_t(i)];
-    const nb::handle state = field(job, JOB_STATE);
+    const nb::handle state = field(job, fields.state);
     const auto kept = [&](const auto& array, PyObject* found) {
       return place < places.arrays() && same(i, array, found, places.address(place++), shares);
     };
-    if (!same(i, like.arrays[1], g, nullptr, shares) || !kept(like.arrays[0], field(job, JOB_P).ptr())) return false;
+    if (!same(i, like.arrays[1], g, nullptr, shares) || !kept(like.arrays[0], field(job, fields.p).ptr())) return false;
     size_t k = 2;
     for (size_t part = 0; part < like.parts.size(); part++) {
       PyObject* found = PyTuple_GET_ITEM(state.ptr(), Py_ssize_t(part));
@@ -521,10 +520,11 @@ NB_MODULE(_native, m) {
              if (release_signals() < 0) throw nb::python_error();
            },
            nb::arg("kind").none(), nb::arg("error").none(), nb::arg("trace").none());
+  m.def("open_jobs", &open_jobs, nb::arg("names"), "Make the fields of jobs known, by their names in their order.");
   m.def("programs", &program_names, "Return the names of the printed programs.");
   nb::class_<Jobs>(m, "Batch", "Jobs, laid out once and stepped again and again.")
-      .def(nb::init<Objects, Objects, Objects, nb::object, bool>(), nb::arg("jobs"), nb::arg("grads"),
-           nb::arg("forms"), nb::arg("numbers"), nb::arg("stops") = false)
+      .def(nb::init<Objects, Objects, Objects, nb::object, const std::optional<Rounds>&>(), nb::arg("jobs"), nb::arg("grads"),
+           nb::arg("forms"), nb::arg("numbers"), nb::arg("rounds") = nb::none())
       .def("step", &Jobs::step, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
            nb::arg("model") = nb::none(),
            "Carry out jobs like the first, with the model's sum if it is known; False, with nothing done, if they differ.")
@@ -533,12 +533,11 @@ NB_MODULE(_native, m) {
       .def("retune", &Jobs::retune, nb::lock_self(), nb::arg("hs"), nb::arg("forms"),
            "Go on with other numbers in the hyperparameters; False, with nothing done, if they need another layout.")
       .def("begin", &Jobs::begin, nb::lock_self(), nb::arg("jobs"), nb::arg("grads"), nb::arg("nows"), nb::arg("places"),
-           "The same for a batch that stops: take it for a step in rounds, or False.")
+           "The same for a batch that stops at the requests of each round: take it for a step, or False.")
       .def("measure", &Jobs::measure,
            "Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.")
-      .def("requests", &Jobs::requests, "The requests of this round: the job, the stage of its requests, which of those, and how many numbers.")
       .def("sums", [](nb::handle self) { return nb::cast<Jobs&>(self).sums(self); },
-           "Those numbers, one after the other, to be completed in place.")
+           "The numbers of a round's requests, one after the other, to be completed in place.")
       .def("apply", &Jobs::apply, "With all sums known: write parameters and state.")
       .def("leave", &Jobs::leave, "End the step, or give it up with nothing written.")
       .def("measured", &Jobs::measured, nb::arg("job"), nb::arg("which"),

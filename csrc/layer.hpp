@@ -25,6 +25,8 @@ constexpr bool is_mean(Total total) { return total == MEAN || total == MEAN_SQUA
 enum Operand { P, G, S0, S1, S2, S3, ROW, COL, INDEX, GROUP, OPERANDS };
 inline constexpr int ARRAYS = 6, STATES = 4;
 inline constexpr int LAYER_STATES = 2;  // parts of the state that are one number of the layer
+inline constexpr int LINES = 2;         // parts with one number for each row, and for each column,
+inline constexpr int OF_LINES = 4;      // and the sums that they take: by rows, by columns, by matrices, and of the first part
 inline constexpr int MAX_DIMS = 8;
 inline constexpr int ROUNDS = 3, SUMS = 4, TOTALS = 8, ANSWERS = 8, STATS = 8;  // the most that a program has
 
@@ -90,10 +92,18 @@ enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
 #define LAYERWISE_JOINED(x, y) x##_##y
 #define LAYERWISE_NAME(x, y) LAYERWISE_JOINED(x, y)
 
+// Some rows, or columns, with their state, their means, and two means of the matrix of each: of its elements, and of the
+// state of its rows. A program makes their new state, and what elements are computed with.
+struct Entries {
+  static constexpr int64_t MOST = 64;
+  double state[MOST], mean[MOST], of_matrix[MOST], of_rows[MOST], made[MOST];
+};
+
 // What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
 struct Program {
   const char* name;
-  int states, layer_states;           // of the parts of the state: arrays, and numbers of the layer,
+  int lines;                          // of the parts of the state, come first: LINES or none
+  int states, layer_states;           // arrays, and numbers of the layer,
   unsigned of_layer;                  // whose bits these are, in the rule's order
   int rounds, caches, keeps;          // `keeps` is the round in which state is stored; −1: with the weights
   bool rereads;                       // stored state is read again, by a later round or `apply`
@@ -104,14 +114,12 @@ struct Program {
   // of them with the totals of each round, the numbers after the step with all.
   void (*answer[ROUNDS])(const double* k, const double* S, const double* old, double* a, double* stats);
   void (*remember)(const double* k, const double* S, const double* old, double* made);
-  const Passes *whole[SETS], *factored[SETS];  // its kernels; the latter for a second moment by rows and columns
+  void (*line[LINES][2])(const double* k, Entries& entries, int64_t n);  // of rows and columns, in float32 and in float64
+  const Passes* passes[SETS];
 
-  // A factored second moment takes two rounds: the last total needs the others.
-  int rounds_of(bool by_factors) const { return by_factors ? 2 : rounds; }
-  int sums_of(bool by_factors, int round) const { return !by_factors ? sums[round] : round ? 1 : sums[0] - 1; }
-  int first_of(bool by_factors, int round) const {
+  int first(int round) const {
     int at = 0;
-    for (int j = 0; j < round; j++) at += sums_of(by_factors, j);
+    for (int j = 0; j < round; j++) at += sums[j];
     return at;
   }
 };
@@ -127,17 +135,19 @@ struct Usual {
   using In = const double*;
   using Out = double*;
   static constexpr int CACHES = 0, CACHED[1] = {0}, KEEPS = -1, KEEP_READS = 0, KEEP_WRITES = 0;
-  static constexpr int LAYER_STATES = 0, OF_LAYER = 0;
+  static constexpr int LAYER_STATES = 0, OF_LAYER = 0, LINES = 0;
   template <class... A> static void remember(const A&...) {}
+  template <class... A> static void row(const A&...) {}
+  template <class... A> static void column(const A&...) {}
 };
 
-// The statistics by rows, or by columns, of one factored layer.
-struct Side {
-  int64_t n;        // length of R, or of C, over all matrices
-  int64_t divisor;  // of means: how many columns, or rows, an unsharded matrix has
+// What there is one of for each row of a layer, or for each column.
+struct Line {
+  int64_t n;        // how many, over all matrices
+  int64_t divisor;  // of means: how many elements of the unsharded layer each has
   bool cut;         // whether every chunk has all of the sums to itself, to be added up
-  double* sums;     // of G; those of the chunks lie behind one another
-  void* factor;     // √(R/mean(R)), or √C, or its reciprocal, in the dtype of the arithmetic
+  double* sums;     // those of the chunks lie behind one another; then what is to be stored
+  void* made;       // what elements are computed with, in the dtype of the arithmetic
   char* stored;
   Dtype dtype;
   int64_t stride[MAX_DIMS];  // of what is stored: in bytes, in the layer's dimensions
@@ -146,10 +156,10 @@ struct Side {
   double* of(int64_t chunk) const { return sums + (cut ? chunk * n : 0); }
 };
 
-struct Factors {
-  Side R, C;
+struct Lines {
+  Line of[LINES];
   int64_t matrices;
-  double *G_total, *R_total;  // of each matrix
+  double* means;  // two of each matrix: of its elements, and of the state of its rows; at first the sums
   int64_t matrix_stride[MAX_DIMS], matrix_out[MAX_DIMS];
 };
 
@@ -170,7 +180,7 @@ struct Layer {
   const Program* program;
   const double* k;  // the rule's coefficients, in the order of the program's Numbers
   const GradientNumbers* gradient;
-  Factors* f;
+  Lines* lines;  // null where its program has none
   const Storage* storage;  // null where all arrays are plain
 
   bool clips_own, clips_model;  // by the norm of its own gradient, by that of all
@@ -183,10 +193,6 @@ struct Layer {
   double* partial;  // SUMS sums of each chunk; then the first chunk's are those of the layer
   int64_t size[MAX_DIMS];
   int64_t stride[MAX_DIMS][OPERANDS];
-
-  int rounds() const { return program->rounds_of(f); }
-  int sums(int round) const { return program->sums_of(f, round); }
-  int first(int round) const { return program->first_of(f, round); }
 };
 
 // What an instruction set provides for layers of some dtypes.

@@ -12,7 +12,7 @@ from expressions import Language, Printer, free
 from programs import Program, Structures
 from runs import coefficients
 from sharing import Functions, Members
-from symbols import COMPARISON, NotPrinted, Symbol, leaf
+from symbols import COLUMN, COMPARISON, ROW, NotPrinted, Symbol, leaf
 
 from layerwise.engines.programs import names_of
 from layerwise.registry import Entry
@@ -22,6 +22,7 @@ MOST = {
     "states": 4,
     "layer states": 2,
     "sums": 4,
+    "sums beside those of rows and columns": 1,
     "rounds": 3,
     "totals": 8,
     "stats": 8,
@@ -34,6 +35,7 @@ USUAL = {
     "KEEP_WRITES": "0",
     "LAYER_STATES": "0",
     "OF_LAYER": "0",
+    "LINES": "0",
 }
 # Names of parameters and functions in printed code, and words of the language that may be names in a rule.
 TAKEN = {
@@ -50,7 +52,11 @@ TAKEN = {
         "apply",
         "answer",
         "remember",
+        "row",
+        "column",
         "old",
+        "mean",
+        "M",
         "unless_off",
     ),
     "std",
@@ -73,6 +79,7 @@ TAKEN = {
 }
 CONDITIONS = {*COMPARISON.values(), "~"}
 KINDS = {"Sum": "SUM", "Squares": "SQUARES", "MeanSquare": "MEAN_SQUARE", "Mean": "MEAN"}
+OPERANDS = {ROW: "ROW", COLUMN: "COL"}
 
 
 class Cpp(Language):
@@ -166,9 +173,10 @@ class Struct:
         sizes = {
             "states": len(program.states),
             "layer states": len(program.remember),
-            "sums": max(map(len, program.rounds), default=0),
+            "sums": max((len(program.sums(j)) for j in range(len(program.rounds))), default=0),
+            "sums beside those of rows and columns": len(program.sums(0)) if program.lines else 0,
             "rounds": len(program.rounds),
-            "totals": sum(map(len, program.rounds)),
+            "totals": sum(len(program.sums(j)) for j in range(len(program.rounds))),
             "stats": len(program.stats),
         }
         for what, size in sizes.items():
@@ -202,12 +210,12 @@ class Struct:
 
     def _constants(self) -> dict[str, str]:
         """Return the constants by their names, with the lengths of arrays, which some compilers do not find out."""
-        program = self.program
-        sums = [len(one) for one in program.rounds] or [0]
-        kinds = [", ".join(KINDS[one.kind] for one in each) for each in program.rounds] or ["NONE"]
+        program, rounds = self.program, range(len(self.program.rounds))
+        sums = [len(program.sums(j)) for j in rounds] or [0]
+        kinds = [", ".join(KINDS[kind] for kind in program.sums(j)) or "NONE" for j in rounds] or ["NONE"]
         cached = [str(one) for one in program.cached or (0,)]
         states, kept, stored = program.states, program.keep, [program.weights, *program.state.values()]
-        reads = [_bits([x for _, x in each], states) for each in program.rounds] or ["0"]
+        reads = [_bits(program.terms(j), states) for j in rounds] or ["0"]
         return {
             "STATES": str(len(program.states)),
             "ROUNDS": str(len(program.rounds)),
@@ -221,7 +229,8 @@ class Struct:
             "APPLY_READS": _bits(stored, states),
             "APPLY_WRITES": _places(program.state, states),
             "LAYER_STATES": str(len(program.remember)),
-            "OF_LAYER": " | ".join(f"1 << {i}" for i in program.places_of_numbers()) or "0",
+            "OF_LAYER": " | ".join(f"1 << {i}" for i in program.places(program.remember)) or "0",
+            "LINES": str(len(program.lines)),
             f"TOTALS[{len(kinds)}][4]": f"{{{', '.join(f'{{{one}}}' for one in kinds)}}}",
         }
 
@@ -248,13 +257,17 @@ class Struct:
         if program.keep:
             calls["keep"] = self._made("keep", "void @(T p, T g, T* s) const", self._stored(program.keep))
         if program.rounds:
-            bodies = [self._body({f"x[{i}]": x for i, (_, x) in enumerate(each)}, {}) for each in program.rounds]
+            each = map(program.terms, range(len(program.rounds)))
+            bodies = [self._body({f"x[{i}]": x for i, x in enumerate(terms)}, {}) for terms in each]
             calls["terms"] = self._made("terms", "void @(T p, T g, const T* s, T* x) const", *bodies)
         stored = self._stored(program.state, program.weights)
         calls["apply"] = self._made("apply", "T @(T p, T g, T* s, const T* x) const", stored)
         given = "const Numbers& k, In S, In old"
         answers = [self._answers(j) for j in range(max(1, len(program.rounds)))]
         calls["answer"] = self._made("answer", f"static void @({given}, Out a, Out to)", *answers)
+        for (name, new), axis in zip(program.lines.items(), (ROW, COLUMN), strict=False):
+            head = "static void @(const Numbers& k, double old, double mean, In M, Out to)"
+            calls[axis] = self._made(axis, head, self._line(name, new, program.made[axis]))
         if program.remember:
             totals = sum(map(len, program.rounds))
             new = self._scalars({f"to[{i}]": x for i, x in enumerate(program.remember.values())}, totals, {})
@@ -303,6 +316,10 @@ class Struct:
                 leaves[x] = self.states[name]
                 if x in read:
                     first.append(f"{self.states[name]} = s[{self.program.states.index(name)}]")
+        for i, axis in enumerate((ROW, COLUMN), len(self.states)):
+            if (x := leaf("made", axis, is_array=False)) in read:
+                leaves[x] = axis
+                first.append(f"{axis} = s[{i}]")
         for x, place in given.items():
             if x in read:
                 leaves[x] = free(f"x{x.args[0]}", {*TAKEN, *leaves.values()})
@@ -334,6 +351,19 @@ class Struct:
         texts = printer.outputs(*written.values())
         stores = [f"{place} = {text};" for place, text in zip(written, texts, strict=True)]
         return "\n".join([*_joined(printer.lines), *_filled(stores)])
+
+    def _line(self, name: str, new: Any, made: Any) -> str:
+        """Return lines that write what one row or column becomes, and what is made of that, in the arithmetic's dtype.
+
+        They know its mean and those of its matrix.
+        """
+        means = {"RowMean": "mean", "ColumnMean": "mean", "MatrixMean": "M[0]", "MeanOfRows": "M[1]"}
+        leaves = self._leaves("k.") | {leaf("line", name, axis, is_array=False): "old" for axis in OPERANDS}
+        for one in self.program.rounds[0]:
+            leaves[leaf("mean", one.kind, one.axis, is_array=False)] = means.get(one.kind, "")
+        printer = Printer(Cpp("T"), {x: f"T({text})" for x, text in leaves.items()}, self.program.names, TAKEN)
+        texts = printer.outputs(new, made)
+        return "\n".join([*_joined(printer.lines), f"to[0] = {texts[0]}; to[1] = {texts[1]};"])
 
 
 def _joined(lines: Sequence[str]) -> list[str]:
@@ -382,6 +412,7 @@ def _bits(xs: Iterable[Any], states: Sequence[str]) -> str:
     found += [
         f"S{i}" for i, name in enumerate(states) if any(x.op in ("state", "kept") and x.args[0] == name for x in read)
     ]
+    found += [operand for axis, operand in OPERANDS.items() if leaf("made", axis, is_array=False) in read]
     return " | ".join(f"1 << {one}" for one in found) or "0"
 
 
@@ -398,7 +429,8 @@ def numbers_in(entry: Entry, found: Structures) -> list[str]:
     for program in found.programs.values():
         xs = [*program.keep.values(), program.weights, *program.state.values(), *program.stats.values()]
         xs += program.remember.values()
-        xs += [x for one in program.rounds for _, x in one] + [one.value for one in program.answers]
+        xs += [one.terms for each in program.rounds for one in each] + [one.value for one in program.answers]
+        xs += [*program.lines.values(), *program.made.values()]
         for x in (x for one in xs if isinstance(one, Symbol) for x in one.walk()):
             if x.op == "coefficient" and x.args[0] not in own:
                 read[x.args[0]] = None

@@ -1,4 +1,4 @@
-"""Functions of numbers that engines share with the library, as C++ and Triton: storage formats, and R, C and mean(R).
+"""Functions of numbers that engines share with the library, as C++ and Triton: storage formats.
 
 Those of `layerwise/storage` are run once with symbols for one element. The functions below say of which types: `Word`
 and `Whole` are integers of 32 bits without and with a sign, `Number` is a float32, `Bf16`, `F16` and `Rest` are stored.
@@ -16,14 +16,10 @@ from unittest.mock import patch
 
 from cpp import Cpp
 from expressions import Printer
-from runs import coefficients
 from source import wrapped
 from symbols import Namespace, Symbol, leaf
 from triton_source import Triton
 
-from layerwise.registry import Entry
-from layerwise.rules import factors
-from layerwise.rules.factors import Averaging
 from layerwise.storage import bits, groups, weights
 
 WIDTH = 120
@@ -259,41 +255,3 @@ def _in_triton(run: Run) -> str:
     given = ", ".join([*run.given, *(["KEPT: tl.constexpr"] if run.is_kept else [])])
     body = "\n".join(wrapped(line, WIDTH - 4) for line in [*lines, f"return {', '.join(found)}"])
     return f"@triton.jit\ndef {run.name}({given}):\n{textwrap.indent(body, '    ')}\n"
-
-
-# ---- R, C and mean(R)
-
-
-def averages(entry: Entry, number_in_cpp: Callable[[str], str], column: Callable[[str], str]) -> tuple[str, str]:
-    """Return what factored second moments are made with, as C++ and as Triton, of a rule's coefficients."""
-    k = coefficients(entry, entry.hyper())
-    own = Averaging(*k[:4])  # b2, a2, eps1 and least
-    x, mean, R_mean = (leaf("parameter", name, is_array=name == "x") for name in ("x", "mean", "R_mean"))
-    one, of_mean = factors.averaged(Namespace(), x, mean, own), factors.averaged_mean(Namespace(), R_mean, mean, own)
-    g = leaf("parameter", "g", is_array=True)
-    of_gradient = factors.bounded(Namespace(), g)
-    leaves = {each: str(each) for each in (x, mean, R_mean, g)}
-    cpp = leaves | {number: f"k.{number_in_cpp(str(number))}" for number in own}
-    wide = Cpp("double")
-    factors_ = [part for each in one.walk() if each.op == "*" for part in each.parts if not part.is_array]
-    narrow = {x: "x"} | {part: f"T({Printer(wide, cpp, {}, ()).outputs(part)[0]})" for part in factors_}
-    given = f"const {entry.name}Numbers& k, "
-    header = (
-        f"\n// R, C and mean(R) (rules/factors.py), made of the means of this step.\ntemplate <class T>\n"
-        f"inline T averaged({given}T x, double mean) {{\n  {_returned(Cpp('T'), narrow, one)};\n}}\n"
-        f"inline double averaged_mean({given}double R_mean, double mean) {{\n"
-        f"  {_returned(wide, cpp, of_mean)};\n}}\n\n"
-        f"// The gradient as it counts.\ntemplate <class T>\ninline T bounded(T g) {{\n"
-        f"  {_returned(Cpp('T'), leaves, of_gradient)};\n}}\n"
-    )
-    loads = leaves | {number: f"tl.load(k + {column(str(number))})" for number in own}
-    results = {"averaged(k, x, mean)": one, "averaged_mean(k, R_mean, mean)": of_mean, "bounded(g)": of_gradient}
-    bodies = {name: _returned(Triton(), loads, result, "    ") for name, result in results.items()}
-    return header, "".join(f"@triton.jit\ndef {name}:\n    {body}\n\n" for name, body in bodies.items())
-
-
-def _returned(language: Any, leaves: dict[Symbol, str], result: Symbol, indent: str = "  ") -> str:
-    """Return the lines of a function that returns one result."""
-    printer = Printer(language, leaves, {}, set(leaves.values()))
-    [text] = printer.outputs(result)
-    return f"\n{indent}".join([*printer.lines, f"return {text}"])

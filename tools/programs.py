@@ -10,24 +10,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, NamedTuple
 
-from runs import Run, choices
-from symbols import NotPrinted, Symbol, leaf, operation, substituted
+from expressions import bound_of
+from runs import Request, Run, choices
+from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf, operation, substituted
 
-from layerwise.engines.structures import form_of, presence_of
+from layerwise.engines.structures import ALONG, form_of, presence_of
 from layerwise.errors import ContradictionError
 from layerwise.registry import Entry
 from layerwise.rules.asks import ModelSum
 
 MOST_CACHED = 2  # terms for which a small layer has room
-
-
-class Request(NamedTuple):
-    """A sum over a layer, of the terms or of their squares."""
-
-    kind: str
-    terms: Any
+SHAPES = (1,), (2, 3)  # of tensors whose rules are run: a matrix may have state by rows and columns
 
 
 class Answer(NamedTuple):
@@ -48,7 +44,10 @@ class Program:
     entry: Entry
     h: Any
     suffix: str  # of its name
+    shapes: Any  # of its state
     states: tuple[str, ...]
+    lines: dict[str, Any]  # state with one number for each row, or each column, and what it becomes
+    made: dict[str, Any]  # what elements are computed with, one for each row, or each column
     rounds: tuple[tuple[Request, ...], ...]
     keeps: int | None
     keep: dict[str, Any]
@@ -64,23 +63,31 @@ class Program:
         """Return the kinds of the sums of all rounds, one after the other."""
         return tuple(request.kind for each in self.rounds for request in each)
 
+    def terms(self, number: int) -> list[Any]:
+        """Return what elements add to the sums of a round."""
+        return [one.terms for one in self.rounds[number] if one.axis != MATRIX]
+
+    def sums(self, number: int) -> list[str]:
+        """Return the kinds of a round's sums over all of a layer."""
+        return [one.kind for one in self.rounds[number] if not one.axis]
+
     @property
     def names(self) -> dict[Symbol, str]:
         """Return what is stored or reported, by its name."""
-        made = {**self.keep, **self.state, **self.remember, **self.stats}
+        made = {**self.keep, **self.state, **self.remember, **self.lines, **self.stats}
         return {x: name for name, x in reversed(made.items()) if isinstance(x, Symbol)}
 
     @property
     def rereads(self) -> bool:
         """Return whether `apply` needs the gradient, or the terms that it is made of."""
-        last = [x for _, x in self.rounds[-1]] if self.rounds else []
+        last = self.terms(-1) if self.rounds else []
         xs = [self.weights, *self.state.values(), *last]
         return any(leaf("input", "g", is_array=True) in {*x.walk()} for x in xs if isinstance(x, Symbol))
 
-    def places_of_numbers(self) -> list[int]:
-        """Return the places, among the parts of the state that there are, of those that are one number of the layer."""
-        parts = [name for name in self.entry.rule.State._fields if name in {*self.states, *self.remember}]
-        return [i for i, name in enumerate(parts) if name in self.remember]
+    def places(self, names: Iterable[str]) -> list[int]:
+        """Return the places of these among the parts of the state that there are."""
+        parts = [name for name, shape in self.shapes._asdict().items() if shape is not None]
+        return [parts.index(name) for name in names]
 
     def bits(self, written: Iterable[str]) -> int:
         """Return the bits of these states."""
@@ -88,7 +95,7 @@ class Program:
 
     def is_early(self, answer: Answer) -> bool:
         """Return whether elements are computed with an answer before the first totals are known."""
-        first = [*self.keep.values(), *(x for _, x in self.rounds[0])] if self.rounds else []
+        first = [*self.keep.values(), *self.terms(0)] if self.rounds else []
         return answer.round < 0 and any(answer.leaf in {*x.walk()} for x in first if isinstance(x, Symbol))
 
     def stats_of(self, number: int) -> dict[int, Any]:
@@ -98,7 +105,8 @@ class Program:
 
     def in_arrays(self) -> set[Symbol]:
         """Return all parts of the expressions that are computed of each element."""
-        whole = [*self.keep.values(), *(x for one in self.rounds for _, x in one), self.weights, *self.state.values()]
+        terms = (x for j in range(len(self.rounds)) for x in self.terms(j))
+        whole = [*self.keep.values(), *terms, self.weights, *self.state.values()]
         return {x for one in whole if isinstance(one, Symbol) for x in one.walk()}
 
 
@@ -116,43 +124,44 @@ def structures(entry: Entry) -> Structures:
     """Return the program for each structure of a rule."""
     relevant = [spec.name for spec in fields(entry.hyper) if _decides_on_state(entry, spec)]
     while True:
-        runs = [Run(entry, h) for h in _settings(entry, relevant)]
+        runs = [Run(entry, h, shape) for shape in SHAPES for h in _settings(entry, relevant, shape)]
         read = set[str]().union(*(run.read for run in runs))
         new = [spec.name for spec in fields(entry.hyper) if spec.name in read and spec.name not in relevant]
         if not new:
             options = tuple(name for name in relevant if name in read)
-            return Structures(options, {_key(run, options): _program(run, runs[0].h, options) for run in runs})
+            first = {bool(run.lines): run for run in reversed(runs)}
+            suffixes = [_suffix(run, first[bool(run.lines)], options) for run in runs]
+            found = {_key(run, options): (run, suffix) for run, suffix in zip(runs, suffixes, strict=True)}
+            return Structures(options, {key: program_of(*one) for key, one in found.items()})
         relevant += new
 
 
 def _key(run: Run, options: Sequence[str]) -> tuple[Any, ...]:
-    return presence_of(run.entry.rule.shapes(run.h, (1,))), *(form_of(getattr(run.h, name)) for name in options)
+    return presence_of(run.shapes), *(form_of(getattr(run.h, name)) for name in options)
 
 
-def _program(run: Run, usual: Any, options: Sequence[str]) -> Program:
-    return program_of(run, _suffix(run.entry, usual, run.h, options))
-
-
-def _suffix(entry: Entry, first: Any, h: Any, read: Sequence[str]) -> str:
+def _suffix(run: Run, first: Run, read: Sequence[str]) -> str:
     """Return what a structure has that the first one has not, in words."""
-    mine, usual = (entry.rule.shapes(one, (1,))._asdict() for one in (h, first))
-    words = [f"{'with' if mine[name] else 'without'}_{name}" for name in mine if bool(mine[name]) != bool(usual[name])]
-    forms = ((name, getattr(h, name)) for name in read if getattr(h, name) != getattr(first, name))
+    mine, usual = (one.shapes._asdict() for one in (run, first))
+    words = ["by_lines"] if run.lines else []
+    words += [f"{'with' if mine[name] else 'without'}_{name}" for name in mine if bool(mine[name]) != bool(usual[name])]
+    forms = ((name, getattr(run.h, name)) for name in read if getattr(run.h, name) != getattr(first.h, name))
     words += [f"{name}_{'given' if form_of(value) is ... else value}" for name, value in forms]
     return "".join(part.capitalize() for word in words for part in word.split("_"))
 
 
 def _decides_on_state(entry: Entry, spec: Any) -> bool:
-    found = {presence_of(entry.rule.shapes(h, (1,))) for h in _settings(entry, [spec.name])}
+    shape = SHAPES[0]
+    found = {presence_of(entry.rule.shapes(h, shape)) for h in _settings(entry, [spec.name], shape)}
     return len(found) > 1
 
 
-def _settings(entry: Entry, names: Sequence[str]) -> Iterator[Any]:
+def _settings(entry: Entry, names: Sequence[str], shape: tuple[int, ...]) -> Iterator[Any]:
     """Yield settings with all values of these options that are of other kinds; those that contradict are left out."""
     specs = {spec.name: spec for spec in fields(entry.hyper)}
     for values in itertools.product(*(choices(specs[name]) for name in names)):
         try:
-            h = entry.hyper(**dict(zip(names, values, strict=True))).fit((1,), (), 1e-7)
+            h = entry.hyper(**dict(zip(names, values, strict=True))).fit(shape, (), 1e-7)
         except ContradictionError:
             continue
         if h.has_kernels:
@@ -164,7 +173,8 @@ def _settings(entry: Entry, names: Sequence[str]) -> Iterator[Any]:
 
 def program_of(run: Run, suffix: str) -> Program:
     """Return the program that a run shows."""
-    rounds = [tuple(Request(type(one).__name__, one.terms) for one in asked) for asked in run.requests]
+    rounds = list(run.requests)
+    _refuse_other_lines(run)
     if any(request.kind == ModelSum.__name__ for one in rounds for request in one):
         raise NotPrinted("a rule asks for the sum over the model by `ready` alone")
     weights: Any = leaf("input", "p", is_array=True)
@@ -181,7 +191,21 @@ def program_of(run: Run, suffix: str) -> Program:
 
 def _arrays(run: Run, state: Any) -> dict[str, Any]:
     """Return the parts of a state that have the tensor's shape."""
-    return {name: x for name, x in state._asdict().items() if x is not None and name not in run.of_layer}
+    others = {*run.of_layer, *run.lines}
+    return {name: x for name, x in state._asdict().items() if x is not None and name not in others}
+
+
+def _refuse_other_lines(run: Run) -> None:
+    """Raise where sums along lines are not those that engines have."""
+    each = [one for asked in run.requests for one in asked if one.axis]
+    if not (each or run.lines):
+        return
+    first = run.requests[0][: len(ALONG)] if run.requests else ()
+    if tuple(one.kind for one in each) != ALONG or [*first] != each or first[0].terms is not first[2].terms:
+        raise NotPrinted(SUMS_ALONG)
+    rows, *_ = run.lines
+    if [*run.lines.values()] != [ROW, COLUMN] or first[3].terms is not leaf("line", rows, ROW, is_array=False):
+        raise NotPrinted(SUMS_ALONG)
 
 
 def _of_layer(run: Run) -> dict[str, Any]:
@@ -197,7 +221,7 @@ def _of_layer(run: Run) -> dict[str, Any]:
 
 def _refuse_too_early(program: Program) -> None:
     """Raise where elements are computed with what is known of their layer only later."""
-    rounds = [(j, [x for _, x in one]) for j, one in enumerate(program.rounds)]
+    rounds = [(j, program.terms(j)) for j in range(len(program.rounds))]
     for j, xs in [*rounds, (program.keeps or 0, [*program.keep.values()])]:
         late = {one.leaf for one in program.answers if one.round >= j}
         if any(late & set(x.walk()) for x in xs if isinstance(x, Symbol)):
@@ -220,14 +244,15 @@ def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: 
 
     def seen(by: Any, first: int) -> tuple[list[Any], Any, Any]:
         return (
-            rounds[:first] + [tuple(Request(kind, substituted(x, by)) for kind, x in one) for one in rounds[first:]],
+            rounds[:first]
+            + [tuple(one._replace(terms=substituted(one.terms, by)) for one in each) for each in rounds[first:]],
             substituted(weights, by),
             {name: substituted(x, by) for name, x in state.items()},
         )
 
     after, new, rest = seen(as_kept, keeps)
     old = {leaf("state", name, is_array=True) for name in keep}
-    late = [x for one in after[keeps:] for _, x in one] + [new, *rest.values()]
+    late = [one.terms for each in after[keeps:] for one in each] + [new, *rest.values()]
     if keeps < len(rounds) and not any(old & set(x.walk()) for x in late if isinstance(x, Symbol)):
         return keeps, keep, after, new, rest
     return None, {}, *seen(as_made, 0)
@@ -235,23 +260,28 @@ def _kept(keeps: int | None, keep: Any, rounds: list[Any], weights: Any, state: 
 
 def _answered(run: Run, suffix: str, keeps: Any, keep: Any, rounds: list[Any], weights: Any, state: Any) -> Program:
     answers = Answers(rounds)
-    rounds = [tuple(Request(kind, answers.in_array(x)) for kind, x in one) for one in rounds]
+    rounds = [
+        tuple(one if one.axis == MATRIX else one._replace(terms=answers.in_array(one.terms)) for one in each)
+        for each in rounds
+    ]
     keep = {name: answers.in_array(x) for name, x in keep.items()}
     weights, state = answers.in_array(weights), {name: answers.in_array(x) for name, x in state.items()}
     cached: tuple[int, ...] = ()
     if rounds:
-        costly = [(x, leaf("term", i, is_array=True)) for i, (_, x) in enumerate(rounds[-1]) if _costs(x)]
+        costly = [(one.terms, leaf("term", i, is_array=True)) for i, one in enumerate(rounds[-1]) if _costs(one.terms)]
         last = dict(costly[:MOST_CACHED])
         weights = substituted(weights, last)
         state = {name: substituted(x, last) for name, x in state.items()}
         used = {x for one in (weights, *state.values()) for x in one.walk()}
         cached = tuple(x.args[0] for x in last.values() if x in used)
-    shapes = run.entry.rule.shapes(run.h, (1,))
     program = Program(
         entry=run.entry,
         h=run.h,
         suffix=suffix,
-        states=tuple(_arrays(run, shapes)),
+        shapes=run.shapes,
+        states=tuple(_arrays(run, run.shapes)),
+        lines={name: getattr(run.done.state, name) for name in run.lines},
+        made=answers.made,
         rounds=tuple(rounds),
         keeps=keeps,
         keep=keep,
@@ -284,13 +314,22 @@ class Answers:
     def __init__(self, rounds: Sequence[Sequence[Request]]) -> None:
         self._rounds = rounds
         self.found: dict[Symbol, Answer] = {}
+        self.made: dict[str, Symbol] = {}  # by the axis
 
     def in_array(self, x: Any) -> Any:
         """Return an expression of arrays with answers in the place of scalars that are not known before."""
-        if not isinstance(x, Symbol) or (x.is_leaf and x.op not in ("total", "layer")):
+        if not isinstance(x, Symbol) or (x.is_leaf and not x.axis and x.op not in ("total", "layer")):
             return x
+        if x.op == "summed" or x.axis == MATRIX:
+            raise NotPrinted(SUMS_ALONG)
+        if x.op == "/" and (by := _inverted(x.args[1])) is not None:
+            x = operation("*", x.args[0], by)
         if x.is_array:
             return operation(x.op, *map(self.in_array, x.args))
+        if x.axis:
+            if self.made.setdefault(x.axis, x) is not x:
+                raise NotPrinted(f"it computes elements with several numbers of each {x.axis}")
+            return leaf("made", x.axis, is_array=False)
         if x not in self.found:
             self.found[x] = Answer(leaf("answer", len(self.found), is_array=False), x, round_of(x, self._rounds))
         return self.found[x].leaf
@@ -301,3 +340,19 @@ def round_of(x: Any, rounds: Sequence[Sequence[Request]]) -> int:
     places, parts = [j for j, one in enumerate(rounds) for _ in one], {*x.walk()} if isinstance(x, Symbol) else ()
     first = 0 if any(one.op == "layer" for one in parts) else -1
     return max([first, *(places[one.args[0]] for one in parts if one.op == "total")])
+
+
+def _inverted(x: Any) -> Any:
+    """Return 1/x of what is made of numbers of lines, so that elements are multiplied, and each line divided once."""
+    if not isinstance(x, Symbol):
+        return None
+    if x.axis in (ROW, COLUMN):
+        return operation("/", 1.0, x)
+    if x.op == "*":
+        each = list(map(_inverted, x.args))
+        return None if any(one is None for one in each) else operation("*", *each)
+    bound = bound_of(x)
+    if bound is None or bound[0] != "at_least" or (one := _inverted(bound[1])) is None:
+        return None
+    low, where = bound[2], Namespace.where
+    return Namespace.clip(one, None, where(low == 0.0, inf, 1.0 / where(low == 0.0, 1.0, low)))

@@ -7,27 +7,39 @@ from types import MethodType
 from typing import Any, NamedTuple, NoReturn
 from unittest.mock import patch
 
-from symbols import SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
+from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
 from layerwise.engines.structures import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.hyper import ClippedByNorm, Hyper
 from layerwise.registry import Entry
-from layerwise.rules.asks import Keep, Now, Stepped
+from layerwise.rules.asks import Keep, Mean, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone
-MATRIX = (5, 6)  # whose state has other sizes than 1, unless it is one number of a layer
+SIZES = (5, 6)  # of a matrix, whose state has other sizes than 1, unless it is one number of a layer
 NUMBERS = (0.5, 1.0, 0.1)  # one of which every option takes that is a number
+
+
+class Request(NamedTuple):
+    """A sum over a layer, of the terms or of their squares, or along some of its dimensions."""
+
+    kind: str
+    terms: Any
+    axis: str = ""
 
 
 class Run:
     """One run of a rule with symbols."""
 
-    def __init__(self, entry: Entry, h: Any) -> None:
+    def __init__(self, entry: Entry, h: Any, shape: tuple[int, ...] = (1,)) -> None:
         self.entry, self.h = entry, h
+        self.shapes = entry.rule.shapes(h, shape)
         self.read: set[str] = set()
-        self.of_layer = self._of_layer()
-        self.requests: list[tuple[Any, ...]] = []
+        self.factored = getattr(h, "factored", None) or None
+        self.of_layer: list[str] = []
+        self.lines: dict[str, str] = {}  # state with one number for each row, or column
+        self._find_kinds_of_state()
+        self.requests: list[tuple[Request, ...]] = []
         self.kept: tuple[int, Any] | None = None  # before which round, and the state
         self._xp = Namespace()
         self.done = self._driven()
@@ -52,38 +64,67 @@ class Run:
                 each = zip(asked.state._fields, asked.state, strict=True)
                 answer = type(asked.state)(*(self._kept(n, x) for n, x in each))
                 continue
-            if any(getattr(one, "dims", None) is not None for one in asked):
-                raise NotPrinted(SUMS_ALONG)
-            self.requests.append(asked)
-            answer = tuple(leaf("total", number + i, is_array=False) for i in range(len(asked)))
-            number += len(asked)
+            requests = tuple(map(self._request, asked))
+            self.requests.append(requests)
+            answer = tuple(_total(i, one) for i, one in enumerate(requests, number))
+            number += len(requests)
 
     def _start(self) -> Any:
         rule = self.entry.rule
         p, g = leaf("input", "p", is_array=True), leaf("raw", "the gradient as it comes", is_array=True)
-        shapes = rule.shapes(self.h, (1,))
-        each = zip(shapes._fields, shapes, strict=True)
+        each = zip(self.shapes._fields, self.shapes, strict=True)
         state = rule.State(*(None if s is None else self._stored(name) for name, s in each))
         rates = (leaf("coefficient", f"now.{name}", is_array=False) for name in ("t", "lr", "weight_decay"))
         return rule.step(self._xp, p, g, state, Options(self), Known(*rates))
 
     def _stored(self, name: str) -> Symbol:
-        """Return the symbol of a part of the state: an array, or one number of the layer."""
+        """Return the symbol of a part of the state: an array, or one number of the layer, or of each of its lines."""
+        if name in self.lines:
+            return leaf("line", name, self.lines[name], is_array=False)
         return leaf("layer", name, is_array=False) if name in self.of_layer else leaf("state", name, is_array=True)
 
     def _kept(self, name: str, x: Any) -> Any:
         """Return what a rule receives for state that it keeps. The number of a layer is stored with the weights."""
         return x if x is None or name in self.of_layer else leaf("kept", name, is_array=True)
 
-    def _of_layer(self) -> tuple[str, ...]:
-        """Return the names of state that is one number of the layer; all other state has the tensor's shape."""
-        found = []
-        for name, shape in self.entry.rule.shapes(self.h, MATRIX)._asdict().items():
+    def _find_kinds_of_state(self) -> None:
+        """Note state that is one number of the layer, or of each line; all other state has the tensor's shape."""
+        along = {(SIZES[0], 1): ROW, (1, SIZES[1]): COLUMN} if self.factored else {}
+        for name, shape in self.entry.rule.shapes(self.h, SIZES)._asdict().items():
             if shape == (1, 1):
-                found.append(name)
-            elif shape not in (None, MATRIX):
+                self.of_layer.append(name)
+            elif shape in along:
+                self.lines[name] = along[shape]
+            elif shape not in (None, SIZES):
                 raise NotPrinted(f"its state `{name}` has another shape than the tensor")
-        return tuple(found)
+
+    def _request(self, asked: Any) -> Request:
+        """Return a request as engines take it."""
+        dims, terms = getattr(asked, "dims", None), asked.terms
+        if dims is None:
+            return Request(type(asked).__name__, terms)
+        rows, cols = self.factored or ((), ())
+        kinds = {
+            (cols, ()): Request("RowMean", _summed(terms, cols), ROW),
+            (rows, ()): Request("ColumnMean", _summed(terms, rows), COLUMN),
+            (rows + cols, ()): Request("MatrixMean", _summed(terms, cols), MATRIX),
+            (rows, cols): Request("MeanOfRows", terms, MATRIX),
+        }
+        if not self.factored or type(asked) is not Mean or (dims, asked.once) not in kinds:
+            raise NotPrinted(SUMS_ALONG)
+        return kinds[dims, asked.once]
+
+
+def _summed(terms: Any, dims: tuple[int, ...]) -> Any:
+    """Return what is summed, by the request or by the rule before it."""
+    return terms.args[0] if terms.op == "summed" and terms.args[1] == dims else terms
+
+
+def _total(i: int, request: Request) -> Symbol:
+    """Return the symbol of an answer."""
+    if request.axis:
+        return leaf("mean", request.kind, request.axis, is_array=False)
+    return leaf("total", i, is_array=False)
 
 
 class Known(NamedTuple):

@@ -12,13 +12,14 @@ from expressions import Language, Printer, free
 from programs import Program
 from sharing import Functions, Members
 from source import wrapped
-from symbols import Symbol, leaf
+from symbols import COLUMN, ROW, Symbol, leaf
 
 from layerwise.registry import Entry
 
 MEANS = ("Mean", "MeanSquare")
 SHARED = ("at_least", "at_most", "expm1", "power", "root", "unless_off")  # functions of kernels/parts.py
-TAKEN = {*"kpgsxSna", "old", "to", "tl", "triton", "values", *SHARED}
+OF_LINES = ("old", "mean", "matrix_mean", "mean_of_rows")
+TAKEN = {*"kpgsxSna", "to", "tl", "triton", "values", ROW, COLUMN, *OF_LINES, *SHARED}
 HEAD = '''"""The programs of {name}, as device functions.
 
 Printed from {path} by `make generate`: change that, not this file.
@@ -128,13 +129,13 @@ class Printed:
         made: dict[str, str | None] = {}
         if program.keep:
             made["keep"] = self._of_arrays("keep", "k, p, g, s", [*{**last, **program.keep}.values()])
-        terms = [
-            self._of_arrays(f"terms_{j}", "k, p, g, s", [x for _, x in one]) for j, one in enumerate(program.rounds)
-        ]
+        terms = [self._of_arrays(f"terms_{j}", "k, p, g, s", program.terms(j)) for j in range(len(program.rounds))]
         made["terms"] = _tuple(terms) if terms else None
         stored = [program.weights, *{**last, **program.state}.values()]
         made["apply"] = self._of_arrays("apply", "k, p, g, s, x", stored)
         made["answers"] = _tuple([self._answers(j) for j in range(max(1, len(program.rounds)))])
+        for (state, new), axis in zip(program.lines.items(), (ROW, COLUMN), strict=False):
+            made[axis] = self._of_line(axis, state, [new, program.made[axis]])
         if program.remember:
             made["remember"] = self._of_scalars("remember", "k, S, n, old", program.remember, len(program.totals), {})
         given = ", ".join(f"{name}={text}" for name, text in made.items() if text)
@@ -148,12 +149,13 @@ class Printed:
         read = {x for one in results if isinstance(one, Symbol) for x in one.walk()}
         leaves = self.members.of(program) | {leaf("input", one, is_array=True): one for one in "pg"}
         taken = {*TAKEN, *names, *self.states}
+        leaves |= {leaf("made", axis, is_array=False): axis for axis in program.made}
         used = any(x in read and leaves[x] in names for x in leaves)
         lines = [f"{_together(names)} = k"] if used else []
         for own, one in zip(self.states, program.states, strict=True):
             leaves |= {leaf(op, one, is_array=True): own for op in ("state", "kept")}
-        if any(x.op in ("state", "kept") for x in read):
-            lines.append(f"{_together(self.states)} = s")
+        if any(x.op in ("state", "kept", "made") for x in read):
+            lines.append(f"{_together([*self.states, *program.made])} = s")
         for x in sorted((x for x in read if x.op == "term"), key=lambda x: x.args[0]):
             leaves[x] = free(f"x{x.args[0]}", taken)
             lines.append(f"{leaves[x]} = x[{x.args[0]}]")
@@ -194,6 +196,16 @@ class Printed:
         stores = [f"tl.store({at}, {text})" for at, text in zip(made, texts, strict=True)]
         lines += printer.lines + ([f"return {_tuple(texts)}"] if name == "remember" else stores)
         return self._named(name, parameters, lines)
+
+    def _of_line(self, axis: str, state: str, made: Sequence[Any]) -> str:
+        """Make a function of what one row or column becomes, and elements are computed with, in float64."""
+        leaves = _loaded(self.numbers) | {leaf("line", state, axis, is_array=False): "old"}
+        names = {"MatrixMean": "matrix_mean", "MeanOfRows": "mean_of_rows"}
+        for one in self.program.rounds[0]:
+            leaves[leaf("mean", one.kind, one.axis, is_array=False)] = names.get(one.kind, "mean")
+        printer = Printer(Triton(), leaves, self.program.names, {*TAKEN})
+        texts = printer.outputs(*made)
+        return self._named(axis, ", ".join(("k", *OF_LINES)), [*printer.lines, f"return {_tuple(texts)}"])
 
     def _named(self, kind: str, parameters: str, lines: Sequence[str]) -> str:
         return self._shared.named(kind, self.program.suffix, _function(parameters, lines))

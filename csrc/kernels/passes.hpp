@@ -12,28 +12,32 @@
 inline bool fits(float sum) { return sum >= 0x1p-80f && sum <= FLT_MAX; }
 inline bool fits(double) { return true; }
 
-// The arrays of a run. What a program does not read is null.
-template <class T, class S>
+// The arrays of a run. What a program does not read is null. Numbers of lines come behind the states. Mostly a run is a row,
+// of which there is one number; else both VARY along the run.
+template <class T, class S, bool VARIES>
 struct Arrays {
   S* p;
   const S* g;
   T *s0, *s1, *s2, *s3;
   T *x0, *x1;
+  const T *row, *column;
 };
 
 // One element of each array that is among READS.
-template <int READS, class T, class S>
-inline void read_element(const Arrays<T, S>& at, int64_t i, T& p, T& g, T* s) {
+template <class R, int READS, class T, class S, bool V>
+inline void read_element(const Arrays<T, S, V>& at, int64_t i, T& p, T& g, T* s) {
   if constexpr (READS >> P & 1) p = get(at.p, i);
   if constexpr (READS >> G & 1) g = get(at.g, i);
   if constexpr (READS >> S0 & 1) s[0] = at.s0[i];
   if constexpr (READS >> S1 & 1) s[1] = at.s1[i];
   if constexpr (READS >> S2 & 1) s[2] = at.s2[i];
   if constexpr (READS >> S3 & 1) s[3] = at.s3[i];
+  if constexpr (READS >> ROW & 1) s[R::STATES] = at.row[V ? i : 0];
+  if constexpr (READS >> COL & 1) s[R::STATES + 1] = at.column[i];
 }
 
-template <int WRITES, class T, class S>
-inline void write_states(const Arrays<T, S>& at, int64_t i, const T* s) {
+template <int WRITES, class T, class S, bool V>
+inline void write_states(const Arrays<T, S, V>& at, int64_t i, const T* s) {
   if constexpr (WRITES >> S0 & 1) at.s0[i] = s[0];
   if constexpr (WRITES >> S1 & 1) at.s1[i] = s[1];
   if constexpr (WRITES >> S2 & 1) at.s2[i] = s[2];
@@ -66,10 +70,10 @@ inline constexpr int apply_reads = 1 << P | R::APPLY_READS | apply_writes<R, FOU
 // own, which it inlines, and then finds to be numbers.
 
 // Makes the terms of an element, as they are added up. The new state is only stored if STORES.
-template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_t i, U& a, U& b, U& c, U& d) {
-  T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
-  read_element<measure_reads<R, ROUND, FOUND>>(at, i, p, g, s);
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S, bool V>
+LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S, V>& at, int64_t i, U& a, U& b, U& c, U& d) {
+  T p = 0, g = 0, s[STATES + LINES] = {}, x[SUMS] = {};
+  read_element<R, measure_reads<R, ROUND, FOUND>>(at, i, p, g, s);
   if constexpr (FOUND == BEFORE && keeps_by<R, ROUND>) k.keep(p, g, s);
   if constexpr (STORES) write_states<R::KEEP_WRITES>(at, i, s);
   k.template terms<ROUND>(p, g, s, x);
@@ -82,8 +86,8 @@ LAYERWISE_INLINE void measure_element(const R& k, const Arrays<T, S>& at, int64_
 }
 
 // Adds up the terms of a block in U.
-template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S>
-LAYERWISE_INLINE void add_block(const R k, const Arrays<T, S> at, int64_t from, int64_t to, U* sums) {
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class U, class T, class S, bool V>
+LAYERWISE_INLINE void add_block(const R k, const Arrays<T, S, V> at, int64_t from, int64_t to, U* sums) {
   constexpr int n = R::SUMS[ROUND];
   U a = 0, b = 0, c = 0, d = 0;
   LAYERWISE_SIMD(reduction(+ : a, b, c, d))
@@ -101,8 +105,8 @@ LAYERWISE_INLINE void add_block(const R k, const Arrays<T, S> at, int64_t from, 
   if constexpr (n > 3) sums[3] = d;
 }
 
-template <class R, int ROUND, State FOUND, class T, class S>
-LAYERWISE_RARE void add_wide(const R k, const Arrays<T, S> at, int64_t from, int64_t to, double* sums) {
+template <class R, int ROUND, State FOUND, class T, class S, bool V>
+LAYERWISE_RARE void add_wide(const R k, const Arrays<T, S, V> at, int64_t from, int64_t to, double* sums) {
   double wide[SUMS];
   add_block<R, ROUND, FOUND, false, false>(k, at, from, to, wide);
   for (int i = 0; i < R::SUMS[ROUND]; i++) sums[i] += wide[i];
@@ -114,8 +118,8 @@ inline bool is_fine(const T* block) {
   else return (is_plain(R::TOTALS[ROUND][I]) || fits(block[I])) && is_fine<R, ROUND, I + 1>(block);
 }
 
-template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
-void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
+template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S, bool V>
+void measure_run(const R k, const Arrays<T, S, V> at, int64_t n, double* sums) {
   for (int64_t from = 0, to; from < n; from = to) {
     to = from + BLOCK < n ? from + BLOCK : n;
     T block[SUMS];
@@ -132,10 +136,10 @@ void measure_run(const R k, const Arrays<T, S> at, int64_t n, double* sums) {
 }
 
 // Computes the new weights of an element. Cached terms are read where they are.
-template <class R, State FOUND, bool CACHED, class T, class S, class D>
-LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S>& at, int64_t i, const D& rounding) {
-  T p = 0, g = 0, s[STATES] = {}, x[SUMS] = {};
-  read_element<apply_reads<R, FOUND, CACHED>>(at, i, p, g, s);
+template <class R, State FOUND, bool CACHED, class T, class S, bool V, class D>
+LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S, V>& at, int64_t i, const D& rounding) {
+  T p = 0, g = 0, s[STATES + LINES] = {}, x[SUMS] = {};
+  read_element<R, apply_reads<R, FOUND, CACHED>>(at, i, p, g, s);
   if constexpr (R::KEEPS >= 0 && FOUND == BEFORE) k.keep(p, g, s);
   if constexpr (CACHED) {
     if constexpr (R::CACHES > 0) x[R::CACHED[0]] = at.x0[i];
@@ -147,22 +151,24 @@ LAYERWISE_INLINE void apply_element(const R& k, const Arrays<T, S>& at, int64_t 
   write_states<apply_writes<R, FOUND>>(at, i, s);
 }
 
-template <class R, State FOUND, bool CACHED, class T, class S, class D>
-void apply_run(const R k, const Arrays<T, S> at, int32_t n, const D rounding) {
+template <class R, State FOUND, bool CACHED, class T, class S, bool V, class D>
+void apply_run(const R k, const Arrays<T, S, V> at, int32_t n, const D rounding) {
   LAYERWISE_SIMD()
   for (int32_t i = 0; i < n; i++) apply_element<R, FOUND, CACHED>(k, at, i, rounding);
 }
 
 // The arrays of a run that are among READS, in the dtype of the arithmetic.
-template <int READS, class T, class S>
-Arrays<T, S> arrays_of(const Run<T>& run) {
-  Arrays<T, S> at{};
+template <int READS, class T, class S, bool VARIES>
+Arrays<T, S, VARIES> arrays_of(const Run<T>& run) {
+  Arrays<T, S, VARIES> at{};
   if constexpr (READS >> P & 1) at.p = run.template weights<S>();
   if constexpr (READS >> G & 1) at.g = run.template gradient_as<S>();
   if constexpr (READS >> S0 & 1) at.s0 = run.read(S0);
   if constexpr (READS >> S1 & 1) at.s1 = run.read(S1);
   if constexpr (READS >> S2 & 1) at.s2 = run.read(S2);
   if constexpr (READS >> S3 & 1) at.s3 = run.read(S3);
+  if constexpr (READS >> ROW & 1) at.row = run.template line<VARIES>(ROW);
+  if constexpr (READS >> COL & 1) at.column = run.template line<VARIES>(COL);
   return at;
 }
 
@@ -177,18 +183,81 @@ R program_for(const Layer& layer) {
   return R(*(const typename R::Numbers*)layer.k, layer.answers);
 }
 
+// Calls f for the runs of a chunk, with whether the numbers of lines vary. Rows may be short, and are never joined.
+template <class R, int READS, class T, class S, class F>
+void for_runs_of(const Layer& layer, int64_t chunk, F&& f) {
+  using std::false_type, std::true_type;
+  if constexpr (R::LINES == 0) {
+    for_runs(layer, chunk, longest<T, S>(layer, READS), [&](const int64_t* off, int64_t n) { f(off, n, false_type{}); });
+  } else if (const int64_t* stride = layer.stride[layer.dims - 1]; stride[ROW] == 0 && stride[COL] != 0) {
+    for_short_runs(layer, chunk, longest<T, S>(layer, READS), [&](const int64_t* off, int64_t n) { f(off, n, false_type{}); });
+  } else {
+    for_runs(layer, chunk, longest<T, S, true>(layer, READS), [&](const int64_t* off, int64_t n) { f(off, n, true_type{}); });
+  }
+}
+
 template <class R, int ROUND, State FOUND, bool STORES, bool CACHES, class T, class S>
 void measure_as(const Layer& layer, int64_t chunk, double* sums) {
   constexpr int reads = measure_reads<R, ROUND, FOUND>;
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
   T* cached = (T*)layer.cached + chunk * layer.each;
-  for_runs(layer, chunk, longest<T, S>(layer, reads), [&](const int64_t* off, int64_t n) {
+  for_runs_of<R, reads, T, S>(layer, chunk, [&](const int64_t* off, int64_t n, auto varies) {
     const Run<T> run{layer, off, n, scratch};
-    Arrays<T, S> at = arrays_of<reads, T, S>(run);
+    auto at = arrays_of<reads, T, S, decltype(varies)::value>(run);
     if (CACHES) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
     measure_run<R, ROUND, FOUND, STORES, CACHES>(k, at, n, sums);
     if (STORES) write_back<R::KEEP_WRITES>(run);
+  });
+}
+
+// Makes what an element adds to the sums of its row and of its column, and to another.
+template <class R, class T, class S, bool V>
+LAYERWISE_INLINE void line_element(const R& k, const Arrays<T, S, V>& at, int64_t i, double& row, double& column, double& other) {
+  T p = 0, g = 0, s[STATES + LINES] = {}, x[LINES + 1] = {};
+  read_element<R, R::TERMS_READ[0]>(at, i, p, g, s);
+  k.template terms<0>(p, g, s, x);
+  row = double(x[0]), column = double(x[1]), other = summed<R, 0>(double(x[LINES]), 0);
+}
+
+template <class R, class T, class S, bool V>
+void line_run(const R k, const Arrays<T, S, V> at, double* __restrict row, double* __restrict column, int64_t n, double* sums) {
+  double of_row = 0, other = 0;
+  LAYERWISE_SIMD(reduction(+ : of_row, other))
+  for (int64_t i = 0; i < n; i++) {
+    double row_, column_, other_;
+    line_element(k, at, i, row_, column_, other_);
+    if (V) row[i] += row_;
+    else of_row += row_;
+    column[i] += column_;
+    if constexpr (R::SUMS[0] > 0) other += other_;
+  }
+  if (!V) *row += of_row;
+  if constexpr (R::SUMS[0] > 0) *sums += other;
+}
+
+// Adds up what a program asks of each row and column first. Where only columns vary along a run, or only rows, the sums of
+// the other are in scratch on the way.
+template <class R, class T, class S>
+void measure_lines(const Layer& layer, int64_t chunk, double* sums) {
+  static_assert(R::SUMS[0] <= 1);
+  constexpr int reads = R::TERMS_READ[0];
+  Scratch<T> scratch;
+  const R k = program_for<R>(layer);
+  double* of[LINES];
+  for (int j = 0; j < LINES; j++) {
+    const Line& line = layer.lines->of[j];
+    of[j] = line.of(chunk);
+    for (int64_t i = 0; line.cut && i < line.n; i++) of[j][i] = 0;  // an empty tensor may have no memory
+  }
+  for_runs_of<R, reads, T, S>(layer, chunk, [&](const int64_t* off, int64_t n, auto varies) {
+    constexpr bool V = decltype(varies)::value;
+    const Run<T> run{layer, off, n, scratch};
+    const auto at = arrays_of<reads, T, S, V>(run);
+    double *row = of[0] + off[ROW], *column = of[1] + off[COL], each[V ? SCRATCH : 1] = {};
+    double* const fixed = !V ? nullptr : run.stride(ROW) == 0 ? row : run.stride(COL) == 0 ? column : nullptr;
+    line_run(k, at, fixed && fixed == row ? each : row, fixed && fixed == column ? each : column, n, sums);
+    for (int64_t i = 0; fixed && i < n; i++) *fixed += each[i];
   });
 }
 
@@ -197,7 +266,7 @@ inline constexpr bool RECOMPUTES = sizeof(T) == 8;
 
 // What is cached is of layers that are not late.
 template <class R, int ROUND, class T, class S>
-void measure_program(const Layer& layer, int64_t chunk, double* sums) {
+void measure_elements(const Layer& layer, int64_t chunk, double* sums) {
   constexpr bool keeps = keeps_by<R, ROUND>, stores = keeps && ROUND == R::KEEPS;
   constexpr State found = keeps && !stores ? KEPT : BEFORE;
   if constexpr (!RECOMPUTES<T> && ROUND + 1 == R::ROUNDS && R::CACHES > 0)
@@ -207,15 +276,21 @@ void measure_program(const Layer& layer, int64_t chunk, double* sums) {
   measure_as<R, ROUND, BEFORE, false, false, T, S>(layer, chunk, sums);
 }
 
+template <class R, int ROUND, class T, class S>
+void measure_program(const Layer& layer, int64_t chunk, double* sums) {
+  if constexpr (R::LINES > 0 && ROUND == 0) measure_lines<R, T, S>(layer, chunk, sums);
+  else measure_elements<R, ROUND, T, S>(layer, chunk, sums);
+}
+
 template <class R, State FOUND, bool CACHED, class T, class S>
 void apply_as(const Layer& layer, int64_t chunk) {
   constexpr int writes = apply_writes<R, FOUND>, reads = apply_reads<R, FOUND, CACHED>;
   Scratch<T> scratch;
   const R k = program_for<R>(layer);
   T* cached = (T*)layer.cached + chunk * layer.each;
-  for_runs(layer, chunk, longest<T, S>(layer, reads), [&](const int64_t* off, int64_t n) {
+  for_runs_of<R, reads, T, S>(layer, chunk, [&](const int64_t* off, int64_t n, auto varies) {
     const Run<T> run{layer, off, n, scratch};
-    Arrays<T, S> at = arrays_of<reads, T, S>(run);
+    auto at = arrays_of<reads, T, S, decltype(varies)::value>(run);
     if (CACHED) at.x0 = cached, at.x1 = cached + layer.count, cached += n;
     with_rounding<S>(run, [&](const auto& rounding) { apply_run<R, FOUND, CACHED>(k, at, int32_t(n), rounding); });
     run.template write_weights<S>();

@@ -26,30 +26,10 @@ constexpr Passes passes_of() {
 
 #define LAYERWISE_PASSES(R) passes_of<R>(),
 
-#ifdef LAYERWISE_FACTORED
-#include "adafactor.hpp"
-
-#define LAYERWISE_ROWS(T, S) measure_factored<T, S>
-#define LAYERWISE_UPDATE(T, S) measure_update<T, S>
-#define LAYERWISE_BY_FACTORS(T, S) apply_factored<R<T>, T, S>
-
-void rows_and_columns(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_ROWS, sums); }
-void update_of_factors(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LAYERWISE_UPDATE, sums); }
-template <template <class> class R>
-void apply_by_factors(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(LAYERWISE_BY_FACTORS); }
-
-#define LAYERWISE_FACTORED_PASSES(R) Passes{{rows_and_columns, update_of_factors}, apply_by_factors<R>},
-#endif
-
 }  // namespace
 
 #define LAYERWISE_TABLE LAYERWISE_NAME(LAYERWISE_RULE, LAYERWISE_SET)
 extern const Passes LAYERWISE_TABLE[];
 const Passes LAYERWISE_TABLE[] = {LAYERWISE_PROGRAMS(LAYERWISE_PASSES)};
-#ifdef LAYERWISE_FACTORED
-#define LAYERWISE_FACTORED_TABLE LAYERWISE_NAME(LAYERWISE_TABLE, factored)
-extern const Passes LAYERWISE_FACTORED_TABLE[];
-const Passes LAYERWISE_FACTORED_TABLE[] = {LAYERWISE_PROGRAMS(LAYERWISE_FACTORED_PASSES)};
-#endif
 
 }  // namespace layerwise

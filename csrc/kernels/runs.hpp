@@ -12,7 +12,7 @@ inline Draws draws_of(const Layer& layer, const int64_t* off, Operand k) {
 
 template <class T>
 struct Scratch {
-  alignas(64) T of[ARRAYS][SCRATCH];
+  alignas(64) T of[ARRAYS][SCRATCH], made[LINES][SCRATCH];
 };
 
 // The arrays of a run: where they lie, or copies of them in scratch.
@@ -36,6 +36,15 @@ struct Run {
     if (layer.direct[k]) return;
     if (in_format(k)) store_format(k);
     else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
+  }
+  // What is made of lines, one number for each element if it VARIES, else as it lies.
+  template <bool VARIES>
+  const T* line(Operand k) const {
+    const T* at = (const T*)layer.lines->of[k - ROW].made + off[k];
+    if (!VARIES || stride(k) != 0) return at;
+    T* to = scratch.made[k - ROW];
+    for (int64_t i = 0; i < n; i++) to[i] = *at;
+    return to;
   }
   bool in_format(Operand k) const { return layer.storage && !layer.storage->of[k].plain(); }
   void load_format(Operand k) const { LAYERWISE_NAME(LAYERWISE_SET, load_format)(layer, off, n, k, scratch.of[k]); }
@@ -70,10 +79,10 @@ inline void with_rounding(const Run<T>& run, F&& f) {
 
 // The longest run that may be taken at once: as long as 32 bits count where nothing has to be copied. Weights and gradients
 // stored as S of fewer bytes are read where they lie.
-template <class T, class S>
+template <class T, class S, bool VARIES = false>
 inline int64_t longest(const Layer& layer, int arrays) {
   if (sizeof(S) != sizeof(T)) arrays &= ~(1 << P | 1 << G);
-  bool direct = !layer.prepared;
+  bool direct = !VARIES && !layer.prepared;
   for (int k = 0; k < ARRAYS; k++) direct &= !(arrays >> k & 1) || layer.direct[k];
   return direct ? int64_t(1) << 30 : SCRATCH;
 }

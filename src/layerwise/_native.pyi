@@ -1,5 +1,7 @@
 """Compiled part of layerwise."""
 
+from collections.abc import Sequence
+
 import numpy
 from numpy.typing import NDArray
 
@@ -92,6 +94,9 @@ class Signals:
     def __enter__(self) -> None: ...
     def __exit__(self, kind: object | None, error: object | None, trace: object | None) -> None: ...
 
+def open_jobs(names: tuple[str, ...]) -> None:
+    """Make the fields of jobs known, by their names in their order."""
+
 def programs() -> list[str]:
     """Return the names of the printed programs."""
 
@@ -99,7 +104,12 @@ class Batch:
     """Jobs, laid out once and stepped again and again."""
 
     def __init__(
-        self, jobs: list[object], grads: list[object], forms: list[object], numbers: object, stops: bool = False
+        self,
+        jobs: list[object],
+        grads: list[object],
+        forms: list[object],
+        numbers: object,
+        rounds: Sequence[Sequence[tuple[int, int, int, int]]] | None = None,
     ) -> None: ...
     def step(
         self, jobs: list[object], grads: list[object], nows: list[object], places: Places, model: float | None = None
@@ -118,7 +128,7 @@ class Batch:
 
     def begin(self, jobs: list[object], grads: list[object], nows: list[object], places: Places) -> bool:
         """
-        The same for a batch that stops: take it for a step in rounds, or False.
+        The same for a batch that stops at the requests of each round: take it for a step, or False.
         """
 
     def measure(self) -> bool:
@@ -126,13 +136,10 @@ class Batch:
         Go on to the next sums, made of the last ones as they are in `sums` now; False if there are none left.
         """
 
-    def requests(self) -> list[tuple[int, int, int, int]]:
-        """
-        The requests of this round: the job, the stage of its requests, which of those, and how many numbers.
-        """
-
     def sums(self) -> NDArray[numpy.float64]:
-        """Those numbers, one after the other, to be completed in place."""
+        """
+        The numbers of a round's requests, one after the other, to be completed in place.
+        """
 
     def apply(self) -> None:
         """With all sums known: write parameters and state."""

@@ -71,7 +71,29 @@ struct Numbers {
   }
 };
 
-bool factors(const Program& program) { return program.factored[baseline_any] != nullptr; }
+// What engines/programs.py requests of these tensors, stage by stage.
+Rounds requests_of(const std::vector<Tensor>& tensors) {
+  Rounds found(2 + ROUNDS);
+  for (int i = 0; i < int(tensors.size()); i++) {
+    const Tensor& t = tensors[size_t(i)];
+    const auto ask = [&](int stage, const std::vector<int>& summed = {}, const std::vector<int>& too = {}) {
+      int64_t length = summed.empty() ? t.blocks() : 1;
+      for (size_t d = 0; !summed.empty() && d < t.shape.size(); d++)
+        if (!has(summed, d) && !has(too, d)) length *= t.shape[d];
+      const auto of_this = [&](const auto& one) { return std::get<0>(one) == i; };
+      auto& all = found[size_t(stage)];
+      all.emplace_back(i, stage, int(std::count_if(all.begin(), all.end(), of_this)), stage == 1 ? 1 : length);
+    };
+    if (t.form.clips_own) ask(0);
+    if (t.form.clips_model) ask(1);
+    if (t.form.program->lines) ask(2, t.form.cols), ask(2, t.form.rows);
+    for (int j = 0; t.form.program->lines && j < 2; j++) ask(2, t.form.rows, t.form.cols);
+    for (int j = 0; j < t.form.program->rounds; j++)
+      for (int k = 0; k < t.form.program->sums[j]; k++) ask(2 + j);
+  }
+  std::erase_if(found, [](const auto& one) { return one.empty(); });
+  return found;
+}
 
 struct World {
   Memory memory;
@@ -90,11 +112,11 @@ struct World {
   void add(std::mt19937& draw, const Program& program, int kind, const Shapes& shapes) {
     const auto pick = [&](int n) { return int(draw() % unsigned(n)); };
     Tensor t;
-    t.shape = t.full_shape = shapes[size_t(pick(int(shapes.size())))];
+    do t.shape = t.full_shape = shapes[size_t(pick(int(shapes.size())))];
+    while (program.lines && t.shape.size() < 2);
     t.form.program = &program, t.form.clips_own = kind & 2, t.form.clips_model = kind & 1;
     const int rank = int(t.shape.size());
-    const bool factored = rank >= 2 && factors(program) && pick(4);
-    if (factored) t.form.rows = {rank - 2}, t.form.cols = {rank - 1};
+    if (program.lines) t.form.rows = {rank - 2}, t.form.cols = {rank - 1};
     if (rank == 4 && pick(2)) t.block_dims = {pick(2)};
     const Dtype p = Dtype(pick(4)), state = p == F64 ? F64 : pick(3) ? F32 : BF16;
     places.emplace_back();
@@ -102,10 +124,13 @@ struct World {
       std::vector<int64_t> shape = t.shape;
       for (int d = 0; role >= ROLE_L0 && d < rank; d++)
         if (t.block_dims != std::vector<int>{d}) shape[size_t(d)] = 1;
-      for (int d : role == ROLE_R ? t.form.cols : role == ROLE_C ? t.form.rows : std::vector<int>{}) shape[size_t(d)] = 1;
+      for (int d : role == ROLE_ROWS ? t.form.cols : role == ROLE_COLUMNS ? t.form.rows : std::vector<int>{})
+        shape[size_t(d)] = 1;
       int64_t n = 1;
       for (int64_t one : shape) n *= one;
       t.arrays[role] = {true, dtype, strides(shape, size_of(dtype))};
+      for (size_t d = 0; d < shape.size(); d++)
+        if (shape[d] != t.shape[d]) t.arrays[role].stride[d] = 0;
       char* at = memory.take(size_t(n * size_of(dtype)) + 1) + (kind & 4 ? 1 : 0);  // perhaps at an odd address
       if (role <= ROLE_G) fill(at, dtype, n, draw);
       places.back().emplace_back(role, at);
@@ -125,8 +150,8 @@ struct World {
       if (form < 3) have_beside(P, form == 2 ? I16 : I8, count);
     }
     have(ROLE_P, p), have(ROLE_G, pick(2) ? p : Dtype(pick(4)));
-    if (factored) have(ROLE_R, state), have(ROLE_C, state);  // instead of the first part
-    for (int i = factored ? 1 : 0; i < program.states; i++) {
+    if (program.lines) have(ROLE_ROWS, state), have(ROLE_COLUMNS, state);
+    for (int i = 0; i < program.states; i++) {
       const Operand of = Operand(S0 + i);
       if (grouped) formats.of[of] = {GROUPED, false, {}}, have_beside(of, F32, rows * ((row + 63) / 64));
       else if (stored && state == BF16) formats.of[of] = {PLAIN, true, {uint32_t(draw()), uint32_t(draw())}};
@@ -161,7 +186,7 @@ struct World {
   }
 
   std::vector<std::vector<char>> walk(bool in_rounds) {
-    Batch batch(tensors, in_rounds);
+    Batch batch(tensors, in_rounds ? std::optional(requests_of(tensors)) : std::nullopt);
     for (int t = 0; t < Numbers::STEPS; t++) {
       for (size_t i = 0; i < tensors.size(); i++) {
         for (auto [role, at] : places[i]) batch.place(int(i), role, at);

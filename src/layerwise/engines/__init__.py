@@ -23,10 +23,7 @@ class PartOf(NamedTuple):
 
 
 class Job(NamedTuple):
-    """One tensor, or a piece of one, as it is stored, and the settings that apply to it.
-
-    The extension knows the fields by their places.
-    """
+    """One tensor, or a piece of one, as it is stored, and the settings that apply to it."""
 
     rule: Any  # a module of layerwise.rules
     h: Any  # hyperparameters, fitted to this tensor

@@ -41,6 +41,8 @@ TORCH_FUNCTIONS = (
 )
 
 _native: Any = extension()
+if _native is not None:
+    _native.open_jobs(Job._fields)
 
 signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
 """While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""

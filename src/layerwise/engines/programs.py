@@ -10,8 +10,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import fields
 from functools import cache
 from itertools import repeat
+from math import prod
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,7 +25,13 @@ from layerwise.rules.scalars import bounds_of, is_number, is_on
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}
 RATES = ("lr", "weight_decay")
-REQUESTS: dict[str, type[Any]] = {one.__name__: one for one in (Sum, Mean, MeanSquare, Squares)}
+REQUESTS: dict[str, Callable[..., Any]] = {
+    **{one.__name__: lambda rows, cols, one=one: one(None) for one in (Sum, Mean, MeanSquare, Squares)},
+    "RowMean": lambda rows, cols: Mean(None, cols),
+    "ColumnMean": lambda rows, cols: Mean(None, rows),
+    "MatrixMean": lambda rows, cols: Mean(None, rows + cols),
+    "MeanOfRows": lambda rows, cols: Mean(None, rows, once=cols),  # of the state by rows
+}
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
 MANY = 4  # from so many rates on what follows from them is computed as arrays
 
@@ -85,32 +92,37 @@ def program_for(job: Any) -> Program:
 def requests_of(job: Any) -> list[tuple[Any, ...]]:
     """Return what engines request of a job in each stage, in the order of their sums.
 
-    First come the norm of its gradient and that of all, if they are bounded, and then the rounds of its program. A
-    factored second moment takes two: its statistics with all that is known without it, and then the square of its
-    update, which is the program's last total.
+    First come the norm of its gradient and that of all, if they are bounded, and then the rounds of its program.
     """
     own, model = clips(job.h)
-    norms = [(Squares(None),) * own, (ModelSum(None),) * model]
-    factored = getattr(job.h, "factored", None)
-    rounds = [tuple(REQUESTS[name](None) for name in one) for one in rounds_of(program_for(job), bool(factored))]
-    if factored:
-        rows, cols = factored
-        rounds[0] = Mean(None, cols), Mean(None, rows), Mean(None, rows + cols), Mean(None, rows, once=cols), *rounds[0]
-    return norms + rounds
+    rows_and_cols = getattr(job.h, "factored", None) or ((), ())
+    rounds = [tuple(REQUESTS[name](*rows_and_cols) for name in one) for one in program_for(job).rounds]
+    return [(Squares(None),) * own, (ModelSum(None),) * model, *rounds]
 
 
-def rounds_of(program: Program, factored: bool) -> tuple[tuple[str, ...], ...]:
-    """Return the names of a program's requests in each round; the square of a factored update has one of its own."""
-    if not factored:
-        return program.rounds
-    [names] = program.rounds
-    return names[:-1], names[-1:]
+class Asked(NamedTuple):
+    """A request of a job by its place, and as other ranks get it."""
+
+    stage: int
+    which: int  # of the stage's
+    request: TensorRequest
 
 
-def tensor_request(i: int, job: Any, request: Any, length: int) -> TensorRequest:
-    """Return the request of the job with this number as other ranks get it."""
-    dims = dims_of(request, len(job.p.shape), job.block_dims)
-    return TensorRequest(i, type(request), dims, length, once_of(request))
+def asked_of(jobs: Sequence[Any]) -> list[list[Asked]]:
+    """Return what engines request of jobs in each stage, in the order of their sums."""
+    stages: list[list[Asked]] = []
+    for i, job in enumerate(jobs):
+        for stage, requests in enumerate(requests_of(job)):
+            if stage == len(stages):
+                stages.append([])
+            stages[stage] += (Asked(stage, which, _as_others_get(i, job, one)) for which, one in enumerate(requests))
+    return stages
+
+
+def _as_others_get(i: int, job: Any, request: Any) -> TensorRequest:
+    dims, once = dims_of(request, len(job.p.shape), job.block_dims), once_of(request)
+    length = prod(n for d, n in enumerate(job.p.shape) if d not in (*dims, *once))
+    return TensorRequest(i, type(request), dims, length, once)
 
 
 def of_kinds(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:

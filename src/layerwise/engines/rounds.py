@@ -7,7 +7,7 @@ from typing import Any
 
 from layerwise.drive import Others, TensorRequest
 from layerwise.engines import Job
-from layerwise.engines.programs import requests_of, tensor_request
+from layerwise.engines.programs import asked_of
 from layerwise.rules.asks import ModelSum, Now
 
 
@@ -23,8 +23,10 @@ class Rounds:
         numbers: Callable[..., Any],
     ) -> None:
         self._jobs = list(jobs)
-        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, stops=True)
-        self._requests: list[list[TensorRequest]] = []  # of each round
+        rounds = [stage for stage in asked_of(jobs) if stage]
+        self._requests = [[one.request for one in each] for each in rounds]
+        asked = [[(one.request.job, one.stage, one.which, one.request.length) for one in each] for each in rounds]
+        self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)
 
     def begin(self, grads: list[Any], nows: list[Now], places: Any) -> bool:
         """Take the batch for a step, until it is left, unless the jobs differ from those this was made for, or lie
@@ -52,13 +54,7 @@ class Rounds:
 
     def _each(self) -> Iterator[tuple[list[TensorRequest], Any]]:
         """Measure, and yield the requests of each round with their sums, to be completed in place."""
-        number = 0
-        while self.batch.measure():
-            if number == len(self._requests):
-                self._requests.append([self._tensor_request(*each) for each in self.batch.requests()])
-            yield self._requests[number], self.batch.sums()
-            number += 1
-
-    def _tensor_request(self, i: int, stage: int, which: int, length: int) -> TensorRequest:
-        job = self._jobs[i]
-        return tensor_request(i, job, requests_of(job)[stage][which], length)
+        for requests in self._requests:
+            self.batch.measure()
+            yield requests, self.batch.sums()
+        self.batch.measure()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 ANY = ...  # the form of a number, or of dimensions
+ALONG = ("RowMean", "ColumnMean", "MatrixMean", "MeanOfRows")  # requests along dimensions, which come first
 
 
 class Program(NamedTuple):
@@ -14,6 +15,7 @@ class Program(NamedTuple):
     name: str
     stats: tuple[str, ...]  # what it reports
     states: tuple[str, ...] = ()  # those of the tensor's shape
+    lines: tuple[str, ...] = ()  # those with one number for each row, and for each column
     layer_states: tuple[str, ...] = ()  # those that are one number of the layer
     rounds: tuple[tuple[str, ...], ...] = ()  # the names of the requests in each
     keeps: int | None = None  # the round before whose sums `keep` makes state that is final
@@ -22,10 +24,18 @@ class Program(NamedTuple):
     cached: tuple[int, ...] = ()  # terms of the last round that cost most to make
     rereads: bool = True  # `apply` needs the gradient again
 
+    def sums(self, number: int) -> tuple[str, ...]:
+        """Return the names of a round's requests that are one number of a layer."""
+        return tuple(name for name in self.rounds[number] if name not in ALONG) if number < len(self.rounds) else ()
+
+    def first(self, number: int) -> int:
+        """Return the first total of a round, counted from that of the first round."""
+        return sum(len(self.sums(j)) for j in range(number))
+
     @property
-    def totals(self) -> tuple[str, ...]:
-        """Return the names of the requests of all rounds, one after the other."""
-        return sum(self.rounds, ())
+    def totals(self) -> int:
+        """Return how many there are in all rounds."""
+        return self.first(len(self.rounds))
 
     def keeps_by(self, number: int) -> bool:
         """Return True if `keep` has been made by the time of this round's sums."""

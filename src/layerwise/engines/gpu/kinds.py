@@ -13,10 +13,10 @@ import triton
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.engines.gpu.kernels import Functions, parts, planes
+from layerwise.engines.gpu.kernels import Functions, parts
 from layerwise.engines.gpu.layout import OF_TORCH, STORED, Sizes, Tile, aligned, but, in_order, misplaced, states_of
 from layerwise.engines.gpu.stored import arrays_of, formats_of, remainders, unstorable
-from layerwise.engines.programs import missing, program_for, rounds_of
+from layerwise.engines.programs import missing, program_for
 from layerwise.engines.structures import Program
 from layerwise.storage.groups import GROUP
 
@@ -36,7 +36,7 @@ class Kind:
     program: Program
     functions: Functions
     formats: int  # of what is stored
-    tile: Tile | None  # if the second moment is factored
+    tile: Tile | None  # if rows and columns have sums and state of their own
     grouped: bool  # some state is in groups
 
     @property
@@ -44,19 +44,8 @@ class Kind:
         return torch.float64 if self.dtypes[0] is torch.float64 else torch.float32
 
     @property
-    def factored(self) -> bool:
+    def has_lines(self) -> bool:
         return self.tile is not None
-
-    @property
-    def rounds(self) -> tuple[tuple[str, ...], ...]:
-        return rounds_of(self.program, self.factored)
-
-    def first(self, number: int) -> int:
-        """Return the first total of a round."""
-        return len(sum(self.rounds[:number], ()))
-
-    def terms(self, number: int) -> Any:
-        return planes.updates if self.factored else self.functions.terms[number]
 
     def constants(self, sizes: Sizes) -> dict[str, Any]:
         """Return the same by the names that kernels have for it, and the sizes of their pieces."""
@@ -70,7 +59,7 @@ class Kind:
             "FORMATS": self.formats,
             "VALUES": self.functions.values,
             "ALIGNED": self.vector > 1,
-            "FACTORED": self.factored,
+            "LINES": self.has_lines,
         }
         if self.tile is None:
             return found | {"CHUNK": sizes.chunk, "BLOCK": sizes.block, "SHAPE": (sizes.block,), "FULL": True}
@@ -85,15 +74,15 @@ def kind_of(job: Job, g: Tensor, sizes: Sizes) -> Kind:
     arrays = [job.p, g, *states_of(job)]
     moved = [*arrays, *remainders(job)]
     vector = 16 // min(a.element_size() for a in moved)
-    factored = is_factored(job)
-    even = not factored or plane_of(job).columns % vector == 0
+    has_lines = bool(program_for(job).lines)
+    even = not has_lines or plane_of(job).columns % vector == 0
     return Kind(
         tuple(a.dtype for a in arrays),
         vector if even and aligned(job, moved) else 1,
         program_for(job),
         functions_for(job),
         formats_of(job),
-        tile_of(job, sizes) if factored else None,
+        tile_of(job, sizes) if has_lines else None,
         job.grouped,
     )
 
@@ -114,7 +103,7 @@ def declined(job: Job) -> str:
             return f"there are no kernels for {x.dtype}"
     if why := misplaced(job, states_of(job)) or unstorable(job):
         return why
-    return not_planes(job) if is_factored(job) else ""
+    return not_planes(job) if program_for(job).lines else ""
 
 
 def functions_for(job: Job) -> Functions:
@@ -125,7 +114,7 @@ def functions_for(job: Job) -> Functions:
     return found
 
 
-# ---- layers with a factored V, as stacks of matrices in tiles
+# ---- layers with state by rows and columns, as stacks of matrices in tiles
 
 
 class Plane(NamedTuple):
@@ -134,10 +123,6 @@ class Plane(NamedTuple):
     matrices: int
     rows: int
     columns: int
-
-
-def is_factored(job: Job) -> bool:
-    return bool(getattr(job.h, "factored", False))
 
 
 def plane_of(job: Job) -> Plane:
@@ -151,7 +136,7 @@ def not_planes(job: Job) -> str:
     (rows, cols), shape, plane = job.h.factored, tuple(job.p.shape), plane_of(job)
     if not (job.p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims, rows, cols), rows, cols)):
         return f"{shape} does not lie in memory as matrices, rows {rows} and columns {cols}, in this order"
-    for name in ("exp_avg_sq_row", "exp_avg_sq_col"):
+    for name in program_for(job).lines:
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
     if job.grouped and plane.columns % GROUP:

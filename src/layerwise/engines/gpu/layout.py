@@ -24,9 +24,8 @@ STORED = OF_TORCH | {torch.int8: tl.int8, torch.uint8: tl.uint8}  # also codes
 
 
 def states_of(job: Job) -> list[Tensor]:
-    """Return the states of the tensor's shape that the program names; p stands in for a factored one."""
-    found = (getattr(job.state, name) for name in program_for(job).states)
-    return [job.p if state is None else state for state in found]
+    """Return the states of the tensor's shape, which the program names."""
+    return [getattr(job.state, name) for name in program_for(job).states]
 
 
 # ---- what lies in memory as kernels walk through it

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,7 @@ from torch import Tensor
 from layerwise.drive import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.kernels import parts, passes, statistics
 from layerwise.engines.gpu.tables import Programs, Tables
-from layerwise.engines.programs import MEASURED, requests_of, tensor_request
-from layerwise.rules.asks import ModelSum
+from layerwise.engines.programs import MEASURED, Asked, asked_of
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
@@ -38,8 +37,9 @@ class Passes:
         self.tables, self.copied = tables, copied  # gradients that kernels cannot read as they lie
         self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
-        self.rounds = max([1, *(len(kind.rounds) for kind in tables.kinds)])
-        self._asked = [self._asks(stage) for stage in range(MEASURED + self.rounds)] if tables.shared else []
+        self.rounds = max([1, *(len(kind.program.rounds) for kind in tables.kinds)])
+        stages = asked_of(tables.jobs) if tables.shared else []
+        self._asked = [self._asks(each) for each in stages + [[]] * (MEASURED + self.rounds - len(stages))]
 
     def step(self, call: Call) -> None:
         if self.tables.bounded:
@@ -83,28 +83,28 @@ class Passes:
     # ---- rounds
 
     def _measure(self, call: Call, number: int) -> None:
-        tables = self.tables
-        if number == 1:
-            self._renew(call, STORE=call.others is None, MAKE_FACTORS=True)
-        for group in tables.groups:
-            if number == 0 and group.kind.factored:
-                scales = bool(group.kind.rounds[0])
-                self._each(call, statistics.strips, group, tables.partials, SCALES=scales)
-            elif number < len(group.kind.rounds):
+        for group in self.tables.groups:
+            if number < len(group.kind.program.rounds):
                 self._measure_round(call, group, number)
         if number == 0:
-            self._take(statistics.fold, tables.factored.fold)
-            for programs in tables.factored.total:
+            self._take(statistics.fold, self.tables.lines.fold)
+            for programs in self.tables.lines.total:
                 self._take(statistics.total, programs)
 
     def _measure_round(self, call: Call, group: Programs, number: int) -> None:
-        tables, kind, program, late = self.tables, group.kind, group.kind.program, is_late(group, call)
-        kinds, last = kind.rounds[number], number + 1 == len(kind.rounds)
+        tables, functions, program, late = self.tables, group.kind.functions, group.kind.program, is_late(group, call)
+        kinds, last = program.sums(number), number + 1 == len(program.rounds)
+        terms, plain = functions.terms[number], sum(1 << i for i, one in enumerate(kinds) if one in AS_THEY_ARE)
+        if group.kind.has_lines and number == 0:
+            self._each(
+                call, statistics.strips, group, tables.answers, tables.partials,
+                TERMS=terms, SUMS=len(kinds), PLAIN=bool(plain),
+            )  # fmt: skip
+            return
         keeps = program.keeps_by(number) and (late or number == program.keeps)
         self._each(
             call, passes.measure, group, tables.answers, tables.partials, tables.partials.shape[1],
-            KEEP=kind.functions.keep, TERMS=kind.terms(number), SUMS=len(kinds),
-            PLAIN=sum(1 << i for i, one in enumerate(kinds) if one in AS_THEY_ARE), KEEPS=keeps,
+            KEEP=functions.keep, TERMS=terms, SUMS=len(kinds), PLAIN=plain, KEEPS=keeps,
             WRITES=program.keep_writes if keeps and not late else 0,
             LAST=keeps and not late and last and not program.rereads,
         )  # fmt: skip
@@ -115,16 +115,16 @@ class Passes:
         if call.others is not None:
             self._complete(MEASURED + number, call.others)
             self._answers(call, number, adds=False, asks=True)
+        if number == 0:
+            self._renew(call, STORE=call.others is None, MAKE=True)
 
     def _answers(self, call: Call, number: int, adds: bool, asks: bool) -> None:
         """Add up this round's local partial sums, or make answers from the totals, or both."""
         for spans in self.tables.spans:
-            kind = spans.kind
-            if number < max(1, len(kind.rounds)):
-                last = number > 0 or not kind.factored  # statistics have no answers
-                first, end = kind.first(number), kind.first(number + 1)
-                if (adds and end > first) or (asks and last):
-                    self._launch_answer(call, spans, first, end, number, adds, asks and last)
+            program = spans.kind.program
+            first, end = program.first(number), program.first(number + 1)
+            if number < max(1, len(program.rounds)) and ((adds and end > first) or asks):
+                self._launch_answer(call, spans, first, end, number, adds, asks)
 
     def _complete(self, stage: int, others: Others) -> None:
         """Let other ranks add to the sums of a stage. All meet once in a step, even if nothing is asked."""
@@ -132,39 +132,40 @@ class Passes:
         if requests or not self.tables.bounded:
             self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
-    def _asks(self, stage: int) -> tuple[list[TensorRequest], Tensor]:
-        """Return the requests of a stage, and the places of their sums; all ranks see the same.
+    def _asks(self, asked: Sequence[Asked]) -> tuple[list[TensorRequest], Tensor]:
+        """Return the requests of a stage, and the places of their sums; all ranks see the same."""
+        places = np.concatenate([np.zeros(0, np.int64), *map(self._places, asked)])
+        return [one.request for one in asked], self.tables.put(places)
 
-        The sum over the model is one number of each job, and has the numbers of its layers in place of places.
+    def _places(self, one: Asked) -> np.ndarray:
+        """Return the places of the sums of a request.
+
+        The sum over the model is one number of each job, and has the number of its layers in place of places.
         """
-        tables, requests, places = self.tables, [], [np.zeros(0, np.int64)]
-        if stage == OF_MODEL:
-            requests = [tensor_request(j, job, ModelSum(None), 1) for j, job in enumerate(tables.jobs)]
-            return requests, tables.put(np.diff(tables.layers.firsts))
-        for j, job in enumerate(tables.jobs):
-            stages, layers = requests_of(job), tables.layers.of(j)
-            found = [*tables.factored.statistics(j)] if stage == MEASURED and tables.kinds[j].factored else []
-            of_program = tables.kinds[j].first(stage - MEASURED) if stage >= MEASURED else 0
-            for i, request in enumerate(stages[stage] if stage < len(stages) else ()):
-                total = (of_program + i - len(found)) * tables.layers.n
-                places.append(found[i] if i < len(found) else total + np.arange(layers.start, layers.stop))
-                requests.append(tensor_request(j, job, request, len(places[-1])))
-        return requests, tables.put(np.concatenate(places))
+        j, kind, layers = one.request.job, self.tables.kinds[one.request.job], self.tables.layers
+        of_job = np.arange(*layers.firsts[j : j + 2])
+        if one.stage == OF_MODEL:
+            return np.array([len(of_job)])
+        along = [*self.tables.lines.places(j)] if one.stage == MEASURED and kind.has_lines else []
+        if one.which < len(along):
+            return along[one.which]
+        total = kind.program.first(max(one.stage - MEASURED, 0)) + one.which - len(along)
+        return total * layers.n + of_job
 
     # ---- the end
 
     def _apply(self, call: Call) -> None:
         for group in self.tables.groups:
-            kind, program, functions = group.kind, group.kind.program, group.kind.functions
+            program, functions = group.kind.program, group.kind.functions
             keeps = program.keeps is not None and is_late(group, call)
             writes = program.apply_writes | (program.keep_writes if keeps else 0)
             self._each(
                 call, passes.apply, group, self.tables.answers, KEEP=functions.keep, APPLY=functions.apply,
-                TERMS=kind.terms(-1) if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
-                WRITES=writes & ~1 if kind.factored else writes,  # V is first
+                TERMS=functions.terms[-1] if program.rounds else None, MEASURED=bool(program.rounds), KEEPS=keeps,
+                WRITES=writes,
             )  # fmt: skip
         if call.others is not None:
-            self._renew(call, STORE=True, MAKE_FACTORS=False)
+            self._renew(call, STORE=True, MAKE=False)
 
     # ---- launches
 
@@ -195,17 +196,18 @@ class Passes:
             tables.partials.shape[1], tables.sums, tables.answers, tables.layers.n, call.skip, tables.width,
             FIRST_TOTAL=first, TOTALS=totals, ADD=adds, ANSWER=answer,
             REMEMBER=functions.remember, STATES=len(program.layer_states), ASKED=asks,
-            LAST=asks and totals == len(program.totals), SKIPS=call.skips, LANES=tables.sizes.lanes,
+            LAST=asks and totals == program.totals, SKIPS=call.skips, LANES=tables.sizes.lanes,
         )  # fmt: skip
 
     def _renew(self, call: Call, **flags: bool) -> None:
         args = self.tables.step_params, call.skip, self.tables.width
-        self._take(statistics.renew, self.tables.factored.renew, *args, SKIPS=call.skips, **flags)
+        for programs in self.tables.lines.renew:
+            self._take(statistics.renew, programs, *args, SKIPS=call.skips, **flags)
 
     def _take(self, kernel: Any, programs: Programs, *args: Any, **constants: Any) -> None:
-        """Launch a kernel on statistics, if there are any."""
+        """Launch a kernel on sums by rows and columns, if there are any."""
         if n := len(programs.table):
-            sides, of = self.tables.factored.sides, programs.constants
+            sides, of = self.tables.lines.sides, programs.constants
             self.tables.kernels.launch(kernel, n, sides, programs.table, *args, **of, **constants)
 
 

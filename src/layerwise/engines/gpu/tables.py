@@ -1,10 +1,9 @@
-"""The tables that kernels read for a list of jobs: layers and their chunks, statistics of factored V, all others."""
+"""The tables that kernels read for a list of jobs: layers and their chunks, sums by rows and columns, all others."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import inf, prod
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import tables as at
-from layerwise.engines.gpu.kinds import WARPS, Kind, chunks_along, is_factored, plane_of
+from layerwise.engines.gpu.kinds import WARPS, Kind, chunks_along, functions_for, plane_of
 from layerwise.engines.gpu.launch import Kernels
 from layerwise.engines.gpu.layout import CODES, Sizes, counts, states_of
 from layerwise.engines.gpu.step_params import StepParams
@@ -59,15 +58,15 @@ class Tables:
         real: Any = {"dtype": torch.float64, "device": device}
         # The partial sums of a round of each chunk; all totals of each layer, and statistics; what gradients are
         # divided by.
-        most = max([1, *(len(one) for kind in kinds for one in kind.rounds)])
+        most = max([1, *(len(kind.program.sums(j)) for kind in kinds for j in range(len(kind.program.rounds)))])
         self.partials = torch.zeros((most, layers.chunks), **real)
         self.clips = torch.ones(layers.n, **real)
-        totals = max([1, *(len(kind.program.totals) for kind in kinds)])
-        self.factored = Factored(jobs, layers, sizes, totals * layers.n)
-        self.sums = torch.zeros(self.factored.sums, **real)
+        totals = max([1, *(kind.program.totals for kind in kinds)])
+        self.lines = Lines(jobs, layers, sizes, totals * layers.n)
+        self.sums = torch.zeros(self.lines.sums, **real)
         # All bits set are nan in either dtype: what a launch had to write is not there before, not even in a proof.
-        room = torch.full((self.factored.room,), -1, device=device).view(torch.float64)
-        self.factored.lay_out(room, self.sums, shared, self.put)
+        room = torch.full((self.lines.room,), -1, device=device).view(torch.float64)
+        self.lines.lay_out(room, self.sums, shared, self.put)
         self.layer_table = self.put(layers.rows)
         self.groups = list(layers.chunks_of_kinds(sizes, self.put))
         self.spans = list(layers.of_programs(self.put))
@@ -119,10 +118,11 @@ class Layers:
         rows[:, at.ENTRIES] = np.array([counts(job, job.whole)[1] for job in jobs])[of]
         for j, job in enumerate(jobs):
             _note_layer_states(own := rows[self.of(j)], job)
-            if is_factored(job):
+            if kinds[j].has_lines:
                 own[:, at.MATRICES.value : at.COLUMNS.value + 1] = plane_of(job)
         blocks = [-(-n // sizes.chunk) for n in lengths]
-        cuts = [prod(chunks_along(job, sizes)) if is_factored(job) else n for job, n in zip(jobs, blocks, strict=True)]
+        each = zip(jobs, kinds, blocks, strict=True)
+        cuts = [prod(chunks_along(job, sizes)) if kind.has_lines else n for job, kind, n in each]
         rows[:, at.CHUNKS] = chunks = np.maximum(np.array(cuts, np.int64), 1)[of]
         rows[:, at.FIRST] = np.cumsum(chunks) - chunks
         self.chunks = int(chunks.sum())
@@ -137,7 +137,7 @@ class Layers:
 
     def of_programs(self, put: Put) -> Iterator[Programs]:
         """Yield the layers of each program, as `answer` takes them."""
-        for kind, layers in self._by(attrgetter("program", "factored")):
+        for kind, layers in self._by(lambda kind: kind.program):
             yield Programs(put(layers), {}, kind)
 
     def _by(self, key: Callable[[Kind], Hashable]) -> Iterator[tuple[Kind, Any]]:
@@ -180,24 +180,25 @@ class Room:
         return first
 
 
-class Factored:
-    """The factored jobs of a list, with two rows of a table for each: the sides of their matrices."""
+class Lines:
+    """The jobs with state by rows and columns, and two rows of a table for each: the sides of their matrices."""
 
     def __init__(self, jobs: Sequence[Job], layers: Layers, sizes: Sizes, taken: int) -> None:
         """Find places for their numbers; `taken` sums come before theirs."""
         self._layers, self._sizes = layers, sizes
         self._room, self._sums = Room(), Room(DOUBLE * taken)
-        self._jobs = {j: job for j, job in enumerate(jobs) if is_factored(job)}
+        self._jobs = {j: job for j, job in enumerate(jobs) if layers.kinds[j].has_lines}
         self._table = np.zeros((len(self._jobs), at.BOTH.value, at.SIDE.value), np.int64)
         for rows, j in zip(self._table, self._jobs, strict=True):
             self._note_sides(rows, j)
         self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # numbers in all
 
     def _note_sides(self, rows: np.ndarray, j: int) -> None:
-        """Write the rows of a job's statistics by rows and by columns; places are counted from the first."""
+        """Write the rows of a job; places are counted from the first."""
         job, plane, full = self._jobs[j], plane_of(self._jobs[j]), self._jobs[j].whole
         summed = [max(1, prod(full[d] for d in group)) for group in job.h.factored]
-        states, compute = (job.state.exp_avg_sq_row, job.state.exp_avg_sq_col), self._layers.kinds[j].compute
+        kind = self._layers.kinds[j]
+        states, compute = [getattr(job.state, name) for name in kind.program.lines], kind.compute
         _, down, across = chunks_along(job, self._sizes)
         matrices = len(self._layers.rows[self._layers.of(j)]) * plane.matrices
         sums, strips = matrices * np.array([plane.rows, plane.columns]), np.array([across, down])
@@ -207,21 +208,22 @@ class Factored:
             at.SIDE_ENTRIES: (plane.rows, plane.columns),
             at.STRIPS: strips,
             at.SUMMED: summed[::-1],
+            at.OF_MATRIX: prod(summed),
             at.FULL_ROWS: summed[0],
             at.STORED_AS: [CODES[state.dtype] for state in states],
             at.STRIPS_AS: CODES[compute],
             at.SUMS_AS: CODES[torch.float64],
             at.STORED: [state.data_ptr() for state in states],
             at.STRIPS_FIRST: [self._room.take(n * compute.itemsize) for n in sums * strips],
-            at.FACTORS: [self._room.take(n * compute.itemsize) for n in sums],
+            at.MADE: [self._room.take(n * compute.itemsize) for n in sums],
             at.SUMS: [self._sums.take(n * DOUBLE) for n in sums],
             at.TOTALS: self._sums.take(2 * matrices * DOUBLE),
         }
         for column, numbers in columns.items():
             rows[:, column.value] = numbers
 
-    def statistics(self, j: int) -> Iterator[np.ndarray]:
-        """Yield the places of a job's sums: row and column sums, and each matrix's of G and of R."""
+    def places(self, j: int) -> Iterator[np.ndarray]:
+        """Yield the places of a job's sums: by rows and by columns, and each matrix's of all and of its rows' state."""
         rows = self._table[[*self._jobs].index(j)]
         first, matrices = rows[0, at.TOTALS], rows[0, at.SIDE_MATRICES]
         runs = [*zip(rows[:, at.SUMS], matrices * rows[:, at.SIDE_ENTRIES], strict=True)]
@@ -235,7 +237,7 @@ class Factored:
         rank, also on one whose shard is small.
         """
         sides = self._table.reshape(-1, at.SIDE.value).copy()
-        sides[:, [at.STRIPS_FIRST.value, at.FACTORS.value]] += room.data_ptr()
+        sides[:, [at.STRIPS_FIRST.value, at.MADE.value]] += room.data_ptr()
         sides[:, [at.SUMS.value, at.TOTALS.value]] += sums.data_ptr()
         folded = (sides[:, at.STRIPS] > 1) | shared
         for of_sums, of_strips in ((at.SUMS, at.STRIPS_FIRST), (at.SUMS_AS, at.STRIPS_AS)):
@@ -244,11 +246,18 @@ class Factored:
         depth, length = self._sizes.strips, self._sizes.entries
         self.fold = Programs(numbered(each, -(-n // FOLDED) * folded, put), {"LENGTH": FOLDED, "DEPTH": depth})
         self.total = list(self._by_matrices(sides, put))
-        self.renew = Programs(numbered(each, -(-n // length), put), {"LENGTH": length, "num_warps": WARPS})
+        self.renew = list(self._by_functions(-(-n // length), {"LENGTH": length, "num_warps": WARPS}, put))
         for k, (j, job) in enumerate(self._jobs.items()):
             own = self._layers.rows[self._layers.of(j)]
             own[:, at.SIDES.value] = self.sides[at.BOTH.value * k :].data_ptr()
             own[:, at.FIRST_MATRIX.value] = np.arange(len(own)) * plane_of(job).matrices
+
+    def _by_functions(self, parts: np.ndarray, sizes: Mapping[str, Any], put: Put) -> Iterator[Programs]:
+        """Yield the programs that make state, for all sides with the same functions."""
+        functions = [(one.row, one.column) for one in map(functions_for, self._jobs.values())]
+        for pair in dict.fromkeys(functions):
+            sides = np.flatnonzero(np.repeat([one == pair for one in functions], at.BOTH.value))
+            yield Programs(numbered(sides, parts[sides], put), {**sizes, "ROW": pair[0], "COLUMN": pair[1]})
 
     def _by_matrices(self, sides: np.ndarray, put: Put) -> Iterator[Programs]:
         """Yield the programs that take whole matrices' row sums: of a large one, or of several small ones."""

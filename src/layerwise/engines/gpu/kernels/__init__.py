@@ -15,4 +15,6 @@ class Functions:
     answers: tuple[Any, ...]  # of each round, and one where there is none
     keep: Any = None
     terms: tuple[Any, ...] = ()
+    row: Any = None  # makes state of a row, and what elements are computed with
+    column: Any = None
     remember: Any = None  # makes the numbers of the layer's state

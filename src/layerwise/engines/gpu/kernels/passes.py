@@ -27,7 +27,7 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
     """
     layer, part = parts.part_of(chunks, c)
     row, corner = layers + layer.to(tl.int64) * col.LAYER, ()
-    if C.FACTORED:
+    if C.LINES:
         start, n, corner = planes.corner_of(row, part, C)
     else:
         start = part.to(tl.int64) * C.CHUNK
@@ -37,16 +37,16 @@ def chunk_of(layers, chunks, c, C: tl.constexpr):
 
 @triton.jit
 def operands_of(params, pointers, begin, corner, C: tl.constexpr):
-    """Return the starts of p, g and the states of a chunk, its corner, and factors of u; `pointers` are the job's."""
+    """Return the starts of p, g and the states of a chunk, its corner, and its lines; `pointers` are the job's."""
     storage = formats.storage_of(pointers, C)
-    factors = planes.factors_of(corner, params, C) if C.FACTORED else ()
+    lines = planes.lines_of(corner, C) if C.LINES else ()
     p_at = parts.element(tl.load(pointers + col.P), begin, C.PARAM, C.ALIGNED)
     p_at = formats.stored(p_at, storage, params, begin, 0, C)
     found = ()
     for i in tl.static_range(C.STATES):
         at = parts.element(tl.load(pointers + col.S0 + i), begin, C.STATE_DTYPES[i], C.ALIGNED)
         found += (formats.stored(at, storage, params, begin, 1 + i, C),)
-    return p_at, parts.gradient(params, begin, C), found, corner, factors
+    return p_at, parts.gradient(params, begin, C), found, corner, lines
 
 
 @triton.jit
@@ -61,18 +61,17 @@ def values_of(params, answers, clips, layer, C: tl.constexpr):
 def recalled(at, wanted, i, n, FULL: tl.constexpr, LAST: tl.constexpr, LAST_OF_G: tl.constexpr, C: tl.constexpr):
     """Return a block, and its p, g and states. Past the end all numbers are 1, so that nothing is 0/0.
 
-    In the place of a factored V, of which nothing is made here, stands u.
+    Behind the states is what is made of its rows and of its columns.
     """
-    p_at, g_at, s_at, corner, factors = at
-    block = planes.block_of(corner, i, C) if C.FACTORED else formats.block_of(i, n, C)
+    p_at, g_at, s_at, corner, lines = at
+    block = planes.block_of(corner, i, C) if C.LINES else formats.block_of(i, n, C)
     p = formats.recall(p_at, block, 0, FULL, LAST, 1.0, C)
     g = parts.ready(parts.read(g_at + block[0], block[2], C.COMPUTE, FULL, LAST_OF_G, 1.0), wanted, C.READY)
     found = ()
     for j in tl.static_range(C.STATES):
-        if C.FACTORED and j == 0:
-            found += (planes.update(g, factors, corner, i, C),)
-        else:
-            found += (formats.recall(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
+        found += (formats.recall(s_at[j], block, 1 + j, FULL, LAST, 1.0, C),)
+    if C.LINES:
+        found += planes.made(lines, corner, i, C)
     return block, p, g, found
 
 

@@ -1,13 +1,9 @@
-"""Adafactor where V is factored (rules/adafactor.py), in tiles, cut where the rule yields:
+"""Layers with state by rows and by columns, in tiles.
 
-    strips:  Σ(g²) by rows and by columns, Σp²             → fold, total (all of these: statistics.py)
-    renew:   R ← b2·R + a2·(mean + eps1), C likewise       → the factors of √V: √(R/mean(R)), √C
-    measure: Σu²,  u = g / max(row·column, least)          → the program's answers
-    apply:   the program's, with u in the place of V and of the term that it has for it
-
-A layer is a stack of matrices in one stretch of memory. Its blocks are tiles of so many matrices, rows and columns, and
-a chunk is a tile and those below it. Its sums along rows are one of several strips of those sums, which are added up
-afterwards, always in the same order.
+The sums of their first round are by rows, columns and matrices, and what the program makes of these is read in all
+later passes (statistics.py). A layer is a stack of matrices in one stretch of memory. Its blocks are tiles of so many
+matrices, rows and columns, and a chunk is a tile and those below it. Its sums along rows are one of several strips of
+those sums, which are added up afterwards, always in the same order.
 """
 
 from __future__ import annotations
@@ -15,9 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from layerwise.engines.gpu.kernels import formats, parts
+from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.kernels import tables as col
-from layerwise.engines.gpu.printed.adafactor import LEAST, bounded
 
 
 @triton.jit
@@ -72,26 +67,17 @@ def numbers_of(corner, n, strip, SIDE: tl.constexpr, ADDRESS: tl.constexpr, C: t
 
 
 @triton.jit
-def factors_of(corner, params, C: tl.constexpr):
-    """Return what u is made with in all of a chunk: where the factors of rows begin, those of columns, and the least
-    product of two."""
+def lines_of(corner, C: tl.constexpr):
+    """Return what is made of lines in all of a chunk: where that of rows begins, and that of columns."""
     _, _, rows, columns, _, _, c0 = corner
-    by_row = numbers_of(corner, rows, 0, col.BY_ROWS, col.FACTORS, C)
-    by_column, c = numbers_of(corner, columns, 0, col.BY_COLUMNS, col.FACTORS, C), c0 + tl.arange(0, C.SHAPE[2])
-    column = tl.load(by_column + c[None, :], existing(corner, c, columns, C), other=1.0)[:, None, :]
-    return by_row, column, tl.load(parts.coefficients_of(params) + col.OWN + LEAST).to(C.COMPUTE)
+    by_row = numbers_of(corner, rows, 0, col.BY_ROWS, col.MADE, C)
+    by_column, c = numbers_of(corner, columns, 0, col.BY_COLUMNS, col.MADE, C), c0 + tl.arange(0, C.SHAPE[2])
+    return by_row, tl.load(by_column + c[None, :], existing(corner, c, columns, C), other=1.0)[:, None, :]
 
 
 @triton.jit
-def update(g, factors, corner, i, C: tl.constexpr):
-    """Return u of a tile."""
-    by_row, column, least = factors
+def made(lines, corner, i, C: tl.constexpr):
+    """Return what is made of the rows and columns of a tile."""
+    by_row, column = lines
     r = corner[5] + i + tl.arange(0, C.SHAPE[1])
-    row = tl.load(by_row + r[None, :], existing(corner, r, corner[2], C), other=1.0)[:, :, None]
-    return bounded(g) / parts.at_least(row * column, least)
-
-
-@triton.jit
-def updates(k, p, g, s):
-    """Return, for a program's terms, u, which `update` has put in the place of V."""
-    return s[0], s[0]
+    return tl.load(by_row + r[None, :], existing(corner, r, corner[2], C), other=1.0)[:, :, None], column

@@ -1,7 +1,8 @@
-"""Row and column statistics: sums of g² in strips, added up, and R, C and the factors of u made of them.
+"""Sums by rows and by columns, in strips that are added up; and what a program makes of them: state, and numbers that
+elements are computed with.
 
-Strips and factors are in the dtype of the arithmetic. A sum that has only one strip may be that strip; other sums are
-in float64.
+Strips and these numbers are in the dtype of the arithmetic. A sum that has only one strip may be that strip; other sums
+are in float64.
 """
 
 from __future__ import annotations
@@ -12,12 +13,11 @@ import triton.language as tl
 from layerwise.engines.gpu.kernels import formats, parts, passes, planes
 from layerwise.engines.gpu.kernels import tables as col
 from layerwise.engines.gpu.kernels.tables import VARYING
-from layerwise.engines.gpu.printed.adafactor import averaged, averaged_mean, bounded
 
 
 @triton.jit(do_not_specialize=VARYING)
-def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, C: tl.constexpr):
-    """Compute each chunk's strips of the sums of g² by rows and by columns, and its Σp² if the rule SCALES by it.
+def strips(step_params, pointers, layers, chunks, clips, answers, partials, skip, width, C: tl.constexpr):
+    """Compute each chunk's strips of the sums by rows and by columns, and what else the first round SUMS.
 
     In the reverse order of the pass that follows, because caches may still hold the last chunks.
     """
@@ -26,24 +26,25 @@ def strips(step_params, pointers, layers, chunks, clips, partials, skip, width, 
     _, _, rows, columns, _, r0, c0 = corner
     params = step_params + job * width
     p_at, g_at, _, _, _ = passes.operands_of(params, pointers + job * col.OPERANDS, begin, corner, C)
-    wanted = parts.wants(parts.coefficients_of(params), tl.load(clips + layer), C)
+    wanted, k = passes.values_of(params, answers, clips, layer, C)
     by_row = planes.numbers_of(corner, rows, c0 // C.SHAPE[2], col.BY_ROWS, col.STRIPS_FIRST, C)
     by_column = planes.numbers_of(corner, columns, r0 // C.CHUNK, col.BY_COLUMNS, col.STRIPS_FIRST, C)
-    pp, of_columns, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
+    other, of_columns, goes_on = tl.zeros(C.SHAPE, tl.float64), tl.zeros(C.SHAPE, C.COMPUTE), parts.goes(skip, C)
     for i in range(0, n, C.BLOCK):
         e, j, mask, there = planes.block_of(corner, i, C)
         mask = mask & goes_on
-        g = bounded(parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY))
-        gg = tl.where(mask, g * g, 0.0)
+        g = parts.ready(parts.read(g_at + e, mask, C.COMPUTE, False), wanted, C.READY)
+        p = formats.recall(p_at, (e, j, mask, there), 0, False, False, 0.0, C) if C.SUMS else 0.0
+        x = C.TERMS(k, p, g, ())
         r = r0 + i + tl.arange(0, C.SHAPE[1])
-        tl.store(by_row + r[None, :], tl.sum(gg, 2), planes.existing(corner, r, rows, C))
-        of_columns += gg
-        if C.SCALES:
-            pp += parts.summed(formats.recall(p_at, (e, j, mask, there), 0, False, False, 0.0, C), mask, False, True)
+        tl.store(by_row + r[None, :], tl.sum(tl.where(mask, x[0], 0.0), 2), planes.existing(corner, r, rows, C))
+        of_columns += tl.where(mask, x[1], 0.0)
+        if C.SUMS:
+            other += parts.summed(x[2], mask, C.PLAIN, False)
     c = c0 + tl.arange(0, C.SHAPE[2])
     tl.store(by_column + c[None, :], tl.sum(of_columns, 1), planes.existing(corner, c, columns, C))
-    if C.SCALES:
-        tl.store(partials + place, tl.sum(pp))
+    if C.SUMS:
+        tl.store(partials + place, tl.sum(other))
 
 
 @triton.jit
@@ -63,7 +64,7 @@ def fold(sides, programs, C: tl.constexpr):
 
 @triton.jit
 def total(sides, programs, C: tl.constexpr):
-    """Compute, for each matrix, the sums of its row sums and of the old R."""
+    """Compute, for each matrix, the sums of its row sums and of its rows' state."""
     row, part = parts.part_of(programs, tl.program_id(0))
     side, m = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.SHAPE[0] + tl.arange(0, C.SHAPE[0])
     matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
@@ -82,24 +83,24 @@ def total(sides, programs, C: tl.constexpr):
 
 @triton.jit(do_not_specialize=VARYING)
 def renew(sides, programs, step_params, skip, width, C: tl.constexpr):
-    """Compute R and C of this step, and store them, or make the factors of u, or both."""
+    """Compute the state of rows and columns in this step, and store it, or what elements are computed with, or both."""
     row, part = parts.part_of(programs, tl.program_id(0))
     side, at = sides + row.to(tl.int64) * col.SIDE, part.to(tl.int64) * C.LENGTH + tl.arange(0, C.LENGTH)
     matrices, entries = tl.load(side + col.SIDE_MATRICES), tl.load(side + col.SIDE_ENTRIES)
     mask = at < matrices * entries
     own = parts.coefficients_of(step_params + tl.load(side + col.SIDE_JOB) * width) + col.OWN
     sums = parts.fetch(tl.load(side + col.SUMS), tl.load(side + col.SUMS_AS), at, mask, 1.0, False)
-    summed = tl.load(side + col.SUMMED).to(tl.float64)
+    summed, elements = tl.load(side + col.SUMMED).to(tl.float64), tl.load(side + col.OF_MATRIX).to(tl.float64)
     address, kind = tl.load(side + col.STORED), tl.load(side + col.STORED_AS)
-    x = averaged(own, parts.fetch(address, kind, at, mask, 1.0), sums / summed)
-    if C.MAKE_FACTORS:
-        # mean(R) follows the recurrence that R obeys, so it is known as soon as the sums are.
-        rows, of_rows = tl.load(side + col.FULL_ROWS).to(tl.float64), row % col.BOTH == col.BY_ROWS
-        totals = tl.load(side + col.TOTALS).to(tl.pointer_type(tl.float64)) + at // entries
-        G_mean = tl.load(totals, mask & of_rows, other=1.0) / (rows * summed)
-        R_mean = tl.load(totals + matrices, mask & of_rows, other=1.0) / rows
-        R_mean = averaged_mean(own, R_mean, G_mean)
-        factor = tl.sqrt(tl.where(mask, x / tl.where(of_rows, R_mean, 1.0), 1.0))
-        parts.put(tl.load(side + col.FACTORS), tl.load(side + col.STRIPS_AS), at, factor, mask, False)
+    old, mean = parts.fetch(address, kind, at, mask, 1.0), sums / summed
+    totals = tl.load(side + col.TOTALS).to(tl.pointer_type(tl.float64)) + at // entries
+    of_matrix = tl.load(totals, mask, other=1.0) / elements
+    of_rows = tl.load(totals + matrices, mask, other=1.0) / tl.load(side + col.FULL_ROWS).to(tl.float64)
+    if row % col.BOTH == col.BY_ROWS:
+        new, made = C.ROW(own, old, mean, of_matrix, of_rows)
+    else:
+        new, made = C.COLUMN(own, old, mean, of_matrix, of_rows)
+    if C.MAKE:
+        parts.put(tl.load(side + col.MADE), tl.load(side + col.STRIPS_AS), at, made, mask, False)
     if C.STORE:
-        parts.put(address, kind, at, x, mask & parts.goes(skip, C))
+        parts.put(address, kind, at, new, mask & parts.goes(skip, C))

@@ -7,7 +7,7 @@ float64: the gradient's, then those that the rule computes of settings and `now`
 stretch of its memory.
 `pointers` are the addresses of a job's arrays: int64, a row for each job: P, S0 to S3, and STORAGE, where its row of
 what formats need (formats.py) is, or 0.
-`sides` are the statistics by rows and by columns: int64, two rows for each job whose second moment is factored.
+`sides` are the sums and state by rows and by columns: int64, two rows for each job that has them.
 `chunks` and `programs` are the parts that programs of a launch take: int32, a row for each program.
 `spans` are the layers of one program: int64, the number of each.
 """
@@ -45,7 +45,8 @@ FLOAT32, FLOAT64, BFLOAT16, FLOAT16 = columns(4)
 # layers: its elements, the first of them in the tensor, its chunks and the first of these, and the unsharded's
 # elements; for each number of its state the address and the dtype
 JOB, COUNT, BASE, CHUNKS, FIRST, ENTRIES, OLD0, OLD0_AS, OLD1, OLD1_AS, _matrices = columns(11)
-# layers with a factored V: their sizes, the address of the sides of their job, and the first of its matrices here
+# layers with state by rows and columns: their sizes, the address of the sides of their job, the first of its matrices
+# here
 MATRICES, ROWS, COLUMNS, SIDES, FIRST_MATRIX, LAYER = columns(6, _matrices)
 
 # pointers; the gradient's address is among the step parameters
@@ -59,8 +60,8 @@ PROGRAM_ROW, PROGRAM_PART, PROGRAM = columns(3)
 
 # the sides of a job
 BY_ROWS, BY_COLUMNS, BOTH = columns(3)
-# sides: sizes, of all layers, and the strips of each sum; SUMMED is how many numbers each mean is over, and
-# FULL_ROWS how many rows matrices have, both unsharded
-SIDE_JOB, SIDE_MATRICES, SIDE_ENTRIES, STRIPS, SUMMED, FULL_ROWS, _dtypes = columns(7)
-# sides: the dtypes of R or C, of strips and factors, and of sums; then addresses
-STORED_AS, STRIPS_AS, SUMS_AS, STORED, STRIPS_FIRST, FACTORS, SUMS, TOTALS, SIDE = columns(9, _dtypes)
+# sides: sizes, of all layers, and the strips of each sum; SUMMED is how many numbers each mean is over, OF_MATRIX how
+# many elements and FULL_ROWS how many rows matrices have, all unsharded
+SIDE_JOB, SIDE_MATRICES, SIDE_ENTRIES, STRIPS, SUMMED, OF_MATRIX, FULL_ROWS, _dtypes = columns(8)
+# sides: the dtypes of state, of strips and what elements are computed with, and of sums; then addresses
+STORED_AS, STRIPS_AS, SUMS_AS, STORED, STRIPS_FIRST, MADE, SUMS, TOTALS, SIDE = columns(9, _dtypes)

@@ -20,11 +20,11 @@ B2, A2, EPS1, LEAST, CLIPS, THRESHOLD, RHO, EPS2, B1, A1, INSIDE, LAM, LAM_ALPHA
 def values(k, a, COMPUTE: tl.constexpr):
     return (tl.load(k + B2).to(COMPUTE), tl.load(k + A2).to(COMPUTE), tl.load(k + EPS1).to(COMPUTE),
         tl.load(k + LEAST).to(COMPUTE), tl.load(k + B1).to(COMPUTE), tl.load(a + 0).to(COMPUTE),
-        tl.load(a + 1).to(COMPUTE), tl.load(a + 2).to(COMPUTE), tl.load(a + 3).to(COMPUTE))
+        tl.load(a + 1).to(COMPUTE), tl.load(a + 2).to(COMPUTE), tl.load(a + 3).to(COMPUTE), tl.load(a + 4).to(COMPUTE))
 
 @triton.jit
 def terms_0(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
@@ -33,7 +33,7 @@ def terms_0(k, p, g, s):
 
 @triton.jit
 def apply(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
     x1 = x[1]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
@@ -59,7 +59,7 @@ def answer_0(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
@@ -68,7 +68,7 @@ def terms_0_scale_parameter_false(k, p, g, s):
 
 @triton.jit
 def apply_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
     x0 = x[0]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
@@ -89,7 +89,7 @@ def answer_0_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_with_exp_avg(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
@@ -98,7 +98,7 @@ def terms_0_with_exp_avg(k, p, g, s):
 
 @triton.jit
 def apply_with_exp_avg(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     x1 = x[1]
     exp_avg_ = b1 * exp_avg + answer2 * x1
@@ -127,7 +127,7 @@ def answer_0_with_exp_avg(k, S, n, old, a, to):
 
 @triton.jit
 def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
@@ -136,7 +136,7 @@ def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
 
 @triton.jit
 def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     x0 = x[0]
     exp_avg_ = b1 * exp_avg + answer2 * x0
@@ -160,7 +160,7 @@ def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
 
 @triton.jit
 def terms_1_with_exp_avg_caution_true(k, p, g, s):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
@@ -172,7 +172,7 @@ def terms_1_with_exp_avg_caution_true(k, p, g, s):
 
 @triton.jit
 def apply_with_exp_avg_caution_true(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3 = k
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
     x0 = x[0]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
@@ -226,18 +226,220 @@ def answer_1_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to
     tl.store(to + 2, mean1)
 
 @triton.jit
-def averaged(k, x, mean):
-    return tl.load(k + B2) * x + tl.load(k + A2) * (mean + tl.load(k + EPS1))
-
-@triton.jit
-def averaged_mean(k, R_mean, mean):
-    y0 = tl.load(k + B2) * R_mean + tl.load(k + A2) * (mean + tl.load(k + EPS1))
-    return at_least(y0, tl.load(k + LEAST))
-
-@triton.jit
-def bounded(g):
+def terms_0_by_lines(k, p, g, s):
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    return y0 + (g - g)
+    y1 = y0 + (g - g)
+    return (y1 * y1, y1 * y1, p)
+
+@triton.jit
+def terms_1_by_lines(k, p, g, s):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    return ((y0 + (g - g)) * at_most(row * column, answer0),)
+
+@triton.jit
+def apply_by_lines(k, p, g, s, x):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = answer2 * ((y0 + (g - g)) * at_most(row * column, answer0))
+    return (p - answer1 * unless_off(answer1, p) - y1,)
+
+@triton.jit
+def answer_0_by_lines(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    weight_rms = root(mean4)
+    y2 = tl.load(k + RHO) * at_least(weight_rms, tl.load(k + EPS2))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * y2)
+    tl.store(to + 2, weight_rms)
+
+@triton.jit
+def answer_1_by_lines(k, S, n, old, a, to):
+    mean4 = S[-2] / n
+    mean5 = S[-1] / n
+    weight_rms = root(mean4)
+    y1 = at_least(weight_rms, tl.load(k + EPS2))
+    update_rms = root(mean5)
+    y3 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y4 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y3)
+    trust_ratio = y1 * y4
+    tl.store(a + 2, tl.load(k + RHO) * y1 * y4)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def row_by_lines(k, old, mean, matrix_mean, mean_of_rows):
+    exp_avg_sq_row = tl.load(k + B2) * old + tl.load(k + A2) * (mean + tl.load(k + EPS1))
+    y1 = tl.load(k + A2) * (matrix_mean + tl.load(k + EPS1))
+    y2 = at_least(tl.load(k + B2) * mean_of_rows + y1, tl.load(k + LEAST))
+    return (exp_avg_sq_row, 1.0 / root(exp_avg_sq_row / y2))
+
+@triton.jit
+def column_by_lines(k, old, mean, matrix_mean, mean_of_rows):
+    exp_avg_sq_col = tl.load(k + B2) * old + tl.load(k + A2) * (mean + tl.load(k + EPS1))
+    return (exp_avg_sq_col, 1.0 / root(exp_avg_sq_col))
+
+@triton.jit
+def terms_0_by_lines_scale_parameter_false(k, p, g, s):
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = y0 + (g - g)
+    return (y1 * y1, y1 * y1)
+
+@triton.jit
+def answer_0_by_lines_scale_parameter_false(k, S, n, old, a, to):
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+
+@triton.jit
+def answer_1_by_lines_scale_parameter_false(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    update_rms = root(mean4)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    tl.store(a + 2, tl.load(k + RHO) * trust_ratio)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def terms_1_by_lines_with_exp_avg(k, p, g, s):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    exp_avg, row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    return ((y0 + (g - g)) * at_most(row * column, answer0),)
+
+@triton.jit
+def apply_by_lines_with_exp_avg(k, p, g, s, x):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    exp_avg, row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = answer3 * ((y0 + (g - g)) * at_most(row * column, answer0))
+    exp_avg_ = b1 * exp_avg + y1
+    return (p - answer1 * unless_off(answer1, p) - answer2 * exp_avg_, exp_avg_)
+
+@triton.jit
+def answer_0_by_lines_with_exp_avg(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    weight_rms = root(mean4)
+    y2 = tl.load(k + RHO) * at_least(weight_rms, tl.load(k + EPS2))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * y2)
+    tl.store(a + 2, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, y2))
+    tl.store(to + 2, weight_rms)
+
+@triton.jit
+def answer_1_by_lines_with_exp_avg(k, S, n, old, a, to):
+    mean4 = S[-2] / n
+    mean5 = S[-1] / n
+    update_rms = root(mean5)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y2 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    weight_rms = root(mean4)
+    y4 = at_least(weight_rms, tl.load(k + EPS2))
+    y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y4, 1.0)
+    trust_ratio = y4 * y2
+    tl.store(a + 3, tl.load(k + A1) * y2 * y5)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def answer_0_by_lines_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 1, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+    tl.store(a + 2, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)))
+
+@triton.jit
+def answer_1_by_lines_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    update_rms = root(mean4)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    y3 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO), 1.0)
+    tl.store(a + 3, tl.load(k + A1) * trust_ratio * y3)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def terms_2_by_lines_with_exp_avg_caution_true(k, p, g, s):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    exp_avg, row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0))
+    exp_avg_ = b1 * exp_avg + y1
+    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    return (tl.where(y3, 1.0, 0.0 * exp_avg_),)
+
+@triton.jit
+def apply_by_lines_with_exp_avg_caution_true(k, p, g, s, x):
+    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
+    exp_avg, row, column = s
+    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
+    y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0))
+    exp_avg_ = b1 * exp_avg + y1
+    y3 = ((exp_avg_ > 0.0) & (g > 0.0)) | ((exp_avg_ < 0.0) & (g < 0.0))
+    y4 = exp_avg_ * tl.where(y3, 1.0, 0.0 * exp_avg_) / answer4
+    return (p - answer2 * unless_off(answer2, p) - answer3 * y4, exp_avg_)
+
+@triton.jit
+def answer_0_by_lines_with_exp_avg_caution_true(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    weight_rms = root(mean4)
+    y2 = tl.load(k + RHO) * at_least(weight_rms, tl.load(k + EPS2))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 2, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * y2)
+    tl.store(a + 3, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, y2))
+    tl.store(to + 3, weight_rms)
+
+@triton.jit
+def answer_1_by_lines_with_exp_avg_caution_true(k, S, n, old, a, to):
+    mean4 = S[-2] / n
+    mean5 = S[-1] / n
+    update_rms = root(mean5)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    y2 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    weight_rms = root(mean4)
+    y4 = at_least(weight_rms, tl.load(k + EPS2))
+    y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y4, 1.0)
+    trust_ratio = y4 * y2
+    tl.store(a + 1, tl.load(k + A1) * y2 * y5)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def answer_2_by_lines_with_exp_avg_caution_true(k, S, n, old, a, to):
+    mean6 = S[-1] / n
+    tl.store(a + 4, at_least(mean6, 0.001))
+    tl.store(to + 2, mean6)
+
+@triton.jit
+def answer_0_by_lines_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to):
+    y0 = tl.where(tl.load(k + LEAST) == 0.0, 1.0, tl.load(k + LEAST))
+    tl.store(a + 0, tl.where(tl.load(k + LEAST) == 0.0, float("inf"), 1.0 / y0))
+    tl.store(a + 2, tl.load(k + LAM) + tl.load(k + LAM_ALPHA) * tl.load(k + RHO))
+    tl.store(a + 3, tl.where(tl.load(k + INSIDE) == 1.0, 1.0, tl.load(k + RHO)))
+
+@triton.jit
+def answer_1_by_lines_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to):
+    mean4 = S[-1] / n
+    update_rms = root(mean4)
+    y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
+    trust_ratio = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
+    y3 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO), 1.0)
+    tl.store(a + 1, tl.load(k + A1) * trust_ratio * y3)
+    tl.store(to + 0, update_rms)
+    tl.store(to + 1, trust_ratio)
+
+@triton.jit
+def answer_2_by_lines_with_exp_avg_caution_true_scale_parameter_false(k, S, n, old, a, to):
+    mean5 = S[-1] / n
+    tl.store(a + 4, at_least(mean5, 0.001))
+    tl.store(to + 2, mean5)
 
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
@@ -254,4 +456,26 @@ PROGRAMS = {
         terms=(terms_0_with_exp_avg_scale_parameter_false, terms_1_with_exp_avg_caution_true),
         apply=apply_with_exp_avg_caution_true, answers=(answer_0_with_exp_avg_caution_true_scale_parameter_false,
         answer_1_with_exp_avg_caution_true_scale_parameter_false)),
+    "AdafactorByLines": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines), apply=apply_by_lines,
+        answers=(answer_0_by_lines, answer_1_by_lines), row=row_by_lines, column=column_by_lines),
+    "AdafactorByLinesScaleParameterFalse": Functions(values, terms=(terms_0_by_lines_scale_parameter_false,
+        terms_1_by_lines), apply=apply_by_lines, answers=(answer_0_by_lines_scale_parameter_false,
+        answer_1_by_lines_scale_parameter_false), row=row_by_lines, column=column_by_lines),
+    "AdafactorByLinesWithExpAvg": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines_with_exp_avg),
+        apply=apply_by_lines_with_exp_avg, answers=(answer_0_by_lines_with_exp_avg, answer_1_by_lines_with_exp_avg),
+        row=row_by_lines, column=column_by_lines),
+    "AdafactorByLinesWithExpAvgScaleParameterFalse": Functions(values, terms=(terms_0_by_lines_scale_parameter_false,
+        terms_1_by_lines_with_exp_avg), apply=apply_by_lines_with_exp_avg,
+        answers=(answer_0_by_lines_with_exp_avg_scale_parameter_false,
+        answer_1_by_lines_with_exp_avg_scale_parameter_false), row=row_by_lines, column=column_by_lines),
+    "AdafactorByLinesWithExpAvgCautionTrue": Functions(values, terms=(terms_0_by_lines, terms_1_by_lines_with_exp_avg,
+        terms_2_by_lines_with_exp_avg_caution_true), apply=apply_by_lines_with_exp_avg_caution_true,
+        answers=(answer_0_by_lines_with_exp_avg_caution_true, answer_1_by_lines_with_exp_avg_caution_true,
+        answer_2_by_lines_with_exp_avg_caution_true), row=row_by_lines, column=column_by_lines),
+    "AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse": Functions(values,
+        terms=(terms_0_by_lines_scale_parameter_false, terms_1_by_lines_with_exp_avg,
+        terms_2_by_lines_with_exp_avg_caution_true), apply=apply_by_lines_with_exp_avg_caution_true,
+        answers=(answer_0_by_lines_with_exp_avg_caution_true_scale_parameter_false,
+        answer_1_by_lines_with_exp_avg_caution_true_scale_parameter_false,
+        answer_2_by_lines_with_exp_avg_caution_true_scale_parameter_false), row=row_by_lines, column=column_by_lines),
 }
