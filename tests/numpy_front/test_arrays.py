@@ -216,6 +216,14 @@ def test_weights_of_another_shape_and_the_same_strides_are_refused_later():
         opt.step_all({"a": np.ones((2, 3))}, {"a": np.ones((4, 3))})  # the gradient is as it was
 
 
+def test_measurements_are_of_the_last_step_of_each_name_whichever_others_it_took():
+    opt, weights = Lamb(lr=0.1), {name: np.ones(4) for name in "ab"}
+    for names in ("ab", "a", "ab"):
+        norms = {name: np.linalg.norm(weights[name]) for name in "ab"}
+        opt.step_all(weights, {name: np.ones(4) for name in names})
+    assert {name: found["weight_norm"] for name, found in opt.stats().items()} == pytest.approx(norms)
+
+
 def test_weights_that_overlap_themselves_are_refused():
     windows = np.lib.stride_tricks.sliding_window_view(np.arange(6.0), 3, writeable=True)
     opt = Lamb()
