@@ -208,6 +208,22 @@ def test_memory_inside_other_memory_is_told_from_shared_memory():
         Occupied([*both, "late"], [*both.values(), buffer[9:]])
 
 
+def test_weights_of_another_shape_and_the_same_strides_are_refused_later():
+    opt = Lamb(lr=0.1)
+    for _ in range(2):
+        opt.step_all({"a": np.ones((4, 3))}, {"a": np.ones((4, 3))})
+    with pytest.raises(ParameterError, match=r"had the shape \(4, 3\) and now have \(2, 3\)"):
+        opt.step_all({"a": np.ones((2, 3))}, {"a": np.ones((4, 3))})  # the gradient is as it was
+
+
+def test_measurements_are_of_the_last_step_of_each_name_whichever_others_it_took():
+    opt, weights = Lamb(lr=0.1), {name: np.ones(4) for name in "ab"}
+    for names in ("ab", "a", "ab"):
+        norms = {name: np.linalg.norm(weights[name]) for name in "ab"}
+        opt.step_all(weights, {name: np.ones(4) for name in names})
+    assert {name: found["weight_norm"] for name, found in opt.stats().items()} == pytest.approx(norms)
+
+
 def test_weights_that_overlap_themselves_are_refused():
     windows = np.lib.stride_tricks.sliding_window_view(np.arange(6.0), 3, writeable=True)
     opt = Lamb()

@@ -26,6 +26,7 @@ from layerwise.spans import check_distinct
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 RATES = ("lr", "weight_decay")
+PLAIN = {str, int}  # the types that names are kept in
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
 WAYS_OUT = WaysOut(
@@ -35,9 +36,6 @@ WAYS_OUT = WaysOut(
     "Leave them to an AdamW of their own.",
     'Give each row its own by blocks="each", or pass `blocks` by name.',
 )
-
-
-PLAIN = {str, int}  # the types that names are kept in
 
 
 def due_of(weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Due:

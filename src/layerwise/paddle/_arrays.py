@@ -219,12 +219,10 @@ def check_apart(params: Iterable[Tensor]) -> None:
 
 
 def dense(g: Tensor) -> Tensor:
-    """Return a gradient of some rows, such as that of nn.Embedding(sparse=True), with all rows; others as they are.
+    """Return a gradient of some rows, such as that of nn.Embedding(sparse=True), with all rows.
 
     Those without a gradient are stepped as Paddle's Lamb and Momentum step them: with zeros.
     """
-    if not g.is_selected_rows():
-        return g
     rows, wide = g.rows(), computing(g)
     with paddle.no_grad():
         found = paddle.zeros([g.get_selected_rows().height(), *g.shape[1:]], wide).to(g.place)

@@ -142,11 +142,9 @@ def rate_of(p: Tensor, lr: Any) -> Any:
 
 def rates_of(params: Sequence[Tensor], lr: Any) -> list[Any]:
     """Return the learning rate of each parameter: in a program one variable for all of the same factor."""
-    found: dict[Any, Any] = {}
-    for p in params:
-        if (key := _factor_key(p)) not in found:
-            found[key] = rate_of(p, lr)
-    return [found[_factor_key(p)] for p in params]
+    keys = list(map(_factor_key, params))
+    found = {key: rate_of(p, lr) for key, p in dict(zip(keys, params, strict=True)).items()}
+    return list(map(found.__getitem__, keys))
 
 
 def _factor_key(p: Tensor) -> Any:

@@ -301,7 +301,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     def _take(self, pairs: Pairs) -> None:
         """Step parameters together: all, or none if one of them cannot be."""
-        pairs = [(p, dense(g)) for p, g in pairs if not p.stop_gradient]
+        pairs = [(p, dense(g) if g.is_selected_rows() else g) for p, g in pairs if not p.stop_gradient]
         params, grads = [p for p, _ in pairs], [g for _, g in pairs]
         with self._one_at_a_time, signals_wait, paddle.no_grad():
             if self._overflowed() or (self._skip_nonfinite and not _is_finite(grads)):
