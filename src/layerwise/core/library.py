@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from layerwise.engines.rule import Arrays
+from layerwise.engines.arrays import Arrays
 
 Array = Any  # of the library
 LOW = ("float16", "bfloat16")

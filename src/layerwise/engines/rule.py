@@ -6,81 +6,20 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, starmap
 from math import prod
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from layerwise.drive import Others, Run, beside, in_rounds, local
 from layerwise.engines import Engine, Job, PartOf, Stats
+from layerwise.engines.arrays import Arrays, Lists
 from layerwise.engines.places import Watched
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.rules.scalars import is_number
 from layerwise.storage.groups import GROUP
-from layerwise.storage.stored import Bits, Stored, formats_of, has_format, in_format, numbers
+from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
 
 STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
 MATRICES = 1 << 17  # the same of matrices, each of which brings much more work than it has elements
-
-
-class Arrays(Protocol):
-    """The reading and writing of a library's arrays."""
-
-    @property
-    def xp(self) -> Any:
-        """The namespace with the library's functions, which may overwrite arrays that a rule no longer needs."""
-
-    @property
-    def pure(self) -> Any:
-        """The same, for stored arrays that may still be needed."""
-
-    @property
-    def bits(self) -> Bits:
-        """The library's view of the bits of numbers."""
-
-    def read(self, array: Array, like: Array) -> Array:
-        """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
-
-    def copy(self, array: Array) -> Array:
-        """Return a copy, which may be overwritten."""
-
-    def write(self, stored: Array, new: Array) -> None:
-        """Round `new` into `stored`."""
-
-    def kind(self, array: Array) -> Hashable:
-        """Return the shape, dtype and device: arrays of one kind can be stacked."""
-
-    def stack(self, arrays: Sequence[Array]) -> Array:
-        """Return the arrays along a new last dimension."""
-
-    def write_stack(self, stored: Sequence[Array], new: Array) -> None:
-        """Round each entry along the last dimension of `new` into its place."""
-
-
-class Lists(Protocol):
-    """The arrays of several jobs of any shapes, of which a library makes one for a rule."""
-
-    def __init__(self, jobs: Sequence[Job]) -> None: ...
-
-    shape: tuple[int, ...]
-    """As many dimensions as a request may name, and one more for the jobs."""
-
-    @staticmethod
-    def alike(array: Array) -> Hashable:
-        """Return what an array must share with those beside it."""
-
-    def read(self, stored: Sequence[Array]) -> Array:
-        """Return one array of all jobs as one, in the dtype of the arithmetic."""
-
-    def write(self, stored: Sequence[Array], new: Array) -> None:
-        """Round it into the arrays of the jobs."""
-
-    def number(self, values: Sequence[Any]) -> Any:
-        """Return a number of each job as one: a plain one if it is the same of all."""
-
-    def count(self, dims: tuple[int, ...]) -> Any:
-        """Return how many entries each job's tensor has along some dimensions."""
-
-    def give_back(self) -> None:
-        """Give memory back that a step no longer needs."""
 
 
 class RuleEngine(Engine):

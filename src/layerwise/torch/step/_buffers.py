@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 WIDTH = 64  # numbers of a row
+RESIZED = ("cpu", "cuda", "xpu", "meta")  # devices on which memory can be taken from tensors that stay
 Shapes = tuple[tuple[int, ...], ...]
 Runs = Sequence[tuple[int, int]]  # the first tensor of each shape, and how many there are
 
@@ -58,8 +59,8 @@ class Layout:
         return found
 
     def give_back(self) -> None:
-        """Give back the memory of buffers that nobody uses, where PyTorch can take it from tensors that stay."""
-        if self.device.type != "mps":
+        """Give back the memory of buffers that nobody uses, where that is possible."""
+        if self.device.type in RESIZED:
             for buffer in (one for free in self.free.values() for one in free):
                 buffer.flat.untyped_storage().resize_(0)
 
