@@ -180,7 +180,7 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int], waits
     for i in places:
         job = jobs[i]
         key: Hashable = i
-        alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
+        alone = isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
         most = engine.matrix_size if job.h.of_matrices else engine.stack_size
         if engine.stack_size and _size(job) <= most and not alone:
             kinds = tuple(None if a is None else engine.arrays.kind(a) for a in (job.p, *job.state))
@@ -333,6 +333,8 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
 
 def _encode(engine: RuleEngine, task: Task, stored: Stored, new: Array) -> None:
     """Write numbers, and their companions, in their format."""
+    if task.skip is None and stored.write(new, task.now.t):
+        return
     for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.now.t), strict=True):
         if x is not None:
             engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
