@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -105,3 +108,14 @@ def test_units_of_the_processor_are_those_that_the_system_names(flags, found, tm
     if flags is not None:
         said.write_text(f"processor : 0\nflags : {flags}\n", "utf-8")
     assert processor_multiplies(str(said)) == found
+
+
+def test_errors_on_the_page_are_those_measured():
+    root = Path(__file__).parents[1]
+    with (root / "benchmarks" / "results" / "muon_quality.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["dtype"] != "exact"]
+    measured = [tuple(row["error"] for row in rows[i : i + 3]) for i in range(0, len(rows), 3)]
+    page = (root / "docs" / "optimizers" / "muon.md").read_text("utf-8")
+    said = re.findall(r"^\| .+ \| (\d\.\de-\d\d) \| (\S+) \| (\S+) \|$", page, re.MULTILINE)
+    assert len(said) == 9
+    assert set(said) <= set(measured)
