@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "compiler.hpp"
+#include "converted.hpp"
 #include "dispatch.hpp"
 #include "lines.hpp"
 #include "stages.hpp"
@@ -30,18 +31,6 @@ int64_t cached_bytes() {
 }
 
 #include "kernels/convert.hpp"
-#include "printed/storage.hpp"
-
-// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step` and `turned`).
-void draw(Storage& storage, uint64_t t) {
-  for (Stored& one : storage.of) {
-    const bool turns = one.format == GROUPED;
-    const uint64_t at = turns ? 0 : t;
-    const auto keys = at_step(one.key[0], one.key[1], uint32_t(at), uint32_t(at >> 32));
-    one.k[0] = keys.first, one.k[1] = keys.second;
-    one.turn = turns ? turn(uint32_t(t)) : 0;
-  }
-}
 
 }  // namespace
 

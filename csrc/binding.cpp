@@ -16,6 +16,7 @@
 #include "arrays.hpp"
 #include "batch.hpp"
 #include "compiler.hpp"
+#include "converted.hpp"
 #include "dispatch.hpp"
 #include "signals.hpp"
 #include "system.hpp"
@@ -430,6 +431,59 @@ bool count(Objects tensors) {
   return true;
 }
 
+// Whether the numbers of an array are one row in memory.
+bool without_gaps(const View& view) {
+  int64_t size = size_of(view.dtype);
+  for (int d = view.dims - 1; d >= 0; d--) {
+    if (view.shape[d] != 1 && view.stride[d] * view.unit != size) return false;
+    size *= view.shape[d];
+  }
+  return true;
+}
+
+int64_t elements(const View& view) {
+  int64_t n = 1;
+  for (int d = 0; d < view.dims; d++) n *= view.shape[d];
+  return n;
+}
+
+// An array in a storage format, what is beside it, and its numbers in float32. Nothing where one is of another kind.
+std::optional<Converted> converted(nb::handle array, nb::handle beside, nb::handle numbers, int64_t rows, float** values) {
+  View own, other{}, wide;
+  if (!look(array.ptr(), own, true) || !look(numbers.ptr(), wide, true)) return {};
+  if (!beside.is_none() && (!look(beside.ptr(), other, true) || !without_gaps(other))) return {};
+  const int64_t n = elements(own);
+  if (wide.dtype != F32 || !without_gaps(own) || !without_gaps(wide) || elements(wide) != n || rows < 1 || n % rows) return {};
+  const bool grouped = own.dtype == I8 || own.dtype == U8, low = own.dtype == BF16 || own.dtype == F16;
+  const int64_t groups = rows * ((n / rows + GROUP_SIZE - 1) / GROUP_SIZE);
+  if (grouped ? beside.is_none() || other.dtype != F32 || elements(other) != groups
+              : !low || (!beside.is_none() && ((other.dtype != I16 && other.dtype != I8) || elements(other) != n)))
+    return {};
+  Converted found{own.address, own.dtype, {}, rows, n / rows, 0};
+  found.stored.format = grouped ? GROUPED : beside.is_none() ? PLAIN : SPLIT;
+  found.stored.beside = other.address, found.stored.beside_dtype = other.dtype;
+  *values = (float*)wide.address;
+  return found;
+}
+
+bool read_format(nb::handle array, nb::handle beside, nb::handle numbers, int64_t rows) {
+  float* to;
+  const auto found = converted(array, beside, numbers, rows, &to);
+  if (found) read_stored(*found, to);
+  return found.has_value();
+}
+
+bool write_format(nb::handle array, nb::handle beside, nb::handle numbers, int64_t rows, int64_t first,
+                  std::optional<std::tuple<uint32_t, uint32_t>> key, uint64_t t) {
+  float* from;
+  auto found = converted(array, beside, numbers, rows, &from);
+  if (!found) return false;
+  found->first = first, found->stored.draws = key.has_value();
+  if (key) std::tie(found->stored.key[0], found->stored.key[1]) = *key;
+  write_stored(*found, from, t);
+  return true;
+}
+
 bool reaches(nb::handle array) {
   View view;
   return look(array.ptr(), view, false);
@@ -488,6 +542,11 @@ NB_MODULE(_native, m) {
   m.def("use_torch_functions", &use_torch, nb::arg("addresses"), nb::arg("plain"), nb::arg("negated"),
         "Ask functions of PyTorch's at these addresses (is_neg, storage size, offset); False if they contradict methods.");
   m.def("reaches", &reaches, nb::arg("array"), "Return whether an array holds floating numbers in this machine's memory.");
+  m.def("read_format", &read_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
+        "Read an array in a storage format into float32; return False, with nothing done, if one is of another kind.");
+  m.def("write_format", &write_format, nb::arg("array"), nb::arg("beside").none(), nb::arg("numbers"), nb::arg("rows"),
+        nb::arg("first"), nb::arg("key").none(), nb::arg("t"),
+        "Write float32 numbers in the format of an array; return False, with nothing done, if one is of another kind.");
   m.def("in_memory", &all_in_memory, nb::arg("tensors"),
         "Return whether all of these are plain tensors of floating numbers whose memory holds their values.");
   m.def("counts", &counts, nb::arg("tensors"),

@@ -199,6 +199,9 @@ struct Layer {
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
   Set set;  // of the kernels of programs
+  // Of an array that is not plain, numbers of a run into float32 and back.
+  void (*load)(const Layer&, const int64_t* off, int64_t n, Operand k, float* to);
+  void (*store)(const Layer&, const int64_t* off, int64_t n, Operand k, const float* from);
 };
 
 // For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.

@@ -24,6 +24,7 @@ LAYERWISE_OF_STORED(double)
 #endif
 
 extern const Functions LAYERWISE_NAME(LAYERWISE_SET, functions);
-const Functions LAYERWISE_NAME(LAYERWISE_SET, functions){square, LAYERWISE_SET};
+const Functions LAYERWISE_NAME(LAYERWISE_SET, functions){
+    square, LAYERWISE_SET, LAYERWISE_NAME(LAYERWISE_SET, load_format), LAYERWISE_NAME(LAYERWISE_SET, store_format)};
 
 }  // namespace layerwise

@@ -47,6 +47,18 @@ def reaches(array: object) -> bool:
     Return whether an array holds floating numbers in this machine's memory.
     """
 
+def read_format(array: object, beside: object | None, numbers: object, rows: int) -> bool:
+    """
+    Read an array in a storage format into float32; return False, with nothing done, if one is of another kind.
+    """
+
+def write_format(
+    array: object, beside: object | None, numbers: object, rows: int, first: int, key: tuple[int, int] | None, t: int
+) -> bool:
+    """
+    Write float32 numbers in the format of an array; return False, with nothing done, if one is of another kind.
+    """
+
 def in_memory(tensors: list[object]) -> bool:
     """
     Return whether all of these are plain tensors of floating numbers whose memory holds their values.

@@ -20,6 +20,7 @@ from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.bits import Key, turned
 from layerwise.storage.groups import EIGHT
+from layerwise.storage.groups import count as groups_in
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import Stored
 from layerwise.torch.step._namespace import BITS
@@ -107,7 +108,7 @@ def test_groups_with_sign(shape, key, offset):
     assert torch.equal(codes, expected.to(torch.int8))
     assert same(scale, scales)
     # Read back: with a gradient of 0 and lr = 1, the weights move by half of what is stored.
-    found = Stored(codes.clone(), Format(scale.clone(), None, EIGHT), index, dims, BITS).read()
+    found = Stored(codes.clone(), Format(scale.clone(), None, EIGHT), index, dims, BITS).decode()
     p.zero_()
     stepped(p, codes, torch.zeros(shape), (None, form), index, 2, row_dims=dims)
     assert same(p, -0.5 * found)
@@ -152,3 +153,32 @@ def test_largest_code_beside_the_smallest_random_number():
     g[:, 0] = torch.linspace(0.5, 2, 200)
     for one in g:
         check_groups_without_sign(one, KEY, replace(index_of(one.shape), offset=offset))
+
+
+@pytest.mark.parametrize("odd", [False, True], ids=["usual", "odd"])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 5, 33)], ids=str)
+def test_whole_arrays_are_read_and_written_as_the_text_says(shape, odd):
+    """By the extension, for rules without kernels: the same codes, remainders and numbers."""
+    dims = int(len(shape) > 1)
+    rows, length = int(np.prod(shape[:dims])), int(np.prod(shape[dims:]))
+    scales = (rows, groups_in(length)) if dims else (groups_in(length),)
+    coded = [
+        (dtype, Format(torch.zeros(scales), key, EIGHT)) for dtype in (torch.int8, torch.uint8) for key in (None, KEY)
+    ]
+    low = [
+        (dtype, Format(beside and torch.zeros(shape, dtype=beside), key, None))
+        for dtype in (torch.bfloat16, torch.float16)
+        for beside, key in ((None, KEY), (torch.int16, None), (torch.int8, None), (torch.int8, KEY))
+    ]
+    for dtype, form in coded + low:
+        x = numbers(shape, odd)
+        x = x.abs() if dtype is torch.uint8 else x
+        stored = Stored(torch.zeros(shape, dtype=dtype), form, index_of(shape), dims, BITS)
+        for t in (1, T):
+            array, beside = stored.encode(x, t)
+            assert stored.write(x, t)
+            torch.testing.assert_close(stored.array, array.to(dtype), rtol=0, atol=0, equal_nan=True)
+            if beside is not None:
+                torch.testing.assert_close(form.beside, beside.to(form.beside.dtype), rtol=0, atol=0)
+            torch.testing.assert_close(stored.read(), stored.decode(), rtol=0, atol=0, equal_nan=True)
+    assert not stored.write(x.double(), 1)

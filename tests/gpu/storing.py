@@ -151,7 +151,7 @@ def full(job: engines.Job) -> torch.Tensor:
     form = job.storage.formats[0]
     if form is None:
         return job.p.double()
-    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).read().double()
+    return Stored(job.p, form, job.storage.index, job.storage.row_dims, BITS).decode().double()
 
 
 def held(

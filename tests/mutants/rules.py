@@ -20,6 +20,7 @@ MODULES = (
     "layerwise.rules.trust",
     "layerwise.rules.factors",
     "layerwise.rules.lines",
+    "layerwise.rules.products",
     "layerwise.rules.matrices",
     *(case.rule.__name__ for case in CASES),
     "layerwise.drive.requests",

@@ -191,7 +191,7 @@ def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
     """
     kind, cut = engine.arrays.kind, (job.shape, job.cut)
     most = engine.matrix_size if job.h.of_matrices else engine.stack_size
-    alone = job.grouped or isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
+    alone = isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
     if engine.lists is not None and engine.in_lists(job):
         kind, cut = engine.lists.alike, (None, None)
     elif alone or not engine.stack_size or _size(job) > most:
@@ -348,7 +348,10 @@ def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterabl
 
 def _encode(engine: RuleEngine, task: Task, k: int, stored: Stored, new: Array) -> None:
     """Write numbers, and their companions, in their format."""
-    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, task.nows[k].t), strict=True):
+    now = task.nows[k]
+    if task.skip is None and stored.write(new, now.t):
+        return
+    for old, x in zip((stored.array, stored.format.beside), stored.encode(new, now.t), strict=True):
         if x is not None:
             engine.arrays.write(old, x if task.skip is None else engine.arrays.xp.where(task.skip, old, x))
 

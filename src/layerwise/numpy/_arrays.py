@@ -69,6 +69,8 @@ BITS = SimpleNamespace(
     where=np.where,
     dtype=lambda array: name_of(array.dtype),
     indices=_indices,
+    empty=lambda x: np.empty(x.shape, np.float32),
+    written=lambda arrays: None,
 )
 
 

@@ -23,6 +23,13 @@ class Index:
     offset: int = 0
     scattered: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
+    @property
+    def is_row(self) -> bool:
+        """Whether the numbers count by one."""
+        rows = index_of(self.shape).strides
+        each = zip(self.shape, self.strides, rows, strict=True)
+        return not self.scattered and all(n == 1 or own == row for n, own, row in each)
+
     def __getitem__(self, place: Any) -> Index:
         shape, offset, scattered = list(self.shape), self.offset, dict(self.scattered)
         for d, cut in enumerate(place if isinstance(place, tuple) else (place,)):

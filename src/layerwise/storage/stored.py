@@ -11,6 +11,7 @@ from layerwise.storage import Format, Storage, groups
 from layerwise.storage.bits import WORD, at_step, random, turned
 from layerwise.storage.index import Index
 from layerwise.storage.weights import KEPT, LOW
+from layerwise.threads import extension
 
 
 class Bits(Protocol):
@@ -28,6 +29,9 @@ class Bits(Protocol):
     dtype: Any  # the name of an array's dtype
     indices: Any  # the lower and the upper 32 bits of the numbers of an index, beside an array
     step: Any  # the lower and the upper 32 bits of a step that is an array
+    # Of libraries whose arrays the extension reads: a new float32 array like another; a note that some were written.
+    empty: Any
+    written: Any
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,14 @@ class Stored:
 
     def read(self) -> Any:
         """Return the numbers in float32."""
+        if (extension := self._extension()) is not None:
+            found = self.b.empty(self.array)
+            if extension.read_format(self.array, self.format.beside, found, self._rows()):
+                return found
+        return self.decode()
+
+    def decode(self) -> Any:
+        """Return the same by the library's functions."""
         b, (beside, _, coded) = self.b, self.format
         found = b.as_floats(self.array)
         if coded:
@@ -72,6 +84,19 @@ class Stored:
             decoded = coded.decode(b.xp, found.reshape(rows, length), scale, self.dtype == coded.dtypes[0])
             return decoded.reshape(self.shape)
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
+
+    def write(self, x: Any, t: Any) -> bool:
+        """Store numbers at step t where they lie, if the extension does that."""
+        key, index, extension = self.format.key, self.index, self._extension()
+        if extension is None or not isinstance(t, int) or (key is not None and not index.is_row):
+            return False
+        done: bool = extension.write_format(self.array, self.format.beside, x, self._rows(), index.offset, key, t)
+        if done:
+            self.b.written([one for one in (self.array, self.format.beside) if one is not None])
+        return done
+
+    def _extension(self) -> Any:
+        return extension() if hasattr(self.b, "empty") else None
 
     def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
         """Return the numbers to store, at step t, and those to store beside them or None."""
@@ -85,6 +110,9 @@ class Stored:
         if beside is not None:
             return LOW[self.dtype].split(b, x, self._kept(), drawn if self._kept() == 8 else None)
         return (x if drawn is None else LOW[self.dtype].rounded(b, x, drawn)), None
+
+    def _rows(self) -> int:
+        return self._matrix()[0] if self.format.coded else 1
 
     def _matrix(self) -> tuple[int, int]:
         return prod(self.shape[: self.row_dims]), prod(self.shape[self.row_dims :])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from layerwise.core.slot import NamedState
 from layerwise.rules.products import worth_halving
@@ -164,6 +165,8 @@ BITS = SimpleNamespace(
     dtype=lambda array: named(array.dtype),
     indices=_indices,
     step=lambda t: (t.to(torch.int64) & WORD, t.to(torch.int64) >> 32),
+    empty=lambda x: torch.empty(x.shape, dtype=torch.float32, device=x.device),
+    written=increment_version,
 )
 
 

@@ -1,0 +1,179 @@
+"""Muon's products: the singular values of its step, and its time, by dtype.
+
+python benchmarks/muon.py quality    # of one step without momentum, beside exact arithmetic
+python benchmarks/muon.py time       # one thread, in turns with torch.optim.Muon, and optax's in JAX
+
+On a processor without units for 16 bits, ours rounds operands to them and multiplies in float32; PyTorch multiplies in
+bfloat16 there, at a small part of float32's speed. So its iterations are timed in float32, too.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
+
+import torch
+from layerwise.cli.bench.timing import Timing
+
+from layerwise.rules.matrices import least_work, multiplications, shorter_kept
+from layerwise.rules.muon import JORDAN
+from layerwise.torch import Muon
+from rows import RESULTS, alternately, figures, parser_of, provenance, show, supersede
+
+DTYPES = ("float32", "float16", "bfloat16")
+Matrix = torch.Tensor
+SHAPES: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "768×768": ((768, 768),),
+    "768×3072": ((768, 3072),),
+    "512×2816": ((512, 2816),),
+    "a layer of GPT-2": (*(((768, 768),) * 4), (3072, 768), (768, 3072)),
+    "200 of 64×96": ((64, 96),) * 200,
+}
+
+
+def matrices() -> Iterator[tuple[str, Matrix]]:
+    """Gradients by what they are."""
+    torch.manual_seed(0)
+    m, n = 256, 1408
+    left, right = (torch.linalg.qr(torch.randn(k, m, dtype=torch.float64))[0] for k in (m, n))
+    normal, column, row = (torch.randn(m, n) for _ in range(3))
+    column[:, 0] *= 1000
+    row[0] *= 1e4
+    yield "normal, 256×1408", normal
+    yield "tall, 1408×256", normal.T.contiguous()
+    yield "square, 384×384", torch.randn(384, 384)
+    yield "tiny, 2×3", torch.randn(2, 3)
+    yield "large, 768×3072", torch.randn(768, 3072)
+    yield "condition 1e4", ((left * torch.logspace(0, -4, m, dtype=torch.float64)) @ right.T).float()
+    yield "rank 3", torch.randn(m, 3) @ torch.randn(3, n)
+    yield "mean of 10", torch.randn(m, n) + 10
+    yield "a column 1000 times as long", column
+    yield "a row 10000 times as long", row
+    yield "times 1e30", normal * 1e30
+
+
+def exact(g: Matrix) -> Matrix:
+    """The iterations on singular values alone, in float64."""
+    g = g.double()
+    left, s, right = torch.linalg.svd(g / g.norm(), full_matrices=False)
+    [(a, b, c)] = JORDAN
+    for _ in range(5):
+        s = a * s + b * s**3 + c * s**5
+    return (left * s) @ right
+
+
+def stepped(g: Matrix, dtype: str) -> Matrix:
+    p = torch.nn.Parameter(torch.zeros_like(g))
+    p.grad = g
+    Muon([p], lr=1.0, momentum=0.0, scale=1 / math.sqrt(max(g.shape)), ns_dtype=dtype).step()
+    return -p.detach().double()
+
+
+def quality() -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for name, g in matrices():
+        wanted = exact(g)
+        for dtype in ("exact", *DTYPES):
+            x = wanted if dtype == "exact" else stepped(g, dtype)
+            s = torch.linalg.svdvals(x)
+            off = ((x - wanted).norm() / wanted.norm()).item()
+            rows.append(
+                {
+                    "matrix": name,
+                    "dtype": dtype,
+                    "largest": f"{s[0].item():.3f}",
+                    "median": f"{s.median().item():.3f}",
+                    "smallest": f"{s[-1].item():.2g}",
+                    "error": f"{off:.1e}",
+                }
+            )
+    return rows
+
+
+def optimizer(make: Callable[..., Any], shapes: Sequence[tuple[int, int]], **options: Any) -> Any:
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(*shape)) for shape in shapes]
+    for p in params:
+        p.grad = torch.randn_like(p)
+    return make(params, lr=0.02, **options)
+
+
+def in_float32(step: Callable[[], Any]) -> Callable[[], None]:
+    """PyTorch's step, with its iterations in float32."""
+
+    def apart() -> None:
+        own = torch.Tensor.bfloat16
+        torch.Tensor.bfloat16 = torch.Tensor.clone
+        try:
+            step()
+        finally:
+            torch.Tensor.bfloat16 = own
+
+    return apart
+
+
+def counted(shapes: Sequence[tuple[int, int]], dtype: str) -> tuple[float, float]:
+    """Multiplications of ours, and of the usual iteration; a symmetric product counts whole."""
+    ours = usual = 0.0
+    for shape in shapes:
+        sides, (k, n) = shorter_kept(shape, (0,), (1,)), (min(shape), max(shape))
+        ours += multiplications(k, n, least_work(JORDAN * 5, sides, shape, dtype))
+        usual += multiplications(k, n, tuple((one,) for one in JORDAN * 5))
+    return ours, usual
+
+
+def in_jax(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], Any]]:
+    import jax
+    import optax
+
+    import layerwise.jax as lj
+
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    params = [jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True)]
+
+    def of(made: Any) -> Callable[[], Any]:
+        state, update = made.init(params), jax.jit(made.update)
+        return lambda: jax.block_until_ready(update(params, state, params))
+
+    return {"ours in JAX": of(lj.muon(0.02)), "optax.contrib.muon": of(optax.contrib.muon(0.02))}
+
+
+def timed(name: str, rounds: int) -> list[dict[str, object]]:
+    shapes = SHAPES[name]
+    ours = {f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES}
+    theirs = optimizer(torch.optim.Muon, shapes).step
+    found = alternately({**ours, "torch.optim.Muon in float32": in_float32(theirs)}, rounds, 1)
+    found |= alternately({"torch.optim.Muon": theirs}, 1, 0)
+    found |= alternately(in_jax(shapes), rounds, 1)
+    base = {"J": found["ours in JAX"]}
+    rows = []
+    for label, timing in found.items():
+        ratio_to: Timing = base["J"] if "JAX" in label or "optax" in label else found["ours, float32"]
+        dtype = label.removeprefix("ours, ") if label.startswith("ours, ") else "float32"
+        work, usual = counted(shapes, dtype)
+        share = f"{work / usual:.2f}" if label.startswith("ours") else "1.00"
+        rows.append({"shapes": name, "who": label, "multiplications": share, **figures(timing, ratio_to)})
+    return rows
+
+
+def main() -> None:
+    parser = parser_of(__doc__, "muon_*.csv")
+    parser.add_argument("what", choices=("quality", "time"))
+    parser.add_argument("--shapes", choices=tuple(SHAPES), nargs="*", default=list(SHAPES))
+    parser.add_argument("--rounds", type=int, default=7)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    key = ("matrix", "dtype") if given.what == "quality" else ("shapes", "who")
+    for rows in [quality()] if given.what == "quality" else (timed(name, given.rounds) for name in given.shapes):
+        show(given.what, rows)
+        if not given.no_write:
+            supersede(RESULTS / f"muon_{given.what}.csv", [{**row, **provenance()} for row in rows], *key)
+
+
+if __name__ == "__main__":
+    main()

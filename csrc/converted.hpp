@@ -1,0 +1,23 @@
+// Whole arrays in a storage format as float32 numbers, by the loops of the kernels: for rules that have none.
+#pragma once
+
+#include "layer.hpp"
+
+namespace layerwise {
+
+// Makes the keys of a step (src/layerwise/storage/bits.py, `at_step` and `turned`).
+void draw(Storage& storage, uint64_t t);
+
+// An array without gaps, in rows that have groups of their own.
+struct Converted {
+  char* at;
+  Dtype dtype;
+  Stored stored;
+  int64_t rows, length;
+  int64_t first;  // number of its first element in the whole tensor, where the others follow
+};
+
+void read_stored(const Converted& array, float* to);
+void write_stored(const Converted& array, const float* from, uint64_t t);
+
+}  // namespace layerwise
