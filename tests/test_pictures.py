@@ -98,6 +98,14 @@ def test_the_tables_of_the_demo():
         assert len(result.outcomes) == len(result.runs())
 
 
+def test_the_quoted_loss_in_few_bytes():
+    result, _ = demo.read(demo.longer())
+    rows = {row.case.name: row for row in result.rows(result.acts[0])}
+    small, adamw = rows["8-bit Muon + AdamW"], rows["AdamW"]
+    said = quoted("small-memory.md", r"in ([\d.]+)\s+bytes a parameter, ended ([\d.]+) nats below AdamW in (\d+)")
+    assert said == [round(small.bytes, 2), round(adamw.mean - small.mean, 2), adamw.bytes]
+
+
 # ---- figures that pages quote
 
 

@@ -25,7 +25,7 @@ from layerwise.torch.step._namespace import Tensors
 
 WORLD, ENGINE = WORLDS[1], _engines.ForeachEngine(anywhere=True)
 ONE_BY_ONE = RuleEngine(Tensors())
-EACH = 36
+EACH = 18
 SHAPES = [(70, 90), (33,), (70, 90), (3, 4, 5), (), (1, 30), (0, 4), (128, 64), (33,)]
 MATRICES = ("Muon",)  # stacked by shape
 

@@ -20,8 +20,6 @@ from layerwise.torch.step import _state
 from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import Plan
 
-Loaded = Mapping[str, Any]
-
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
 def load(optimizer: Any, state_dict: Any) -> None:
@@ -72,7 +70,7 @@ def _states(
     found: dict[Tensor, dict[str, Any]] = {}
     begun = [(p, name, x) for (p, name), x in zip(named, saved, strict=True) if not isinstance(x, Mapping) or x]
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
-    alike: set[Any] = set()
+    alike: dict[Any, bool] = {}
     for (p, name, x), plan in zip(begun, plans, strict=True):
         own, others = _state.checked(plan, x, alike)
         _convert_momentum(name, own, one)

@@ -106,17 +106,18 @@ class Plan(plan.Plan):
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""
-        # What stands beside weights or state is cut as they are; scales have at most two dimensions.
-        kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
-        if self.cut is None or kept is None:
-            if is_dtensor(value):
-                raise StateError(
-                    f"{key!r} of {self.name} is sharded, and the parameter is not. Load it through "
-                    "torch.distributed.checkpoint, or pass the state's full_tensor()."
-                )
-            return value
-        way_out = "Load it through torch.distributed.checkpoint, which moves it."
-        return placed(f"{key!r} of {self.name}", value, self.cut.mesh, self.cut.along(kept), way_out)
+        if self.cut is not None:
+            # What stands beside weights or state is cut as they are; scales have at most two dimensions.
+            kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
+            if kept is not None:
+                way_out = "Load it through torch.distributed.checkpoint, which moves it."
+                return placed(f"{key!r} of {self.name}", value, self.cut.mesh, self.cut.along(kept), way_out)
+        if is_dtensor(value):
+            raise StateError(
+                f"{key!r} of {self.name} is sharded, and the parameter is not. Load it through "
+                "torch.distributed.checkpoint, or pass the state's full_tensor()."
+            )
+        return value
 
     def whole(self, state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """Return the state of each whole tensor by name, in the host's memory. All ranks call this together."""

@@ -188,10 +188,11 @@ def checked_lr(name: str, lr: Any, within: bool) -> float:
     return float(lr)
 
 
-def checked(plan: Plan, state: Any, alike: set[Any]) -> tuple[State, State]:
+def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, State]:
     """Return a loaded state, if it fits its parameter, and what other programs keep there.
 
-    What is the same for several parameters is checked for the first of them; `alike` holds what was.
+    What is the same for several parameters is checked for the first of them; `alike` holds what was, and whether its
+    groups survive the cut of the parameter.
     """
     name = plan.name
     if not isinstance(state, Mapping):
@@ -203,8 +204,8 @@ def checked(plan: Plan, state: Any, alike: set[Any]) -> tuple[State, State]:
     own = restored(own, plan.shape)
     if (kind := _kind(plan, own)) is None or kind not in alike:
         _check_loaded(plan, own)
-        alike.add(kind)
-    if plan.why_not_grouped() and named_state(own).of_codes():
+        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
+    if not alike[kind]:
         own = _ungrouped(own)
     placed = {key: plan.placed(key, resolved(value)) for key, value in own.items() if key != "step"}
     return {**placed, "step": as_step(name, own["step"])}, theirs
@@ -212,10 +213,10 @@ def checked(plan: Plan, state: Any, alike: set[Any]) -> tuple[State, State]:
 
 def _kind(plan: Plan, state: State) -> Any:
     """Return what decides whether a state fits, apart from its numbers; None if more does."""
-    arrays = [(key, x) for key, x in state.items() if key != "step"]
-    if not all(type(x) is Tensor and not x.is_nested for _, x in arrays):
+    arrays = {key: x for key, x in state.items() if key != "step"}
+    if {*map(type, arrays.values())} != {Tensor} or True in [x.is_nested for x in arrays.values()]:
         return None
-    each = [(key, x.dtype, x.shape, x.layout, x.is_meta) for key, x in arrays]
+    each = [(key, x.dtype, x.shape, x.layout, x.is_meta) for key, x in arrays.items()]
     return id(plan.held), "step" in state, *each
 
 

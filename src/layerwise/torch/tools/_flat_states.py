@@ -119,5 +119,5 @@ def _numbers(plan: Plan, member: Plan, state: Any) -> State:
     if not isinstance(state, Mapping) or "step" not in state:
         raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
     whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
-    own, theirs = checked_state(member, whole, set())
+    own, theirs = checked_state(member, whole, {})
     return named_state({**theirs, **own}).in_numbers()
