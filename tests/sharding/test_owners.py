@@ -75,6 +75,12 @@ def test_all_ranks_have_as_much_work(shapes, ranks):
             assert len({route.owner for route in wave.tensors.values()}) == len(wave.tensors)
 
 
+def test_what_a_rank_has_all_of_stays_there():
+    """A single row is on the first rank, and takes less time to multiply than to send."""
+    with simulated(8):
+        assert [route.owner for route in _routes_of([(1, 4096)] * 3, 8)] == [(0,)] * 3
+
+
 def _events(sizes: int) -> list[str]:
     """In which order messages begin and matrices are worked on: six of them, three for each of two ranks."""
     draw, params, seen = torch.Generator().manual_seed(0), [], list[str]()

@@ -38,8 +38,8 @@ class Alone:
         work = self._work_of([(number, p)])
         if self._stepper.ranks.agreement() is not None:
             raise ContradictionError(
-                "step_parameter cannot step a parameter of which other processes hold parts: each would need a "
-                "collective of its own. Use layerwise.torch.step_in_backward, which steps modules of fully_shard as "
+                "step_parameter cannot step a parameter of which other processes hold parts or copies: each would need "
+                "a collective of its own. Use layerwise.torch.step_in_backward, which steps modules of fully_shard as "
                 "their gradients are reduced, or call optimizer.step() after the backward pass."
             )
         self.check_reduced("step_parameter")

@@ -114,7 +114,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         asked = self._of_all["fused"] is True or stepper_of(self).setup.skip_nonfinite
         captured = any(group["capturable"] for group in self.param_groups)
-        shared = self.model_group is not None
+        shared = any(getattr(self, name) is not None for name in arguments.PROCESSES)
         # Read by trainers at any time: it asks no other process, and leaves errors to the step.
         return asked or captured or shared or any(p.dtype is torch.float16 or cuts.is_cut(p) for p in self.parameters())
 

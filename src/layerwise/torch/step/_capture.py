@@ -15,8 +15,9 @@ def check_capture(group: Mapping[str, Any], scheduled: bool, shared: bool) -> No
     """Raise if a CUDA graph cannot capture a step, or would repeat a number that is meant to change."""
     if shared:
         raise ContradictionError(
-            "a CUDA graph cannot capture a step of sharded parameters or of a model_group: the processes agree on each "
-            "step on the host. Capture the passes of the model alone, and call optimizer.step() after the replay."
+            "a CUDA graph cannot capture a step of sharded parameters, a model_group or a replica_group: the processes "
+            "agree on each step on the host. Capture the passes of the model alone, and call optimizer.step() after "
+            "the replay."
         )
     if not group["capturable"]:
         way_out = "Pass capturable=True; else the graph would count no steps."
