@@ -125,7 +125,7 @@ def test_settings_are_checked_again_only_if_something_changed(monkeypatch):
     assert made == []
     opt.param_groups[0]["lr"] = 0.0
     step(opt)
-    assert made == [1]
+    assert made == [1, 1]  # settings are of all groups, and made anew
 
 
 # ---- plain Python objects

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from layerwise.errors import LayerwiseError
+from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state
 from layerwise.torch.step._ahead import add_up, at_once
 from layerwise.torch.step._due import Work
 
-if TYPE_CHECKING:
-    from layerwise.torch._stepper import Stepper
-    from layerwise.torch.offload._host import Arrived, Host
+Stepper = Any  # of `torch/_stepper.py`, which calls these functions
 
 
 def take(stepper: Stepper, host: Host, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
