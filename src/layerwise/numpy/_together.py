@@ -24,8 +24,9 @@ from layerwise.spans import check_distinct
 from layerwise.threads import OneAtATime
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+MATRIX = 1 << 15  # the same of products
 LIBRARY = _arrays.Arrays()
-ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
+ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK, matrix_size=MATRIX)))
 Given = tuple[Any, Mapping[Any, Any], Mapping[Any, Any]]  # an optimizer, and the weights and gradients by name
 WAYS_OUT = WaysOut(
     'Exempt them from it, such as by adapt={"*.bias": False}.',
