@@ -25,10 +25,11 @@ from layerwise.numpy._arrays import Array, lying
 from layerwise.spans import check_distinct
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
+MATRIX = 1 << 15  # the same of products
 RATES = ("lr", "weight_decay")
 PLAIN = {str, int}  # the types that names are kept in
 LIBRARY = _arrays.Arrays()
-ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK)))
+ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK, matrix_size=MATRIX)))
 WAYS_OUT = WaysOut(
     'Exempt them from it, such as by adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',

@@ -70,7 +70,7 @@ from layerwise.threads import OneAtATime
 from layerwise.variants import Like
 
 LIBRARY = Arrays()
-ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12)))
+ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12, matrix_size=1 << 15)))
 WAYS_OUT = WaysOut(
     "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'.",
     "Pass multi_precision=True.",
