@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from layerwise.engines import Job
-
 CSRC = Path(__file__).parents[1] / "csrc"
 pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the sources are not here")
 SYSTEM = r"#include <(unistd|pthread|sched|windows|dlfcn|sys/\w+)\.h>|\bsigaction\(|\bgetenv\(|/proc/|/sys/"
@@ -32,10 +30,3 @@ def test_a_difference_stays_in_its_file(pattern, allowed):
 def test_vector_loops_are_announced_by_the_macro_alone():
     assert "LAYERWISE_SIMD(reduction" in (CSRC / "kernels" / "passes.hpp").read_text("utf-8")
     assert not [path.name for path in CSRC.rglob("*.[ch]pp") if "#pragma omp" in path.read_text("utf-8")]
-
-
-def test_the_extension_knows_a_job_by_the_places_of_its_fields():
-    """Names are looked up for each tensor of each step otherwise."""
-    [fields] = re.findall(r"enum Field \{(.*?)\}", (CSRC / "binding.cpp").read_text("utf-8"))
-    names = [name.lower() for name in re.findall(r"JOB_(\w+)", fields)]
-    assert (["rule", *names[:-1]], names[-1]) == ([*Job._fields], "fields")

@@ -163,9 +163,9 @@ def test_a_step_takes_few_calls_whatever_the_number_of_tensors(name):
 @pytest.mark.parametrize("name", ["Lamb", "Came"])
 def test_buffers_hold_no_memory_between_steps(name):
     opt = prepared(getattr(layerwise.torch, name), [(64, 64), (8, 8), (64,)], lr=0.01)
-    [turn] = opt._stepper.turns.values()
+    [step] = opt._stepper.steps.values()
     some = 0
-    for lists in turn.prepared.only._lists.values():
+    for lists in step.prepared.only._lists.values():
         for layout in lists._layouts.values():
             buffers = [buffer for free in layout.free.values() for buffer in free]
             some += len(buffers)
@@ -179,8 +179,8 @@ def test_lists_have_as_many_elements_as_are_asked_for():
         for most in (1 << 27, 2 * 64 * 64):
             layerwise.torch.set_bucket_size(most)
             opt = prepared(partial(layerwise.torch.AdamW, lr=0.01), shapes)
-            [turn] = opt._stepper.turns.values()
-            found.append([sum(map(np.prod, lists._shapes)) for lists in turn.prepared.only._lists.values()])
+            [step] = opt._stepper.steps.values()
+            found.append([sum(map(np.prod, lists._shapes)) for lists in step.prepared.only._lists.values()])
     finally:
         layerwise.torch.set_bucket_size(1 << 27)
     whole, parts = found

@@ -151,7 +151,7 @@ class Optimizer(theirs.Optimizer, Like):
 
     def _stepped(self, leaves: Sequence[Any]) -> Iterator[mx.array]:
         """Step tensors, given as gradients, parameters and states; write the states and yield the new parameters."""
-        xp = Functions()
+        xp = Functions(len({COMPUTED_IN[p.dtype] for _, p, _ in leaves}) > 1)
         ends = local(xp, [self._run(xp, *leaf) for leaf in leaves])
         for (_, p, state), (stepped,) in zip(leaves, ends, strict=True):
             new = zip(self._rule.State._fields, stepped.state, strict=True)
@@ -243,8 +243,9 @@ class Functions(Namespace):
     amax = staticmethod(mx.max)
     asarray = staticmethod(mx.array)  # which is the older name
 
-    def __init__(self) -> None:
+    def __init__(self, mixed: bool = False) -> None:
         super().__init__(mx)
+        self._mixed = mixed  # whether the squares of some tensors do not fit float64, and of others do
 
     @staticmethod
     def still(x: Any) -> Any:
@@ -257,7 +258,7 @@ class Functions(Namespace):
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64, on a CPU."""
-        if _wide(terms[:0]).dtype == terms.dtype:
+        if not _is_widened(terms):
             return None
         if len(dims) == terms.ndim and terms.size >= LARGE:
             return mx.reshape(_squares_of_all(mx.reshape(terms, (-1,))), (1,) * terms.ndim)
@@ -278,7 +279,7 @@ class Functions(Namespace):
     def sum(self, terms: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
         """Sum over these dimensions, to the last digits of the dtype."""
         parts = terms
-        if terms.size >= LARGE and _wide(terms[:0]).dtype != terms.dtype:
+        if terms.size >= LARGE and _is_widened(terms):
             longest = max(axis, key=lambda d: terms.shape[d])
             parts = _in_parts(_in_parts(terms, longest), longest)
         return mx.sum(_wide(parts), axis=axis, keepdims=keepdims).astype(terms.dtype)
@@ -302,7 +303,10 @@ class Functions(Namespace):
 
     def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
         """Return an array, or a tensor's sum of squares in the shape of all tensors'."""
-        return Norm(*(mx.reshape(one, shape) for one in x)) if isinstance(x, Scaled) else mx.reshape(x, shape)
+        if isinstance(x, Scaled):
+            return Norm(*(mx.reshape(one, shape) for one in x))
+        found = mx.reshape(x, shape)
+        return Norm(mx.ones_like(found), found) if self._mixed and shape == () and x.dtype == mx.float64 else found
 
 
 def still(x: Any) -> Any:
@@ -335,6 +339,10 @@ def _wide(terms: Any) -> Any:
     Sums of two million float32 numbers would have two digits. GPUs, most of which have no float64, add in a tree.
     """
     return terms.astype(mx.float64) if _on_processor() else terms
+
+
+def _is_widened(terms: Any) -> bool:
+    return _on_processor() and terms.dtype != mx.float64
 
 
 def _on_processor() -> bool:

@@ -96,7 +96,8 @@ class Stored:
         return done
 
     def _extension(self) -> Any:
-        return extension() if hasattr(self.b, "empty") else None
+        known = self.format.coded in (None, groups.EIGHT)
+        return extension() if known and hasattr(self.b, "empty") else None
 
     def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
         """Return the numbers to store, at step t, and those to store beside them or None."""
