@@ -190,8 +190,8 @@ def rule_from(tmp_path: Path, name: str, source: str) -> Entry:
     ("old", "new", "line"),
     [
         (
-            "return m / add(xp, k.eps, k.c1, root_v)",
-            "return m / add(xp, k.eps, k.c2, root_v)",
+            "d = add(xp, k.eps, k.c1, d)",
+            "d = add(xp, k.eps, k.c2, d)",
             "exp_avg / (eps + c2 * root(c2 * exp_avg_sq + eps_root))",
         ),
         ("move(xp, u, k.lam, unless", "move(xp, u, -k.lam, unless", "- lam * unless_off(lam, y0)"),

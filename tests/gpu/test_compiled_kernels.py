@@ -31,7 +31,7 @@ def compiled(target, extent):
     programs = " ".join(str(one["flags"].get("APPLY")) for one in kernels)
     assert all(f"printed.{name.lower()}:" in programs for name in named)
     phases = {(phase, tiles) for phase in ("passes.measure", "passes.apply") for tiles in ("True", "False")}
-    assert phases <= {(one["kernel"], one["flags"].get("FACTORED")) for one in kernels}
+    assert phases <= {(one["kernel"], one["flags"].get("LINES")) for one in kernels}
     return kernels, launches
 
 
@@ -39,7 +39,7 @@ def check_for_nvidia(kernels):
     for one in kernels:
         # Where tiles, sums in float64 or float16's formats take many registers, the assembler puts a few numbers aside.
         flags = one["flags"]
-        many = flags.get("FACTORED") == "True" or one["kernel"] == "passes.measure"
+        many = flags.get("LINES") == "True" or one["kernel"] == "passes.measure"
         many = many or (flags.get("PARAM") == "fp16" and flags["FORMATS"] != "0")
         assert one["stack"] <= (32 if many else 0), one
         assert not one["flushed"], one  # √v of a v below 1e-38 is not 0

@@ -339,12 +339,12 @@ def test_formats_go_to_pytorch_and_back(axes):
     given = convert.to_torch(state, params, theirs, axes=axes)
     theirs.load_state_dict(given)
     kept, rest = theirs.state[named[0][1]], np.asarray(state.weights["w"])
-    assert kept["exp_avg"].dtype == torch.int8
+    assert kept["exp_avg"].dtype == (torch.int8 if axes is None else torch.float32)  # until the next step
     np.testing.assert_array_equal(kept["remainder"].numpy(), rest if axes is None else rest.T)
     back = convert.from_torch(theirs.state_dict(), opt, params, axes=axes)
     assert jax.tree.structure(back) == jax.tree.structure(state)
     same(back.weights, state.weights)
-    if axes is None:  # codes and scales bit by bit; else some of it is numbers until it is loaded
+    if axes is None:  # codes and scales bit by bit; else some of it is numbers
         saved, made_of_it = (one["state"][0].items() for one in (theirs.state_dict(), given))
         assert {key: x.shape for key, x in saved} == {key: x.shape for key, x in made_of_it}
         same(back, state)

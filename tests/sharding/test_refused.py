@@ -37,7 +37,9 @@ def _refused(which: str) -> str:
     if which == "plain gradient":
         grad = torch.ones(4, 6)
     before = local(p).clone()
-    captured = patch.object(_stepper, "capturing", lambda: True) if which == "captured" else nullcontext()
+    captured = (
+        patch.multiple(_stepper, on_gpu=lambda: True, capturing=lambda: True) if which == "captured" else nullcontext()
+    )
     try:
         opt = Lamb([("weight", p)], lr=0.1, **more)
         p.grad = grad

@@ -12,7 +12,7 @@ from torch_front.front import bits, fronts, parameters, set_grads, told_on_devic
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
-from layerwise.torch import Lamb, _planner
+from layerwise.torch import Lamb, _planner, _stepper
 from layerwise.torch.step import _due, _plan, _settings, _tensors
 
 NAN, INF = float("nan"), float("inf")
@@ -221,7 +221,8 @@ def test_a_rate_in_memory_is_refused_where_the_step_may_be_captured(front, name,
 def capturing(monkeypatch):
     fake = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
     monkeypatch.setattr(_settings.torch, "cuda", fake)
-    monkeypatch.setattr(_due, "on_gpu", fake.is_initialized)
+    for module in (_due, _stepper):
+        monkeypatch.setattr(module, "on_gpu", fake.is_initialized)
 
 
 @pytest.mark.parametrize(
