@@ -53,7 +53,9 @@ class Task:
         return dims_of(request, len(self.shape), self.block_dims)
 
     def axes_of(self, request: Any) -> Axes:
-        """Return the axes of the mesh that cut these dimensions."""
+        """Return the axes of the mesh over which a request adds up."""
+        if isinstance(request, Whole):
+            return ()
         cuts = (axes for d in self.dims_of(request) for axes in self.cut[d : d + 1])
         return tuple(sorted({axis for axes in cuts for axis in axes}))
 
