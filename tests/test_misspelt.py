@@ -106,16 +106,15 @@ def test_a_subclass_keeps_arguments_of_its_own():
         ("layerwise", "Lamb", "from layerwise.torch import Lamb, or from layerwise.numpy"),
         ("layerwise", "LAMB", "from layerwise.torch import Lamb"),
         ("layerwise", "adafactor", "from layerwise.jax import adafactor"),
-        ("layerwise", "nothing", "no attribute 'nothing'$|cannot import name 'nothing'"),
-        ("layerwise.torch", "nothing", "no attribute 'nothing'$|cannot import name 'nothing'"),
+        ("layerwise", "nothing", "no attribute 'nothing'$"),
+        ("layerwise.torch", "nothing", "no attribute 'nothing'$"),
     ],
 )
 def test_a_package_says_where_a_name_is_that_it_lacks(module, name, where):
-    with pytest.raises((AttributeError, ImportError), match=where):
-        getattr(importlib.import_module(module), name)
-    with pytest.raises(ImportError, match=where):
-        exec(f"from {module} import {name}")  # noqa: S102
-    assert not hasattr(importlib.import_module(module), "nothing")
+    package = importlib.import_module(module)
+    with pytest.raises(AttributeError, match=where):
+        getattr(package, name)
+    assert not hasattr(package, name)  # as others ask, jsonargparse for one
 
 
 @pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}], ids=str)

@@ -67,8 +67,7 @@ if not TYPE_CHECKING:  # a checker would take every name to be there
         if name in DOORS:
             return getattr(import_module(DOORS[name]), name)
         message, place = f"module {__name__!r} has no attribute {name!r}", _place(name)
-        # An import statement forgets the message of an AttributeError.
-        raise ImportError(f"{message}. {place}", name=__name__) if place else AttributeError(message)
+        raise AttributeError(f"{message}. {place}" if place else message)
 
 
 if os.environ.get("LAYERWISE_REGISTER"):
