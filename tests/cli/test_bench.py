@@ -1,4 +1,4 @@
-"""`layerwise bench`: what is measured and how it is told, never how fast anything is."""
+"""`layerwise bench`: what is measured and how it is printed, never how fast anything is."""
 
 from __future__ import annotations
 

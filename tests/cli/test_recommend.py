@@ -18,7 +18,7 @@ ARGUMENTS = ("recommend", "lamb", "32768", *REFERENCE)
 FOUND = recommend("Lamb", 32768, reference_batch=256, reference_lr=1e-3)
 
 
-def test_whoever_has_adamw_gets_rates_to_try_in_ten_lines(capsys):
+def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
     asked = ("recommend", "lamb", "4096", "--reference-batch", "256", "--adamw-lr", "3e-4")
     said = here(capsys, *asked).out
     lines = said.split("\n\nfrom ")[0].splitlines()

@@ -190,7 +190,7 @@ def test_lists_have_as_many_elements_as_are_asked_for():
     assert sorted(parts)[-2] <= 2 * 64 * 64 < sorted(parts)[-1] == 300 * 300
 
 
-# ---- who steps
+# ---- which engine steps
 
 
 @pytest.mark.parametrize(

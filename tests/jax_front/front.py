@@ -58,9 +58,9 @@ WITH_RATIO = [name for name, function in FRONTS.items() if "trust_ratio_mask" in
 THEIRS = {name: getattr(optax, name.lower()) for name in NAMES if hasattr(optax, name.lower())}
 
 
-def mainly(name: str, names: Any = tuple(NAMES)) -> Any:
-    """Parametrize a test of what no rule has a part in: with one optimizer for every change, with all of them slow."""
-    return pytest.mark.parametrize("name", [n if n == name else pytest.param(n, marks=pytest.mark.slow) for n in names])
+def mainly(*chosen: str, of: Any = tuple(NAMES)) -> Any:
+    """Parametrize a test of what few rules have a part in: with these for every change, with all of them slow."""
+    return pytest.mark.parametrize("name", [n if n in chosen else pytest.param(n, marks=pytest.mark.slow) for n in of])
 
 
 def taken(name: str, options: dict[str, Any]) -> dict[str, Any]:

@@ -260,7 +260,7 @@ def test_codes_scales_remainders_and_random_bits_are_one_device_s(name, devices)
 
 
 @pytest.mark.parametrize("devices", [4, slow(2), slow(8)])
-@mainly("Lars")
+@mainly("Lars", "Muon")  # whose matrices are brought together
 def test_in_shard_map_they_are_too(name, devices):
     mesh, opt = mesh_of(devices), storing(name, axis_name=("x", "y"), specs=CUTS)
 

@@ -63,7 +63,7 @@ def test_optax_with_drawn_options(name, seed, jax64, exact_b2):
     assert int(state.count) == len(grads)
 
 
-@mainly("Adafactor", THEIRS)
+@mainly("Adafactor", of=THEIRS)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.slow), "bfloat16"])
 def test_updates_have_the_dtype_and_the_size_of_optax_s(name, dtype, jax64):
     shapes = {"w": (5, 4), "b": (3,), "large": (129, 130)}

@@ -74,7 +74,7 @@ def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple
 def coming_from_adamw(
     found: Recommendation, tried: tuple[float, ...], adamw_lr: float, batch: int | None
 ) -> Iterator[str]:
-    """Yield the answer to whoever has a run of AdamW alone: a few lines, without sources."""
+    """Yield the answer for a user who has only a run of AdamW: a few lines, without sources."""
     scale = found.lr / tried[1]
     rates = ", ".join(significant(rate * scale) for rate in tried)
     factors = ", ".join(f"{factor:g}" for factor in OF_ADAMW[found.optimizer])
