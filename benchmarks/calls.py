@@ -21,9 +21,9 @@ from torch.utils._pytree import tree_leaves
 
 from harness.peers import load
 from harness.shapes import SETS
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.models import Decoder
 from layerwise.engines import Engine, Job
-from layerwise.registry import ENTRIES
 from layerwise.rules.asks import Now
 from layerwise.torch.step._engines import RULE, ForeachEngine
 from rows import RESULTS, parser_of, provenance, show, supersede

@@ -23,7 +23,7 @@ from torch.distributed.tensor import Replicate, Shard
 
 import layerwise.torch
 import rows
-from layerwise.drive import ToBring
+from layerwise.drivers import ToBring
 from layerwise.rules import muon
 from layerwise.rules.asks import Whole
 from layerwise.rules.matrices import multiplications

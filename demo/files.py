@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from layerwise.contrib._files import PATH_ERRORS, printable, replace_text
 from layerwise.errors import LayerwiseError
-from layerwise.files import PATH_ERRORS, printable, replace_text
 
 
 class CannotWrite(LayerwiseError):

@@ -17,8 +17,8 @@ from demo.result import Result
 from demo.settings import ACTS, SEEDS
 from demo.terminal import Watch, new_console, show
 from layerwise.cli.exits import INTERRUPTED, forget_output
-from layerwise.files import beside
-from layerwise.threads import available_processors
+from layerwise.contrib._files import beside
+from layerwise.engines.threads import available_processors
 
 NAME = "layerwise-demo.html"
 ENOUGH = 2_000_000  # bytes; a whole report has half of that

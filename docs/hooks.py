@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from layerwise import presets  # noqa: E402  # the checkout's own, as mkdocstrings reads it
+from layerwise.catalog.registry import ENTRIES  # noqa: E402
 from layerwise.recipes import CURVES  # noqa: E402
 from layerwise.recipes.advice import number  # noqa: E402
-from layerwise.registry import ENTRIES  # noqa: E402
 
 # Pages outside of this folder, and their names on the site.
 OUTSIDE = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import griffe
 
-from layerwise.of_rule import completed, meanings
+from layerwise.catalog.docstrings import completed, meanings
 
 DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -31,6 +31,6 @@ class Reading(griffe.Extension):
 
 
 def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
-    if any(decorator.callable_path == "layerwise.of_rule.of_rule" for decorator in one.decorators):
+    if any(decorator.callable_path == "layerwise.catalog.docstrings.of_rule" for decorator in one.decorators):
         means = meanings(one.name, one.module.docstring.value)
         one.docstring.value = completed(one.name, one.docstring.value, means, names)

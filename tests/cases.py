@@ -17,9 +17,9 @@ from reference.case import SHARED, Options
 from reference.case import Case as Known
 
 import layerwise.numpy
+from layerwise.catalog.registry import ENTRIES, Entry
 from layerwise.engines.printed import RULES
-from layerwise.hyper import options_in_order
-from layerwise.registry import ENTRIES, Entry
+from layerwise.options.settings import options_in_order
 from layerwise.rules.asks import Keep
 
 

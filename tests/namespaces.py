@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from layerwise import drive
+from layerwise import drivers
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 
@@ -66,8 +66,8 @@ def trajectory(
     *,
     lrs: Sequence[float] | None = None,
     dtype: str = "float64",
-    local: Any = drive.local,
-    run: Any = drive.Run,
+    local: Any = drivers.local,
+    run: Any = drivers.Run,
 ) -> list[Arrays]:
     """Step `params` together with each of `grads` in turn; the parameters after every step."""
     fitted = [settings.fit(np.shape(p), (), float(np.finfo(dtype).eps)) for p in params]

@@ -13,7 +13,7 @@ from cases import CASES, Case, case_of
 from namespaces import Namespace, trajectory
 from reference.paths import NUMPY, close, data
 
-from layerwise import drive
+from layerwise import drivers
 from layerwise.engines import Job
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
@@ -22,8 +22,8 @@ from layerwise.rules.asks import Now
 WORLD = SimpleNamespace(
     rules={case.name: case.rule for case in CASES},
     cases=CASES,
-    local=drive.local,
-    Run=drive.Run,
+    local=drivers.local,
+    Run=drivers.Run,
     RuleEngine=RuleEngine,
 )
 

@@ -23,7 +23,7 @@ from zlib import crc32
 
 import pytest
 
-from layerwise.registry import ENTRIES, Entry
+from layerwise.catalog.registry import ENTRIES, Entry
 
 # Every option that an optimizer takes.
 TAKEN = {name: {spec.name for spec in fields(entry.hyper)} for name, entry in ENTRIES.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,6 +67,35 @@ def test_every_room_is_on_the_map():
     assert folders - shown - {LIBRARY / "engines/gpu/kernels", LIBRARY / "engines/gpu/printed"} == set()
     files = {at.name for at in shown} | {one for _, text in rooms() for one in re.findall(r"\w+\.py\b", text)}
     assert {path.name for path in LIBRARY.glob("[!_]*.py")} <= files
+
+
+FLOORS = ["errors", "options", "schedules", "rules", "catalog", "layout", "storage", "drivers", "engines", "core"]
+APIS = "numpy paddle torch jax keras mlx"
+
+
+def rooms_imported(path: Path) -> Iterator[str]:
+    """Yield the rooms from which a file imports, wherever in it, but for names that only type checkers see."""
+    tree = ast.parse(path.read_text("utf-8"))
+    typed = {id(one) for found in ast.walk(tree) if _is_for_checkers(found) for one in ast.walk(found)}
+    for found in ast.walk(tree):
+        if (
+            isinstance(found, ast.ImportFrom)
+            and (found.module or "").startswith("layerwise")
+            and id(found) not in typed
+        ):
+            yield from {f"{found.module}.{alias.name}".split(".")[1] for alias in found.names}
+
+
+def _is_for_checkers(found: ast.AST) -> bool:
+    return isinstance(found, ast.If) and ast.unparse(found.test) == "TYPE_CHECKING"
+
+
+@pytest.mark.parametrize("room", [*FLOORS, *APIS.split()])
+def test_imports_go_down(room):
+    found = [LIBRARY / f"{room}.py"] if (LIBRARY / f"{room}.py").exists() else [*(LIBRARY / room).rglob("*.py")]
+    below = {room, "_native", "__version__", *FLOORS[: FLOORS.index(room) if room in FLOORS else None]}
+    assert found
+    assert {one.name: wrong for one in found if (wrong := {*rooms_imported(one)} - below)} == {}
 
 
 @pytest.mark.parametrize(("page", "most"), [(MAP, 250), *((page, 150) for page in OF_ROOMS)])

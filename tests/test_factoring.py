@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layerwise import factoring
+from layerwise.rules import dimensions
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from layerwise import factoring
     ],
 )
 def test_dims(how: object, shape: tuple[int, ...], smallest: int, found: object) -> None:
-    assert factoring.dims(how, shape, smallest) == found
+    assert dimensions.dims(how, shape, smallest) == found
 
 
 def test_blocks_are_judged_by_their_own_shape() -> None:
-    assert factoring.dims("last", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
-    assert factoring.dims("last", (8, 3, 4), 0, block_dims=(1,)) == ((0,), (2,))
-    assert factoring.dims("matrix", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
-    assert factoring.dims("last", (8, 3), 0, block_dims=(1,)) is None
+    assert dimensions.dims("last", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
+    assert dimensions.dims("last", (8, 3, 4), 0, block_dims=(1,)) == ((0,), (2,))
+    assert dimensions.dims("matrix", (3, 8, 4), 0, block_dims=(0,)) == ((1,), (2,))
+    assert dimensions.dims("last", (8, 3), 0, block_dims=(1,)) is None

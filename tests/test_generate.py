@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cases import case_of
 
-from layerwise.registry import Entry
+from layerwise.catalog.registry import Entry
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise import arguments, convert, optional
+from layerwise import convert, optional
 from layerwise import jax as jax_front
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError
-from layerwise.keywords import SAME, guess
-from layerwise.registry import ENTRIES
-from layerwise.spelling import KERAS, OF_KERAS, OPTAX, PADDLE
+from layerwise.options import arguments
+from layerwise.options.misspellings import SAME, guess
+from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE
 
 P = [torch.nn.Parameter(torch.ones(2))]
 FUNCTIONS = {

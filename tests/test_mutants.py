@@ -47,7 +47,7 @@ def test_rebuilding_alone_changes_nothing(oracle: str, unchanged: Any, monkeypat
 
 def test_every_oracle_has_mutants_of_its_own() -> None:
     assert {oracle for mutant in MUTANTS for oracle in mutant.oracles} == set(ORACLES)
-    rebuilt_alone = {"layerwise.drive", "layerwise.drive.parts"}  # the latter is tried where others hold parts
+    rebuilt_alone = {"layerwise.drivers", "layerwise.drivers.parts"}  # the latter is tried where others hold parts
     assert {*map(module_of, MUTANTS)} == set(MODULES) - rebuilt_alone
 
 
@@ -88,7 +88,7 @@ def test_every_file_is_of_a_room_and_every_room_has_errors() -> None:
 def test_every_file_has_tests_that_are_nearest_to_it() -> None:
     files = [str(file.relative_to(ROOT)) for file in (ROOT / "src/layerwise").rglob("*.py")]
     assert [file for file in files if not nearest(file)] == []
-    [first, *_] = nearest("src/layerwise/checks.py")
+    [first, *_] = nearest("src/layerwise/options/checks.py")
     assert first == "tests/test_options.py::test_an_option_refuses_what_is_out_of_its_range_and_says_the_way_out"
     assert len(nearest("src/layerwise/torch/step/_due.py")) > 20  # of which nothing is recorded: those of its room
     with pytest.raises(SystemExit, match=r"^tests/cases\.py is no file of the library"):

@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from cases import CASES
 
-from layerwise import hyper
 from layerwise import numpy as front
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, shown
-from layerwise.names import INSTEAD
-from layerwise.registry import ENTRIES
+from layerwise.options import settings
+from layerwise.options.by_name import INSTEAD
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
@@ -415,7 +415,7 @@ def test_the_numpy_front_has_the_signature_of_the_settings(cls):
 
 def test_functions_are_compared_between_processes_by_their_names():
     assert "beta2=" not in repr(Adafactor(beta2=halve))
-    assert [hyper.in_words(x) for x in (halve, SCHEDULE, 0.5)] == ["<function halve>", "<function Scheduled>", 0.5]
+    assert [settings.in_words(x) for x in (halve, SCHEDULE, 0.5)] == ["<function halve>", "<function Scheduled>", 0.5]
 
 
 @pytest.mark.parametrize("entry", ENTRIES.values(), ids=ENTRIES)
@@ -428,8 +428,8 @@ def test_settings_that_only_count_in_the_norm_of_all_are_like_others(entry):
     assert type(counting) is type(h)
     assert counting.form() != h.form()
     assert pickle.loads(pickle.dumps(counting)).model_bound == inf
-    assert hyper.settled(h, lr=0.5).model_bound == 0
-    assert hyper.settled(counting, lr=0.5).model_bound == inf
+    assert settings.settled(h, lr=0.5).model_bound == 0
+    assert settings.settled(counting, lr=0.5).model_bound == inf
 
 
 def test_settings_that_count_in_the_norm_of_all_are_of_the_same_blocks():
@@ -456,8 +456,8 @@ def test_settings_are_equal_if_they_compute_the_same(entry):
     assert [(i, j) for i, x in enumerate(others) for j, y in enumerate(others) if (x == y) is not (i == j)] == []
     assert h.settled(block_dims=(0,)) == others[1]
     assert hash(h.settled(block_dims=(0,))) == hash(others[1])
-    assert [hyper.settled(h, lr=x).lr for x in (1.0, True, 1)] == [1.0, True, 1]
-    assert [type(hyper.settled(h, lr=x).lr) for x in (1.0, True, 1)] == [float, bool, int]
+    assert [settings.settled(h, lr=x).lr for x in (1.0, True, 1)] == [1.0, True, 1]
+    assert [type(settings.settled(h, lr=x).lr) for x in (1.0, True, 1)] == [float, bool, int]
 
 
 @each

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import layerwise
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 FRAMEWORKS = (
     "torch",
@@ -31,8 +31,8 @@ FRAMEWORKS = (
     "matplotlib",
 )
 MODULES = [
-    "layerwise", "layerwise.numpy", "layerwise.hyper", "layerwise.rules", "layerwise.engines", "layerwise.variants",
-    "layerwise.recipes", "layerwise.schedules",
+    "layerwise", "layerwise.numpy", "layerwise.options.settings", "layerwise.rules", "layerwise.engines",
+    "layerwise.catalog.presets", "layerwise.recipes", "layerwise.schedules",
     "layerwise._native",
 ]  # fmt: skip
 RULES = sorted(Path(str(files("layerwise"))).glob("rules/*.py"))

@@ -15,8 +15,8 @@ import layerwise.torch
 from layerwise import jax as jax_front
 from layerwise import numpy as front
 from layerwise import preset, presets
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, PresetError, UnknownOptionError
-from layerwise.registry import ENTRIES
 
 NEEDS_LR = {"optax.adafactor", "t5x.Adafactor", "big_vision.scale_by_adafactor", "timm.AdafactorBigVision"}
 

@@ -14,10 +14,10 @@ import pytest
 from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
+from layerwise.catalog.registry import Entry
 from layerwise.engines.programs import numbers
 from layerwise.engines.structures import form_of, presence_of
 from layerwise.errors import EngineError
-from layerwise.registry import Entry
 from layerwise.rules.asks import Now
 
 ROOT = Path(__file__).parents[1]
@@ -217,22 +217,23 @@ UNSEEN = '''
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from layerwise.checks import number
-from layerwise.hyper import ClippedByNorm, Hyper, Scheduled
-from layerwise.options import flag, option
-from layerwise import options
+from layerwise.options.checks import number
+from layerwise.options.settings import ClippedByNorm, Hyper, Scheduled
+from layerwise.options.fields import flag, option
+from layerwise.options import fields
 from layerwise.rules.asks import Array, Keep, Mean, Now, Squares, Stepped, Sum
 from layerwise.rules.arrays import length, square
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero
+from layerwise.rules.scalars import choose
+from layerwise.options.values import is_zero
 
 @dataclass(frozen=True)
 class Unseen(Hyper):
     """Options."""
-    lr: Scheduled = options.lr(1e-3)
+    lr: Scheduled = fields.lr(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
     tau: float = option(4.0, number(1), "Steps.", "Pass a number.")
-    weight_decay: Scheduled = options.weight_decay()
+    weight_decay: Scheduled = fields.weight_decay()
     signed: bool = flag(False, "By sign.")
 
     @property
@@ -289,10 +290,10 @@ LAYERED = '''
 from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
-from layerwise.checks import number
-from layerwise.hyper import NumberOfLayer, Scheduled
-from layerwise.options import option
-from layerwise import options
+from layerwise.options.checks import number
+from layerwise.options.settings import NumberOfLayer, Scheduled
+from layerwise.options.fields import option
+from layerwise.options import fields
 from layerwise.rules.asks import Array, Keep, Now, PerLayer, Squares, Stepped
 from layerwise.rules.arrays import length
 from layerwise.rules.parts import ready
@@ -300,9 +301,9 @@ from layerwise.rules.parts import ready
 @dataclass(frozen=True)
 class Layered(NumberOfLayer):
     """Options."""
-    lr: Scheduled = options.lr(1e-3)
+    lr: Scheduled = fields.lr(1e-3)
     beta: float = option(0.9, number(0, 1), "Decay.", "Pass a number.")
-    weight_decay: Scheduled = options.weight_decay()
+    weight_decay: Scheduled = fields.weight_decay()
 
 class State(NamedTuple):
     m: Array

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise.halves import processor_multiplies
+from layerwise.engines.half_precision import processor_multiplies
 from layerwise.numpy import Muon
 from layerwise.rules import muon
 from layerwise.rules.matrices import in_stretches

@@ -15,10 +15,10 @@ import torch
 from layerwise import jax, schedules
 from layerwise import numpy as numpy_front
 from layerwise import torch as torch_front
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError
 from layerwise.recipes import CURVES, recommend
 from layerwise.recipes.advice import number, percent
-from layerwise.registry import ENTRIES
 
 PAGE = (Path(__file__).parent.parent / "docs" / "recipes.md").read_text("utf-8")
 OWN = {"reference_batch": 256, "reference_lr": 1e-3}

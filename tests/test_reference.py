@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from layerwise.of_rule import completed, meanings
+from layerwise.catalog.docstrings import completed, meanings
 
 pytest.importorskip("torch")
 pytest.importorskip("jax")

@@ -13,7 +13,7 @@ from oracles import ORACLES, WORLD, matches_reference
 from reference.paths import NUMPY, close, data, path
 
 from layerwise import preset
-from layerwise.drive import Run, local
+from layerwise.drivers import Run, local
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import layerwise
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 NAMES = [entry.name for entry in ENTRIES.values()]
 SHAPES = {"w": (6, 4), "b": (4,)}

@@ -14,8 +14,8 @@ from runs import coefficients
 from sharing import Functions, Members
 from symbols import COLUMN, COMPARISON, ROW, NotPrinted, Symbol, leaf
 
+from layerwise.catalog.registry import Entry
 from layerwise.engines.programs import names_of
-from layerwise.registry import Entry
 
 WIDTH = 120
 MOST = {

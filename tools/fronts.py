@@ -15,11 +15,11 @@ import optax_calls
 from front_arguments import Argument
 from source import WIDTH, Parameter, called, docstring, signature, source_of
 
-from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
-from layerwise.of_rule import entry as entry_of
-from layerwise.registry import ENTRIES, Entry
-from layerwise.spelling import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS
-from layerwise.variants import find
+from layerwise.catalog.docstrings import entry as entry_of
+from layerwise.catalog.presets import find
+from layerwise.catalog.registry import ENTRIES, Entry
+from layerwise.options.names import KERAS, OF_KERAS, PADDLE, PADDLE_PRESETS
+from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 
 DOCS = Path(__file__).parents[1] / "docs"
 LONGEST_SUMMARY = 109  # in a line of 120, indented, with quotes on both sides and a full stop
@@ -169,10 +169,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from layerwise.arguments import StateDtype
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.of_rule import of_rule
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.arguments import StateDtype
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -200,10 +200,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.arguments import StateDtype
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Bounds
-from layerwise.keywords import explained
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.arguments import StateDtype
+from layerwise.options.misspellings import explained
+from layerwise.options.settings import Bounds
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -248,11 +248,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from layerwise.arguments import ByName, StateDtype
-from layerwise.blocks import Split
-from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import Split
 from layerwise.numpy._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.arguments import ByName, StateDtype
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 """
 
 
@@ -273,9 +273,9 @@ from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
 
-from layerwise.hyper import Adapt, Bounds
+from layerwise.catalog.docstrings import of_rule
 from layerwise.keras._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.settings import Adapt, Bounds
 
 Rate: TypeAlias = "float | LearningRateSchedule | Callable[[], Any]"
 """
@@ -313,9 +313,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.catalog.docstrings import of_rule
 from layerwise.mlx._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 
 Rate: TypeAlias = "float | Callable[[Any], Any]"
 """
@@ -338,9 +338,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.of_rule import of_rule
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 from layerwise.paddle._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -391,10 +391,10 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
-from layerwise.arguments import StateDtype
-from layerwise.hyper import Adapt, Bounds
+from layerwise.catalog.docstrings import of_rule
 from layerwise.jax._make import ByLeaf, Number, Rate, make
-from layerwise.of_rule import of_rule
+from layerwise.options.arguments import StateDtype
+from layerwise.options.settings import Adapt, Bounds
 """
 
 

@@ -18,7 +18,7 @@ import optax_calls
 import pages
 
 import fronts
-from layerwise.registry import ENTRIES, Entry
+from layerwise.catalog.registry import ENTRIES, Entry
 
 ROOT = Path(__file__).resolve().parent.parent
 PRINTED = "csrc/printed", "src/layerwise/engines/gpu/printed"
@@ -31,8 +31,8 @@ def check_declared(entries: Iterable[Entry]) -> None:
             if "means" not in spec.metadata:
                 sys.exit(
                     f"`{spec.name}` of {entry.name} has no declaration: its default is {spec.default!r}, and no more. "
-                    f"In {entry.rule.__name__}, give it one of layerwise/options.py, such as `flag` or `option`: "
-                    "they say what is allowed, what it means, and the way out."
+                    f"In {entry.rule.__name__}, give it one of layerwise/options/fields.py, such as `flag` or "
+                    "`option`: they say what is allowed, what it means, and the way out."
                 )
 
 

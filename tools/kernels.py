@@ -14,8 +14,8 @@ from programs import Program, Structures, structures
 from source import wrapped
 from symbols import NotPrinted
 
+from layerwise.catalog.registry import ENTRIES, Entry
 from layerwise.engines.structures import Program as Row
-from layerwise.registry import ENTRIES, Entry
 
 HEAD = '''"""The programs of the printed kernels.
 

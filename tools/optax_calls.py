@@ -11,8 +11,8 @@ import optax
 from front_arguments import JAX_MASK, OWN_FORM
 from source import Parameter, called, source_of
 
-from layerwise.registry import Entry
-from layerwise.spelling import OPTAX, optax_defaults
+from layerwise.catalog.registry import Entry
+from layerwise.options.names import OPTAX, optax_defaults
 
 MASKS = ("mask", "weight_decay_mask")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from source import source_of
 
-from layerwise.hyper import Hyper, options_in_order
-from layerwise.registry import ENTRIES, Entry
+from layerwise.catalog.registry import ENTRIES, Entry
+from layerwise.options.settings import Hyper, options_in_order
 
 # What stands between the two lines is generated.
 SECTION = re.compile(r"(<!-- generated: (\w+) (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)

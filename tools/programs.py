@@ -17,9 +17,9 @@ from expressions import bound_of
 from runs import Request, Run, choices
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf, operation, substituted
 
+from layerwise.catalog.registry import Entry
 from layerwise.engines.structures import ALONG, form_of, presence_of
 from layerwise.errors import ContradictionError
-from layerwise.registry import Entry
 from layerwise.rules.asks import ModelSum
 
 MOST_CACHED = 2  # terms for which a small layer has room

@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
+from layerwise.catalog.registry import Entry
 from layerwise.engines.structures import form_of
 from layerwise.errors import LayerwiseError
-from layerwise.hyper import ClippedByNorm, Hyper
-from layerwise.registry import Entry
+from layerwise.options.settings import ClippedByNorm, Hyper
 from layerwise.rules.asks import Keep, Mean, Now, Stepped
 
 OF_GRADIENT = {spec.name for cls in (Hyper, ClippedByNorm) for spec in fields(cls)}  # engines prepare gradients alone

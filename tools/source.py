@@ -7,9 +7,9 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from layerwise.hyper import Hyper
-from layerwise.of_rule import WIDTH, entry
-from layerwise.spelling import Spelling, is_pair
+from layerwise.catalog.docstrings import WIDTH, entry
+from layerwise.options.names import Spelling, is_pair
+from layerwise.options.settings import Hyper
 
 
 class Parameter(NamedTuple):

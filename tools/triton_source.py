@@ -14,7 +14,7 @@ from sharing import Functions, Members
 from source import wrapped
 from symbols import COLUMN, ROW, Symbol, leaf
 
-from layerwise.registry import Entry
+from layerwise.catalog.registry import Entry
 
 MEANS = ("Mean", "MeanSquare")
 SHARED = ("at_least", "at_most", "expm1", "power", "root", "unless_off")  # functions of kernels/parts.py

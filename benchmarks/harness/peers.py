@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.timing import Running
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 LR, DECAY = 1e-3, 0.01
 OURS = "layerwise"

@@ -17,9 +17,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from harness.peers import DECAY, LR, Peer
 from harness.tensors import stepping
 from harness.timing import Running, Step
-from layerwise.drive import Run, local
+from layerwise.catalog.registry import ENTRIES
+from layerwise.drivers import Run, local
 from layerwise.engines import Job, places
-from layerwise.registry import ENTRIES
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 from layerwise.torch.step._engines import ForeachEngine

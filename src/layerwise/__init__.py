@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from layerwise._version import __version__
-    from layerwise.blocks import Blocks
-    from layerwise.names import optional
-    from layerwise.threads import get_num_threads, set_num_threads
+    from layerwise.catalog.presets import Preset, preset, presets
+    from layerwise.engines.threads import get_num_threads, set_num_threads
+    from layerwise.layout.blocks import Blocks
+    from layerwise.options.by_name import optional
     from layerwise.trainers import register
-    from layerwise.variants import Preset, preset, presets
 
 __all__ = [
     "Blocks",
@@ -32,11 +32,11 @@ __all__ = [
 # Imported when they are asked for, so that the commands begin, and can be interrupted, before NumPy is read.
 DOORS = {
     "__version__": "layerwise._version",
-    "Blocks": "layerwise.blocks",
+    "Blocks": "layerwise.layout.blocks",
     "register": "layerwise.trainers",
-    "optional": "layerwise.names",
-    **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.threads"),
-    **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.variants"),
+    "optional": "layerwise.options.by_name",
+    **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.engines.threads"),
+    **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.catalog.presets"),
 }
 CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")
 
@@ -45,7 +45,7 @@ def _place(name: str) -> str:
     """Return a sentence on the APIs that have this name, or one that differs by capital letters alone."""
     if find_spec(f"{__name__}.{name}"):  # which an import statement imports once this says that there is no such name
         return ""
-    from layerwise.registry import ENTRIES
+    from layerwise.catalog.registry import ENTRIES
 
     functions = dict.fromkeys(map(str.lower, ENTRIES), ("layerwise.jax",))
     fronts = {"param_groups": ("layerwise.torch",), **dict.fromkeys(ENTRIES, CLASSES), **functions}

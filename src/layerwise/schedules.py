@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.checks import Check, Checked, Contradiction, integer, number, option
 from layerwise.errors import HyperparameterError, sentence
+from layerwise.options.checks import Check, Checked, Contradiction, integer, number, option
 
 __all__ = ["Cosine", "Polynomial", "Schedule", "Stages", "epochs", "samples"]
 

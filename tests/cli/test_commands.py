@@ -16,10 +16,10 @@ import pytest
 from cli.program import COMMAND, PLAIN, here, run
 
 from layerwise import cli
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli import app
 from layerwise.errors import LayerwiseError
 from layerwise.recipes import recommend
-from layerwise.registry import ENTRIES
 
 FULL = Path("/dev/full")
 

@@ -9,7 +9,7 @@ from cli.program import here
 
 import layerwise
 import layerwise.numpy
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 
 def test_they_are_one_line_each(capsys):

@@ -357,7 +357,7 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the rule, with the rule's defaults, as the function of JAX calls them."""
     import layerwise.jax
-    from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
+    from layerwise.options.names import OPTAX, OWN_FORM, optax_defaults
 
     h = case_of(name).hyper
     own_form = OWN_FORM.get(name, ())
@@ -462,7 +462,7 @@ class PaddleRun(Run):
     def front(self, params: dict[str, Any], groups: Any, options: dict[str, Any]) -> Any:
         """The optimizer of these parameters."""
         import layerwise.paddle
-        from layerwise.spelling import PADDLE
+        from layerwise.options.names import PADDLE
 
         front = getattr(layerwise.paddle, self.name)
 

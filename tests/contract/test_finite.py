@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from contract.apis import NumPy, arrays, rounded
 
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 SHAPES = {"matrix": (12, 10), "vector": (5,)}
 # Sizes of the gradients of three steps, and of a single entry of the first; sizes of weights.

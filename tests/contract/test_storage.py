@@ -10,13 +10,14 @@ import pytest
 from cases import CASES, case_of
 from contract.apis import APIS, Arrays, NumPy, Run, arrays, as_dtype, walk
 
-from layerwise import Blocks, checks
+from layerwise import Blocks
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.numpy._arrays import BITS
+from layerwise.options import checks
+from layerwise.rules.states import is_signed
 from layerwise.storage import Coded, groups, options
 from layerwise.storage import weights as formats
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import is_signed
 
 pytestmark = pytest.mark.offers("state_dtype")
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

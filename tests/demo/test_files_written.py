@@ -9,7 +9,7 @@ import pytest
 
 from demo import files
 from demo.files import CannotWrite, check_writable, write_text
-from layerwise import files as beside
+from layerwise.contrib import _files as beside
 
 
 def raising(problem):

@@ -20,10 +20,10 @@ from engines.worlds import EPS, NAMES, Job, World, as_torch, in_memory, mapped, 
 
 from layerwise.engines.programs import missing
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
+from layerwise.rules.states import is_of_layer, is_signed, is_statistic
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import index_of
-from layerwise.storage.options import is_of_layer, is_signed, is_statistic
 from layerwise.storage.stored import in_format
 from layerwise.storage.stored import numbers as read
 

@@ -12,7 +12,7 @@ import torch
 from engines.worlds import Job, mapped, numbers, on_host, stored
 
 from layerwise import engines
-from layerwise.drive import Others
+from layerwise.drivers import Others
 from layerwise.rules.asks import ModelSum
 
 PATIENCE = 300 if torch.cuda.is_available() else 20  # seconds, in which kernels may have to be compiled first

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerwise import threads
-from layerwise.engines import Candidate, choose, compiled
+from layerwise.engines import Candidate, choose, compiled, threads
 from layerwise.errors import EngineError
 
 

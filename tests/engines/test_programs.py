@@ -14,12 +14,12 @@ from cases import KERNELED, case_of
 from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of
 
 from layerwise import engines
-from layerwise.checks import number
 from layerwise.engines import compiled, programs, structures
 from layerwise.engines.printed import RULES
 from layerwise.errors import EngineError
-from layerwise.hyper import in_words
-from layerwise.options import option
+from layerwise.options.checks import number
+from layerwise.options.fields import option
+from layerwise.options.settings import in_words
 from layerwise.rules import lamb
 from layerwise.rules.asks import Now
 

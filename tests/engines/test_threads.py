@@ -146,7 +146,7 @@ def test_the_extension_has_as_many_threads_as_were_asked_for(asked, had, threads
 
 def test_the_environment_says_how_many_threads_and_which_instructions(monkeypatch):
     before = _native.instruction_set()
-    monkeypatch.setattr("layerwise.threads._given", None)
+    monkeypatch.setattr("layerwise.engines.threads._given", None)
     for name, value in {"LAYERWISE_NUM_THREADS": "3", "LAYERWISE_ISA": "Baseline"}.items():
         monkeypatch.setenv(name, value)
     compiled.heed_environment()

@@ -14,10 +14,10 @@ from layerwise import engines
 from layerwise.engines.gpu.kinds import declined
 from layerwise.engines.rule import RuleEngine
 from layerwise.rules.asks import Now
+from layerwise.rules.states import is_signed
 from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of
-from layerwise.storage.options import is_signed
 from layerwise.storage.stored import Stored
 from layerwise.torch.step._namespace import BITS, Tensors
 

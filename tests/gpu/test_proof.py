@@ -21,6 +21,7 @@ from gpu.world import DEVICE, GPU, RULE, cases, given, jobs_of, prepared, provin
 from torch_front.front import BUSY, FRONT_OF, bits
 
 from layerwise import engines
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli import info
 from layerwise.engines import Candidate, distributor
 from layerwise.engines.gpu import proof
@@ -29,7 +30,6 @@ from layerwise.engines.gpu.kernels import parts
 from layerwise.engines.gpu.kernels.tables import ANSWERS
 from layerwise.engines.gpu.passes import Call
 from layerwise.errors import EngineError
-from layerwise.registry import ENTRIES
 from layerwise.torch import SGD, Adafactor, Lamb, Lars
 from layerwise.torch.step import _engines
 

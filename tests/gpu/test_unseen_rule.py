@@ -14,8 +14,8 @@ from engines.worlds import EPS, Job, mapped
 from gpu.world import ENGINE, GPU, near, prepared, step
 from test_printing import UNSEEN, load
 
+from layerwise.catalog.registry import Entry
 from layerwise.engines import printed, programs, structures
-from layerwise.registry import Entry
 from layerwise.rules.asks import Now
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from cases import CASES, Case
 
 import layerwise.jax as front
 from layerwise.jax import _drive
-from layerwise.spelling import OPTAX, optax_defaults
+from layerwise.options.names import OPTAX, optax_defaults
 
 FRONTS = {case.name: getattr(front, case.name.lower()) for case in CASES}
 NAMES = list(FRONTS)

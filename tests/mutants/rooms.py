@@ -44,14 +44,14 @@ ROOMS: tuple[Room, ...] = (
         "torch_front/test_split_weights.py contract/test_resume.py",
     ),
     _room(
-        "drive",
-        "drive/",
+        "drivers",
+        "drivers/",
         "test_requests.py engines/test_rounds.py sharding/test_model_group.py "
         "sharding/test_collectives.py sharding/test_layouts.py",
     ),
     _room(
         "engines",
-        "engines/ threads.py",
+        "engines/",
         "engines/test_distributor.py engines/test_prepared.py engines/test_rounds.py engines test_interrupts.py "
         "contract/test_extremes.py numpy_front/test_arrays.py torch_front/test_tensors.py "
         "torch_front/test_changes_between_steps.py torch_front/test_few_bytes.py torch_front/test_on_device.py "
@@ -110,16 +110,16 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room("paddle", "paddle/", "paddle_front contract", slow=True, api=True),
     _room("keras", "keras/", "keras_front contract", slow=True, api=True),
-    _room("mlx", "mlx/ drive/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
+    _room("mlx", "mlx/ drivers/scaled.py", "mlx_front contract/test_steps.py contract/test_extremes.py"),
     _room(
         "converters",
-        "convert/ jax/_forms.py jax/_of_optax.py variants.py arguments.py spelling.py",
+        "convert/ jax/_forms.py jax/_of_optax.py catalog/presets.py options/arguments.py options/names.py",
         "jax_front/test_conversion.py contract/test_conversion.py parity/test_mlx_states.py "
         "test_presets.py jax_front/test_presets.py test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
     _room("trainers", "trainers/ run.py", "trainers", slow=True),
-    _room("cli", "cli/ __main__.py files.py", "cli demo/test_files_written.py"),
+    _room("cli", "cli/ __main__.py contrib/_files.py", "cli demo/test_files_written.py"),
 )
 
 

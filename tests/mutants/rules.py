@@ -23,10 +23,10 @@ MODULES = (
     "layerwise.rules.products",
     "layerwise.rules.matrices",
     *(case.rule.__name__ for case in CASES),
-    "layerwise.drive.requests",
-    "layerwise.drive.whole",
-    "layerwise.drive.parts",
-    "layerwise.drive",
+    "layerwise.drivers.requests",
+    "layerwise.drivers.whole",
+    "layerwise.drivers.parts",
+    "layerwise.drivers",
     "layerwise.engines.rule",
 )
 
@@ -56,7 +56,7 @@ def rebuilt(sources: dict[str, str], cases: list[Case] = CASES) -> SimpleNamespa
             if name not in others:
                 built[name] = sys.modules[name] = ModuleType(name)
                 exec(_compiled(source, name), built[name].__dict__)  # noqa: S102
-    drive, engine = built["layerwise.drive"], built["layerwise.engines.rule"]
+    drive, engine = built["layerwise.drivers"], built["layerwise.engines.rule"]
     rules = {case.name: built.get(case.rule.__name__, case.rule) for case in CASES}
     return SimpleNamespace(rules=rules, cases=cases, local=drive.local, Run=drive.Run, RuleEngine=engine.RuleEngine)
 

@@ -14,7 +14,7 @@ from numpy_front.front import arrays, bits, busy, copies, everything, fronts
 from layerwise import Blocks
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, ParameterError, UnknownOptionError
 from layerwise.numpy import Adafactor, Lamb, Lars
-from layerwise.storage.options import is_of_layer, is_statistic
+from layerwise.rules.states import is_of_layer, is_statistic
 
 # Options that decide which statistics there are, and what goes with others.
 FORM = {"factored", "min_dim_size_to_factor"}

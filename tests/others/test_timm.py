@@ -14,7 +14,7 @@ import pytest
 from others.theirs import check_expected, tried
 
 import layerwise
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 FOLDER = os.environ.get("LAYERWISE_TIMM_TESTS")

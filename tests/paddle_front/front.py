@@ -16,7 +16,7 @@ from contract.apis import arrays
 from contract.apis import bits as bits
 
 import layerwise.paddle
-from layerwise.spelling import PADDLE
+from layerwise.options.names import PADDLE
 
 SHAPES = {"matrix": (5, 4), "vector": (7,), "scalar": (), "stack": (2, 3, 4)}
 FRONT_OF = {case.name: getattr(layerwise.paddle, case.name) for case in CASES}

@@ -18,8 +18,8 @@ from layerwise.errors import (
     ParameterError,
     StateError,
 )
+from layerwise.options.names import PADDLE
 from layerwise.paddle import SGD, Adafactor, AdamW, Lamb, Lars
-from layerwise.spelling import PADDLE
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ from parity.live import SHAPES, Draw, assert_same, ours, tensors
 
 import layerwise.numpy
 from layerwise import preset
+from layerwise.catalog.registry import ENTRIES
 from layerwise.numpy import Adafactor, Lamb, Lars, Muon
-from layerwise.registry import ENTRIES
-from layerwise.spelling import OPTAX
+from layerwise.options.names import OPTAX
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")

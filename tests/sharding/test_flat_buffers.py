@@ -24,8 +24,8 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import FullyShardedDataParallel
 
-from layerwise.blocks import Blocks
 from layerwise.errors import ParameterError, StateError, SynchronizationError
+from layerwise.layout.blocks import Blocks
 from layerwise.torch import Adafactor, AdamW, Lamb, Segments, Stretch, flat
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.sharding._flat._boxes import boxes

@@ -23,9 +23,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
 import layerwise.torch
-from layerwise.blocks import Blocks
 from layerwise.errors import SynchronizationError
-from layerwise.storage.options import is_of_layer
+from layerwise.layout.blocks import Blocks
+from layerwise.rules.states import is_of_layer
 from layerwise.torch import Adafactor, Came, Lamb, Lars, SinkGD
 
 fronts = pytest.mark.parametrize("front", FRONTS)

@@ -20,8 +20,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import layerwise.torch
 from layerwise.core.plan import Held
-from layerwise.drive import ToBring
-from layerwise.layout import lay_out
+from layerwise.drivers import ToBring
+from layerwise.layout.pieces import lay_out
 from layerwise.rules import muon
 from layerwise.rules.asks import Whole
 from layerwise.rules.matrices import AtOnce

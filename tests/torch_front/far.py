@@ -14,9 +14,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 import layerwise.torch as front
+from layerwise.catalog.registry import ENTRIES
 from layerwise.engines import compiled, places
 from layerwise.errors import EngineError
-from layerwise.registry import ENTRIES
 
 
 class Far(torch.Tensor):

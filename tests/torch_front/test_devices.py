@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from torch.utils import backend_registration
 
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 from layerwise.torch.step import _engines
 
 FAR = Path(__file__).with_name("far.py")

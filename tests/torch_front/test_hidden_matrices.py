@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from layerwise.catalog.hidden import is_called_otherwise
 from layerwise.engines import rule
 from layerwise.errors import ContradictionError, HyperparameterError
-from layerwise.hidden import is_called_otherwise
 from layerwise.torch import AdamW, Lamb, Mixed, Muon, param_groups
 
 

@@ -11,8 +11,8 @@ import pytest
 import layerwise
 import layerwise.run as layerwise_run
 from layerwise import trainers
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, MissingPackageError
-from layerwise.registry import ENTRIES
 
 pytest.importorskip("torch")
 

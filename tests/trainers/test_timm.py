@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 import layerwise
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 import layerwise
-from layerwise.registry import ENTRIES
+from layerwise.catalog.registry import ENTRIES
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 
 from layerwise.cli.exits import INTERRUPTED, TRACEBACK, WRONG, forget_output
+from layerwise.contrib._files import printable
 from layerwise.errors import LayerwiseError
-from layerwise.files import printable
 
 NEEDED = ("torch", "typer")
 

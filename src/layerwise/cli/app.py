@@ -12,7 +12,7 @@ from layerwise.cli import bench, memory, presets, recommend
 from layerwise.cli import info as facts
 from layerwise.cli.exits import INTERRUPTED, WRONG
 from layerwise.cli.usage import UsageError, in_one_line
-from layerwise.files import printable
+from layerwise.contrib._files import printable
 
 app = typer.Typer(
     name="layerwise",

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 import layerwise
-from layerwise.checks import integer
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import one_of, read
+from layerwise.engines.threads import wanted_threads
 from layerwise.errors import LayerwiseError
-from layerwise.registry import ENTRIES
-from layerwise.threads import wanted_threads
+from layerwise.options.checks import integer
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 WARMUP = 3  # the first makes the state

@@ -16,16 +16,17 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
+from layerwise.catalog.registry import ENTRIES
+from layerwise.contrib._files import printable
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
 from layerwise.engines.compiled import heed_environment, why_not
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.installed import why_not as why_no_gpu
+from layerwise.engines.half_precision import processor_multiplies
 from layerwise.engines.printed import RULES
-from layerwise.files import printable
-from layerwise.halves import processor_multiplies
-from layerwise.registry import ENTRIES
-from layerwise.threads import VARIABLE as THREADS_VARIABLE
-from layerwise.threads import available_processors, extension, wanted_threads
+from layerwise.engines.threads import VARIABLE as THREADS_VARIABLE
+from layerwise.engines.threads import available_processors, wanted_threads
+from layerwise.storage.extension import extension
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")

@@ -10,9 +10,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from layerwise.checks import integer
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import known, one_of, read
-from layerwise.registry import ENTRIES
+from layerwise.options.checks import integer
 from layerwise.storage.options import OPTIONS, wanted
 
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}

@@ -14,7 +14,7 @@ from torch import nn
 
 from layerwise.cli.exits import TRACEBACK
 from layerwise.errors import LayerwiseError
-from layerwise.keywords import nearest
+from layerwise.options.misspellings import nearest
 
 SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model() in ./mymodel.py."
 

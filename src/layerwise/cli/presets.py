@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 import layerwise
+from layerwise.catalog.presets import Preset
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import one_of
-from layerwise.registry import ENTRIES
-from layerwise.variants import Preset
 
 OPTIMIZERS = tuple(ENTRIES)
 EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # if they are listed

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 
 import typer
 
-from layerwise.checks import integer, number
+from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import one_of, read
 from layerwise.errors import ContradictionError, sentence
+from layerwise.options.checks import integer, number
 from layerwise.recipes import CURVES, Recommendation, recommend
 from layerwise.recipes.advice import percent
 from layerwise.recipes.question import EXPONENTS
-from layerwise.registry import ENTRIES
 
 COUNT, SERIES = read(int, integer(1)), [curve.name for curve in CURVES]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import typer
 
-from layerwise.checks import Check, Refused
-from layerwise.keywords import nearest
+from layerwise.options.checks import Check, Refused
+from layerwise.options.misspellings import nearest
 
 # The class has no public name of its own since typer brought its own copy of click along.
 UsageError: Any = typer.BadParameter.__mro__[1]

@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise import checks
 from layerwise.contrib.records import Record, Table, writing_to
+from layerwise.engines.measurements import clipped
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.telemetry import clipped
+from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._counts import counts

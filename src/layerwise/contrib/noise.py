@@ -24,7 +24,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from layerwise import checks
 from layerwise.errors import (
     GradientError,
     HyperparameterError,
@@ -34,6 +33,7 @@ from layerwise.errors import (
     SynchronizationError,
     sentence,
 )
+from layerwise.options import checks
 from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.contrib._files import PATH_ERRORS, printable, replace_text
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.files import PATH_ERRORS, printable, replace_text
 
 Ways = Mapping[str, Callable[[Any], Any]]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.convert._kept import Kept, Wanted, numbers_of, one_count
 from layerwise.errors import StateError
 from layerwise.jax._forms import RULES, begun, filled_in, held_of, in_numbers, own_of, parts_of
 from layerwise.jax._trees import of_state, parameters
-from layerwise.registry import ENTRIES
 
 NAMES = {id(entry.rule): name for name, entry in ENTRIES.items()}
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
-from layerwise.registry import ENTRIES
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.checkpoints import _origin
 from layerwise.torch.step._bytes import restored

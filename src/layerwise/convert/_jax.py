@@ -27,7 +27,7 @@ from layerwise.jax._of_optax import (
 )
 from layerwise.jax._storage import numbers
 from layerwise.jax._trees import Leaves, of_state, parameters
-from layerwise.names import check_matched
+from layerwise.options.by_name import check_matched
 from layerwise.storage.coded import coded_of
 from layerwise.storage.weights import BESIDE
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.errors import StateError
-from layerwise.names import check_matched, few
+from layerwise.options.by_name import check_matched, few
 
 Names = Mapping[str, str] | Callable[[str], str] | None
 """Names there by name here: a mapping, or a function of the name."""

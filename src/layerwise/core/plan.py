@@ -13,12 +13,12 @@ import numpy as np
 
 from layerwise.core.library import Array, Library
 from layerwise.engines import PartOf
-from layerwise.hyper import Hyper
-from layerwise.layout import Kept, Layout, Piece, elementwise, kept_dims
-from layerwise.names import Name
+from layerwise.engines.measurements import summary
+from layerwise.layout.pieces import Kept, Layout, Piece, elementwise, kept_dims
+from layerwise.options.by_name import Name
+from layerwise.options.settings import Hyper
 from layerwise.storage.forms import CUT_BY_BLOCKS, blocks_cut_groups, scales_of
 from layerwise.storage.index import Index, index_of
-from layerwise.telemetry import summary
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,14 +14,14 @@ from itertools import chain
 from operator import mul, truediv
 from typing import Any, NamedTuple
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.core.library import FLOATING, Array, Library, computing
 from layerwise.core.plan import Plan
-from layerwise.registry import ENTRIES
+from layerwise.rules.states import is_signed
 from layerwise.storage import Coded, Format
 from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Shape, scales_of
 from layerwise.storage.index import index_of
-from layerwise.storage.options import is_signed
 from layerwise.storage.stored import Stored
 from layerwise.storage.weights import BESIDE, MASTER, REMAINDER, Beside
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from layerwise.catalog.hidden import is_vector, is_whole
+from layerwise.core.first_step import First
 from layerwise.core.library import Array, Library
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot, StepResult
@@ -14,9 +16,7 @@ from layerwise.core.step import Nows, Snapshot, Step, keep, taken
 from layerwise.core.storing import Storing
 from layerwise.engines import Engine, Job
 from layerwise.errors import ParameterError, warn
-from layerwise.first import First
-from layerwise.hidden import is_vector, is_whole
-from layerwise.names import Name, few
+from layerwise.options.by_name import Name, few
 from layerwise.storage.options import Wanted
 
 

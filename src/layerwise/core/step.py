@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from layerwise.core.library import Array
 from layerwise.core.plan import Plan
-from layerwise.drive import Others
+from layerwise.drivers import Others
 from layerwise.engines import KEPT, Changed, Engine, Job, just_prepared
 from layerwise.engines.distributor import prepare
 from layerwise.engines.places import Looks, objects_of
 from layerwise.engines.programs import MANY, ByRates
-from layerwise.hyper import Hyper
-from layerwise.names import Name
+from layerwise.options.by_name import Name
+from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Now, Scalar
 
 T = TypeVar("T")

@@ -12,13 +12,14 @@ from layerwise.core.library import LOW, WIDE, Array, Library, computing
 from layerwise.core.plan import Held, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
+from layerwise.rules.states import is_signed
 from layerwise.storage import WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
 from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
 from layerwise.storage.groups import GROUP
 from layerwise.storage.index import index_of
-from layerwise.storage.options import PLAIN, Wanted, is_signed
+from layerwise.storage.options import PLAIN, Wanted
 from layerwise.storage.weights import BESIDE, MASTER, Beside
 
 Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor

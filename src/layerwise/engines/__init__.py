@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from layerwise.drive import Others
+from layerwise.drivers import Others
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 from layerwise.storage import Storage

@@ -13,16 +13,17 @@ from operator import is_not
 from pathlib import Path
 from typing import Any
 
-from layerwise.drive import Others
+from layerwise.drivers import Others
 from layerwise.engines import KEPT, Candidate, Changed, Engine, Given, Job, Prepared, Stats
 from layerwise.engines.places import Marks, arrays_of, places_of
 from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, of_kinds, program_for
 from layerwise.engines.rounds import Rounds
+from layerwise.engines.threads import wanted_threads
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
+from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
-from layerwise.threads import extension, wanted_threads
 
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
 VARIABLE = "LAYERWISE_ISA"

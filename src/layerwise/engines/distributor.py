@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from layerwise.drive import Others
+from layerwise.drivers import Others
 from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats, just_prepared
 from layerwise.engines.places import arrays_of, places_of
 from layerwise.errors import EngineError

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from layerwise.engines import Changed, Job, Prepared
 from layerwise.rules.asks import Now
-from layerwise.threads import extension
+from layerwise.storage.extension import extension
 
 _native: Any = extension()
 

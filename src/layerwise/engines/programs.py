@@ -16,11 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.drive import TensorRequest, dims_of, once_of
+from layerwise.drivers import TensorRequest, dims_of, once_of
 from layerwise.engines.printed import RULES
 from layerwise.engines.structures import Printed, Program, form_of, presence_of
+from layerwise.options.values import is_number, is_on
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
-from layerwise.rules.scalars import bounds_of, is_number, is_on
+from layerwise.rules.scalars import bounds_of
 
 UNBOUNDED = float("inf")
 PLAIN = {int, float, type(None)}

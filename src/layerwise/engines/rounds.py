@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from layerwise.drive import Others, TensorRequest
+from layerwise.drivers import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.programs import asked_of
 from layerwise.rules.asks import ModelSum, Now

@@ -8,13 +8,13 @@ from itertools import pairwise, starmap
 from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drive import Others, Run, beside, in_rounds, local
+from layerwise.drivers import Others, Run, beside, in_rounds, local
 from layerwise.engines import Engine, Job, PartOf, Stats
 from layerwise.engines.arrays import Arrays, Lists
 from layerwise.engines.places import Watched
+from layerwise.options.values import is_number
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
-from layerwise.rules.scalars import is_number
 from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
 

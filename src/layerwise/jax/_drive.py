@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive.requests import MEANS, PLAIN, dims_of, partial_sum
-from layerwise.hyper import Hyper
+from layerwise.drivers.requests import MEANS, PLAIN, dims_of, partial_sum
+from layerwise.engines.measurements import with_both
 from layerwise.jax._dtypes import real
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running
 from layerwise.jax._storage import Shape, Unread, numbers
+from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
-from layerwise.telemetry import with_both
 
 # From how many entries on a tensor's intermediate results are computed again rather than kept.
 LARGE = 1 << 16

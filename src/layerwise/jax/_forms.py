@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import StateError
 from layerwise.jax import optimizers
 from layerwise.jax._bits import rounded
 from layerwise.jax._storage import Grouped, MasterState, numbers, stored
 from layerwise.jax._trees import Leaves, of_state
-from layerwise.registry import ENTRIES
 
 
 def in_numbers(state: Any, leaves: Leaves) -> Any:

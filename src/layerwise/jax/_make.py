@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import optax
 
-from layerwise.checks import FLAG, Check, number
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Hyper
 from layerwise.jax._mesh import axes_of
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Transformation
-from layerwise.registry import ENTRIES
+from layerwise.options.checks import FLAG, Check, number
+from layerwise.options.names import OPTAX, is_pair, pair
+from layerwise.options.settings import Hyper
 from layerwise.rules.adafactor import EPS1, Adafactor
-from layerwise.spelling import OPTAX, is_pair, pair
 from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 
 Rate = float | jax.Array | Callable[[Any], Any]

@@ -15,7 +15,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.jax import _trees
 from layerwise.jax._drive import Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
-from layerwise.layout import Layout, Piece, divided
+from layerwise.layout.pieces import Layout, Piece, divided
 from layerwise.rules.asks import Shape
 
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from layerwise.drive.requests import sum_of_squares
+from layerwise.drivers.requests import sum_of_squares
 from layerwise.jax._dtypes import real, together
 from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Shape

@@ -9,9 +9,9 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from layerwise.checks import number
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.options.checks import number
+from layerwise.options.settings import Hyper
 
 # Numbers that decide the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")

@@ -24,14 +24,15 @@ from layerwise.jax._bits import BITS, rounded
 from layerwise.jax._drive import Cut, Task, size
 from layerwise.jax._dtypes import arithmetic, real, together
 from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
-from layerwise.layout import Layout, elementwise
+from layerwise.layout.pieces import Layout, elementwise
 from layerwise.rules.asks import Now, Stepped
+from layerwise.rules.states import is_signed
 from layerwise.storage import WEIGHTS, groups
 from layerwise.storage.bits import WORD, key_of
 from layerwise.storage.coded import CODED, coded_of
 from layerwise.storage.forms import chosen, scales_of
 from layerwise.storage.index import Index, index_of
-from layerwise.storage.options import Wanted, is_signed
+from layerwise.storage.options import Wanted
 from layerwise.storage.stored import Stored
 
 MOST = 1 << 32  # elements of a tensor that integers of 32 bits count

@@ -8,11 +8,11 @@ from typing import Any
 
 import optax
 
-from layerwise.hyper import Hyper
+from layerwise.catalog.presets import by_name, find
+from layerwise.catalog.registry import ENTRIES
 from layerwise.jax import optimizers
-from layerwise.registry import ENTRIES
-from layerwise.spelling import OPTAX, OWN_FORM, optax_defaults
-from layerwise.variants import by_name, find
+from layerwise.options.names import OPTAX, OWN_FORM, optax_defaults
+from layerwise.options.settings import Hyper
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drive.requests import next_requests
+from layerwise.drivers.requests import next_requests
 from layerwise.jax._norms import length
 from layerwise.jax._products import multiplies, product
 

@@ -10,9 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.blocks import Blocks, as_blocks
+from layerwise.catalog.hidden import is_vector, warn_of_others
 from layerwise.errors import ParameterError, StateError, sentence
-from layerwise.hidden import is_vector, warn_of_others
 from layerwise.jax import _mesh, _trees
 from layerwise.jax._drive import Axes, Cut, driven
 from layerwise.jax._dtypes import arithmetic, mixing, real
@@ -21,9 +20,11 @@ from layerwise.jax._plan import Plan
 from layerwise.jax._products import quick
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
 from layerwise.jax._trees import Leaves
-from layerwise.layout import lay_out
+from layerwise.layout.blocks import Blocks, as_blocks
+from layerwise.layout.pieces import lay_out
 from layerwise.rules.asks import Now
-from layerwise.storage.options import Wanted, is_signed
+from layerwise.rules.states import is_signed
+from layerwise.storage.options import Wanted
 
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
 OTHERS = 'Leave them to AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from layerwise.checks import FLAG
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, shown
 from layerwise.jax._storage import Grouped
+from layerwise.options.checks import FLAG
 
 Check = Callable[[str, Any], Any]
 CALL = "Call update(gradients, state, params)."

@@ -35,10 +35,10 @@ from typing import Any, Literal, NamedTuple
 import jax.numpy as jnp
 from optax import GradientTransformationExtraArgs
 
-from layerwise.arguments import StateDtype
-from layerwise.hyper import Adapt, Bounds
+from layerwise.catalog.docstrings import of_rule
 from layerwise.jax._make import ByLeaf, Number, Rate, make
-from layerwise.of_rule import of_rule
+from layerwise.options.arguments import StateDtype
+from layerwise.options.settings import Adapt, Bounds
 
 __all__ = ["AdafactorState", "AdamMiniState", "AdamWState", "CameState", "FromageState", "LambState", "LansState"]
 __all__ += ["LarsState", "LionState", "MuonState", "NovoGradState", "SGDState", "ScaleSGDState", "SinkGDState"]

@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from layerwise.core.library import computing
-from layerwise.drive.scaled import Namespace, Scaled
+from layerwise.drivers.scaled import Namespace, Scaled
 from layerwise.errors import EngineError
 
 

@@ -11,22 +11,22 @@ import keras
 import numpy as np
 from keras import ops
 
-from layerwise import spelling
-from layerwise.arguments import KERAS
-from layerwise.checks import NONE, number, of_python
+from layerwise.catalog.hidden import ADAMW
+from layerwise.catalog.presets import Like, preset
+from layerwise.core.first_step import First, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
-from layerwise.drive import Run, local
+from layerwise.drivers import Run, local
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
-from layerwise.first import First, WaysOut, warn_of
-from layerwise.hidden import ADAMW
-from layerwise.hyper import Hyper, options_in_order
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
-from layerwise.layout import Piece, lay_out
-from layerwise.options import OFF
+from layerwise.layout.pieces import Piece, lay_out
+from layerwise.options import names as names_in_apis
+from layerwise.options.arguments import KERAS
+from layerwise.options.checks import NONE, number, of_python
+from layerwise.options.fields import OFF
+from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.variants import Like, preset
 
 LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
 RATE = number(0)
@@ -100,8 +100,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         for argument, way_out in WITHOUT_EFFECT.get(name, {}).items():
             if argument in given:
                 raise ContradictionError(sentence(argument, f"left out with {name}", given[argument], way_out))
-        found, said = spelling.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
-        for option, names in spelling.KERAS.of(cls._hyper).items():
+        found, said = names_in_apis.OF_KERAS.called(cls._hyper, preset(name)), dict(given)
+        for option, names in names_in_apis.KERAS.of(cls._hyper).items():
             if option in found and option not in said and said.keys() & {*names}:
                 usual = found[option] if len(names) > 1 else (found[option],)
                 made = tuple(said.pop(one, number) for one, number in zip(names, usual, strict=True))
@@ -118,20 +118,20 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _options(cls) -> Sequence[str]:
-        return [name for name in options_in_order(cls._hyper) if name not in spelling.OF_KERAS.of(cls._hyper)]
+        return [name for name in options_in_order(cls._hyper) if name not in names_in_apis.OF_KERAS.of(cls._hyper)]
 
     @classmethod
     def _given(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options, of which some may be given by the names that they have in Keras."""
         options = {name: given[name] for name in cls._options()}
-        for option, names in spelling.KERAS.of(cls._hyper).items():
+        for option, names in names_in_apis.KERAS.of(cls._hyper).items():
             theirs = {name: given[name] for name in names if given[name] is not None}
             if not theirs:
                 continue
             name, value = next(iter(theirs.items()))
             ours, spec = cls._hyper.check(option, options[option]), cls._hyper.__dataclass_fields__[option]
-            if spelling.is_pair(names):
-                made: Any = spelling.pair(cls._hyper, option, tuple(names), theirs)
+            if names_in_apis.is_pair(names):
+                made: Any = names_in_apis.pair(cls._hyper, option, tuple(names), theirs)
             else:
                 made = spec.metadata["check"](name, value, f"Pass a number such as {name}={spec.default}.")
             if ours not in (spec.default, made):

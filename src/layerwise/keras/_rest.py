@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerwise import spelling
-from layerwise.checks import NONE, PATTERNS, all_matched, number, one_of
-from layerwise.hidden import ADAMW, rate_ratio
-from layerwise.options import OFF
+from layerwise.catalog.hidden import ADAMW, rate_ratio
+from layerwise.options.checks import NONE, PATTERNS, all_matched, number, one_of
+from layerwise.options.fields import OFF
+from layerwise.options.names import pair
 
 # What a preset asks of arguments that are Keras's.
 OF_PRESETS: Mapping[str, Mapping[str, Any]] = {"keras.Muon": {"exclude_layers": (), "adam_weight_decay": 0.004}}
@@ -29,7 +29,7 @@ class Rest:
     """AdamW for what is no hidden matrix, and the choice of these variables."""
 
     def __init__(self, given: Mapping[str, Any], h: Any) -> None:
-        betas = spelling.pair(ADAMW.hyper, "betas", BETAS, given)
+        betas = pair(ADAMW.hyper, "betas", BETAS, given)
         eps = ADAMW.hyper.check("eps", given["epsilon"], "epsilon")
         made: Any = ADAMW.hyper
         self.h: Any = made(lr=0.0, betas=betas, eps=eps, weight_decay=0.0, maximize=h.maximize)

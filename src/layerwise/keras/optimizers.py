@@ -28,9 +28,9 @@ from typing import Any, Literal, TypeAlias
 
 from keras.optimizers.schedules import LearningRateSchedule
 
-from layerwise.hyper import Adapt, Bounds
+from layerwise.catalog.docstrings import of_rule
 from layerwise.keras._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.settings import Adapt, Bounds
 
 Rate: TypeAlias = "float | LearningRateSchedule | Callable[[], Any]"
 

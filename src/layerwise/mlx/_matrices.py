@@ -10,8 +10,8 @@ from typing import Any
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from layerwise.checks import NONE, PATTERNS, all_matched
 from layerwise.errors import ParameterError
+from layerwise.options.checks import NONE, PATTERNS, all_matched
 
 nn: Any = import_module("mlx.nn")  # whose names have no types
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)

@@ -10,17 +10,17 @@ import mlx.core as mx
 from mlx import optimizers as theirs
 from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
-from layerwise.checks import number
-from layerwise.drive import Run, local
-from layerwise.drive.scaled import Namespace, Scaled
+from layerwise.catalog.hidden import is_vector, warn_of_others
+from layerwise.catalog.presets import Like, preset
+from layerwise.core.first_step import First, WaysOut, warn_of
+from layerwise.drivers import Run, local
+from layerwise.drivers.scaled import Namespace, Scaled
 from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
-from layerwise.first import First, WaysOut, warn_of
-from layerwise.hidden import is_vector, warn_of_others
-from layerwise.hyper import Hyper, options_in_order
-from layerwise.layout import Piece, lay_out
+from layerwise.layout.pieces import Piece, lay_out
+from layerwise.options.checks import number
+from layerwise.options.settings import Hyper, options_in_order
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
-from layerwise.variants import Like, preset
 
 LR, DECAY = "learning_rate", "weight_decay"
 CALLED = {"lr": LR}

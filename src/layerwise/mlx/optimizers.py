@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
-from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.catalog.docstrings import of_rule
 from layerwise.mlx._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 
 Rate: TypeAlias = "float | Callable[[Any], Any]"
 

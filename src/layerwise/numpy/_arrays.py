@@ -11,13 +11,13 @@ import numpy as np
 
 from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
+from layerwise.engines.overlap import Lying
+from layerwise.engines.threads import available_processors
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
-from layerwise.names import Name
+from layerwise.options.by_name import Name
 from layerwise.rules.products import worth_halving
-from layerwise.spans import Lying
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
-from layerwise.threads import available_processors
 
 Array = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""

@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from layerwise.catalog.presets import Like
+from layerwise.core.first_step import First, warn_of
+from layerwise.core.lock import OneAtATime
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.core.slots import Due, Planned, Slots
@@ -22,17 +25,14 @@ from layerwise.errors import (
     sentence,
     warn,
 )
-from layerwise.first import First, warn_of
-from layerwise.hyper import Hyper, scheduled
-from layerwise.keywords import advice, check_keywords, needing_all
-from layerwise.layout import lay_out
-from layerwise.names import Name, as_name, check_matched, check_twin, few
+from layerwise.layout.pieces import lay_out
 from layerwise.numpy import _arrays, _saved
 from layerwise.numpy._arrays import Array
 from layerwise.numpy._options import Options, names_of, refitted
 from layerwise.numpy._together import LIBRARY, PLAIN, RATES, WAYS_OUT, Named, Occupied, due_of
-from layerwise.threads import OneAtATime
-from layerwise.variants import Like
+from layerwise.options.by_name import Name, as_name, check_matched, check_twin, few
+from layerwise.options.misspellings import advice, check_keywords, needing_all
+from layerwise.options.settings import Hyper, scheduled
 
 MODULE = ".optimizers"  # from which the package takes its classes
 

@@ -9,19 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from layerwise import checks
-from layerwise.blocks import as_blocks
+from layerwise.catalog.registry import ENTRIES
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Slot
 from layerwise.engines import Engine, choose
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Hyper, options_in_order
-from layerwise.names import INSTEAD, ByName, Name, is_by_name
+from layerwise.layout.blocks import as_blocks
 from layerwise.numpy._arrays import Arrays, named_dtype
 from layerwise.numpy._together import ENGINES, RATES
-from layerwise.registry import ENTRIES
+from layerwise.options import checks
+from layerwise.options.by_name import INSTEAD, ByName, Name, is_by_name
+from layerwise.options.settings import Hyper, options_in_order
+from layerwise.rules.states import is_signed
 from layerwise.storage.coded import CODED
-from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, is_signed, wanted
+from layerwise.storage.options import OPTIONS, Wanted, check_fits, checked, wanted
 
 FLAGS = ("skip_nonfinite", "shared_count")
 BY_NAME = ("lr_scale", "decay", "blocks")

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from layerwise.checks import Check, Refused, number, one_of
 from layerwise.core.plan import Plan
 from layerwise.core.slot import NamedState, Part, Slot
 from layerwise.errors import HyperparameterError, ParameterError, StateError
-from layerwise.names import Name
 from layerwise.numpy._arrays import Array, Arrays, named_dtype
+from layerwise.options.by_name import Name
+from layerwise.options.checks import Check, Refused, number, one_of
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1

@@ -11,18 +11,18 @@ from typing import Any
 
 from numpy.lib.array_utils import byte_bounds
 
+from layerwise.core.first_step import WaysOut
 from layerwise.core.library import EPSILON
 from layerwise.core.slots import Due, Planned, Rates
 from layerwise.engines import Candidate
 from layerwise.engines.compiled import candidate
+from layerwise.engines.overlap import check_distinct
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import HyperparameterError
-from layerwise.first import WaysOut
-from layerwise.hyper import scheduled
-from layerwise.names import Name
 from layerwise.numpy import _arrays
 from layerwise.numpy._arrays import Array, lying
-from layerwise.spans import check_distinct
+from layerwise.options.by_name import Name
+from layerwise.options.settings import scheduled
 
 STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
 MATRIX = 1 << 15  # the same of products

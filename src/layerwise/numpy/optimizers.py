@@ -26,11 +26,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from layerwise.arguments import ByName, StateDtype
-from layerwise.blocks import Split
-from layerwise.hyper import Adapt, Bounds, Scheduled
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import Split
 from layerwise.numpy._optimizer import Optimizer
-from layerwise.of_rule import of_rule
+from layerwise.options.arguments import ByName, StateDtype
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 
 __all__ = ["SGD", "Adafactor", "AdamMini", "AdamW", "Came", "Fromage", "Lamb", "Lans", "Lars", "Lion", "Muon"]
 __all__ += ["NovoGrad", "ScaleSGD", "SinkGD", "StableAdamW"]

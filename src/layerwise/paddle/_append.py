@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 import paddle
 
 from layerwise.core.plan import Plan
-from layerwise.drive import Run, local
+from layerwise.drivers import Run, local
+from layerwise.engines.measurements import with_both
 from layerwise.engines.rule import STACKED
 from layerwise.errors import HyperparameterError, LayerwiseError
-from layerwise.layout import Layout, Piece
+from layerwise.layout.pieces import Layout, Piece
 from layerwise.paddle._arrays import Variable, computing, dtype_name, shape_of
 from layerwise.paddle._variables import NAMESPACE, Array, Constants, Numbers, bare, in_dtype, wide
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage.weights import MASTER
-from layerwise.telemetry import with_both
 
 SMALL = 1 << 12  # elements of a tensor that is stacked with others
 

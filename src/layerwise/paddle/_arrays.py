@@ -13,8 +13,8 @@ from paddle.base.framework import EagerParamBase
 from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
 from layerwise.engines.compiled import know_plain
+from layerwise.engines.overlap import Lying, check_distinct
 from layerwise.errors import GradientError, ParameterError
-from layerwise.spans import Lying, check_distinct
 
 Tensor = Any  # a paddle.Tensor, of which the types say little, or a variable of the static graph
 Variable = paddle.pir.Value

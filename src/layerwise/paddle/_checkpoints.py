@@ -12,7 +12,7 @@ from paddle.optimizer.lr import LRScheduler
 from layerwise.core.library import LOW
 from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError, warn
-from layerwise.names import few
+from layerwise.options.by_name import few
 from layerwise.paddle import _state
 from layerwise.paddle._arrays import TENSORS, Tensor, dtype_name, shape_of
 from layerwise.paddle._state import BESIDE, MASTER_KEY, MASTERS, SCHEDULER, Names

@@ -11,11 +11,11 @@ from paddle.nn.clip import GradientClipBase
 from paddle.optimizer.lr import LRScheduler
 from paddle.regularizer import L2Decay, WeightDecayRegularizer
 
-from layerwise import checks
-from layerwise.arguments import OF_PADDLE_GROUP
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
-from layerwise.hyper import Hyper, settled
-from layerwise.keywords import check_keywords
+from layerwise.options import checks
+from layerwise.options.arguments import OF_PADDLE_GROUP
+from layerwise.options.misspellings import check_keywords
+from layerwise.options.settings import Hyper, settled
 from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, check_parameter
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 

@@ -13,9 +13,10 @@ from paddle.base.dygraph.base import in_to_static_mode
 from paddle.base.framework import in_pir_mode
 from paddle.optimizer.lr import LRScheduler
 
-from layerwise import checks
-from layerwise.blocks import as_blocks
+from layerwise.catalog.presets import Like
+from layerwise.core.first_step import WaysOut, warn_of
 from layerwise.core.library import EPSILON, LOW
+from layerwise.core.lock import OneAtATime
 from layerwise.core.plan import Plan
 from layerwise.core.slots import Due, Planned, Rates, Slots
 from layerwise.engines import Candidate, choose
@@ -28,10 +29,11 @@ from layerwise.errors import (
     ScheduledError,
     sentence,
 )
-from layerwise.first import WaysOut, warn_of
-from layerwise.hyper import Hyper
-from layerwise.layout import lay_out
-from layerwise.names import ByName, check_matched
+from layerwise.layout.blocks import as_blocks
+from layerwise.layout.pieces import lay_out
+from layerwise.options import checks
+from layerwise.options.by_name import ByName, check_matched
+from layerwise.options.settings import Hyper
 from layerwise.paddle import _state
 from layerwise.paddle._append import Due as InProgram
 from layerwise.paddle._arrays import (
@@ -66,8 +68,6 @@ from layerwise.paddle._groups import (
 from layerwise.paddle._spelling import RATE, as_rate, decay_argument, joined, preset
 from layerwise.paddle._static import Graph, firsts_of, others_in, trainable
 from layerwise.storage.options import PLAIN, Wanted
-from layerwise.threads import OneAtATime
-from layerwise.variants import Like
 
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12, matrix_size=1 << 15)))

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from layerwise import checks
+from layerwise.catalog.presets import find
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, sentence
-from layerwise.hyper import Hyper
-from layerwise.keywords import check_keywords
-from layerwise.registry import ENTRIES
-from layerwise.spelling import PADDLE, PADDLE_PRESETS, is_pair, pair
-from layerwise.variants import find
+from layerwise.options import checks
+from layerwise.options.misspellings import check_keywords
+from layerwise.options.names import PADDLE, PADDLE_PRESETS, is_pair, pair
+from layerwise.options.settings import Hyper
 
 RATE = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."

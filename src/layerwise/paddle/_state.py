@@ -12,15 +12,15 @@ import numpy as np
 import paddle
 from paddle.optimizer.lr import LambdaDecay, LRScheduler
 
-from layerwise.checks import Refused
+from layerwise.catalog.registry import ENTRIES
 from layerwise.core.library import FLOATING
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
 from layerwise.errors import StateError, warn
-from layerwise.names import few
+from layerwise.options.by_name import few
+from layerwise.options.checks import Refused
 from layerwise.paddle._arrays import Tensor, Variable, computing, dtype_name, shape_of, unreadable
 from layerwise.paddle._spelling import as_rate
-from layerwise.registry import ENTRIES
 from layerwise.storage.options import COUNT
 
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}

@@ -16,11 +16,11 @@ from paddle.base import dygraph, unique_name
 from paddle.nn.initializer import Constant
 from paddle.pir.core import create_persistable_value
 
+from layerwise.catalog.hidden import is_vector, is_whole
+from layerwise.core.first_step import First
 from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError
-from layerwise.first import First
-from layerwise.hidden import is_vector, is_whole
-from layerwise.layout import Piece
+from layerwise.layout.pieces import Piece
 from layerwise.paddle._append import Due, Kept, assign, measured, stepped
 from layerwise.paddle._arrays import Variable, all_finite, computing, dtype_name, listed, shape_of
 from layerwise.paddle._state import Names

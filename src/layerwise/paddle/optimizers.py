@@ -24,9 +24,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.of_rule import of_rule
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 from layerwise.paddle._optimizer import Optimizer
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from layerwise.checks import one_of
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, sentence
-from layerwise.registry import ENTRIES
+from layerwise.options.checks import one_of
+from layerwise.options.names import OPTAX
 from layerwise.schedules import Polynomial
-from layerwise.spelling import OPTAX
 
 Front = Literal["torch", "numpy", "jax"]
 """The API whose names arguments have."""

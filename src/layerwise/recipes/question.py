@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from layerwise.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refused, integer, number, one_of, option
 from layerwise.recipes.points import CURVES, Curve, Point
-from layerwise.registry import BY_LOWER, ENTRIES
 
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales

@@ -34,10 +34,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import FLAG, NONE, Check, Contradiction, integer, number, one_of, pair, schedule
-from layerwise.hyper import Caution, ClippedByNorm, Scheduled, StoredMomentum
-from layerwise.options import LR, RATE, flag, option
+from layerwise.options import fields
+from layerwise.options.checks import FLAG, NONE, Check, Contradiction, integer, number, one_of, pair, schedule
+from layerwise.options.fields import LR, RATE, flag, option
+from layerwise.options.settings import Caution, ClippedByNorm, Scheduled, StoredMomentum
+from layerwise.options.values import is_number, is_zero
 from layerwise.rules.arrays import add, length, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
@@ -49,7 +50,7 @@ from layerwise.rules.factors import (
     second_moment,
 )
 from layerwise.rules.parts import cautious, clip_of, ready
-from layerwise.rules.scalars import at_least, at_most, choose, is_number, is_zero, named, once_a_step
+from layerwise.rules.scalars import at_least, at_most, choose, named, once_a_step
 
 UNIT_OR_NONE = number(0, 1) | NONE
 BETA2 = number(0, 1)
@@ -96,7 +97,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         'Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator ("clamp").',
         'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
     )
-    clip_threshold: float | None = options.clip_threshold(optax="clipping_threshold")
+    clip_threshold: float | None = fields.clip_threshold(optax="clipping_threshold")
     beta2_decay: float = option(
         -0.8,
         number(-float("inf"), 0, to=True),
@@ -128,10 +129,10 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         "Pass a number such as beta1=0.9, or None for none.",
         optax="momentum",
     )
-    momentum_dtype: Any = options.momentum_dtype(optax="dtype_momentum")
+    momentum_dtype: Any = fields.momentum_dtype(optax="dtype_momentum")
     lr_in_momentum: bool = flag(True, "Average steps, lr included, in the momentum; if False, average directions.")
-    weight_decay: Scheduled = options.weight_decay(optax="weight_decay_rate")
-    decay_scale: Literal["lr", "step", "none"] = options.decay_scale("lr", "step", "none", optax_default="none")
+    weight_decay: Scheduled = fields.weight_decay(optax="weight_decay_rate")
+    decay_scale: Literal["lr", "step", "none"] = fields.decay_scale("lr", "step", "none", optax_default="none")
     scale_parameter: bool | None = option(
         None,
         FLAG | NONE,

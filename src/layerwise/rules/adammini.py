@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from layerwise import options
-from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options import fields
+from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.rules.arrays import length, mix, shrinking
 from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import ready
@@ -26,12 +26,12 @@ class AdamMini(NumberOfLayer, ClippedByNorm):
 
     by_row: ClassVar[bool] = True
 
-    lr: Scheduled = options.lr(1e-3)
-    betas: tuple[float, float] = options.betas()
-    eps: float = options.eps(1e-8, "Added to the root of v, which m is divided by.")
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    betas: tuple[float, float] = fields.betas()
+    eps: float = fields.eps(1e-8, "Added to the root of v, which m is divided by.")
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    eps_root: float = options.eps_root()
+    eps_root: float = fields.eps_root()
 
 
 class State(NamedTuple):

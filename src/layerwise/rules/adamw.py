@@ -20,28 +20,29 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.hyper import ClippedByNorm, Scheduled, StoredMomentum
-from layerwise.options import flag
+from layerwise.options import fields
+from layerwise.options.fields import flag
+from layerwise.options.settings import ClippedByNorm, Scheduled, StoredMomentum
+from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import is_zero, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
 
 @dataclass(frozen=True)
 class AdamW(StoredMomentum, ClippedByNorm):
     """Options of AdamW. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    betas: tuple[float, float] = options.betas()
-    eps: float = options.eps(1e-8, "Added to the denominator of the step, outside the root.")
-    weight_decay: Scheduled = options.weight_decay(0.01, optax_default=1e-4)
+    lr: Scheduled = fields.lr(1e-3)
+    betas: tuple[float, float] = fields.betas()
+    eps: float = fields.eps(1e-8, "Added to the denominator of the step, outside the root.")
+    weight_decay: Scheduled = fields.weight_decay(0.01, optax_default=1e-4)
     _: KW_ONLY
-    eps_root: float = options.eps_root()
-    decay: Literal["decoupled", "l2"] = options.decay("Adam")
+    eps_root: float = fields.eps_root()
+    decay: Literal["decoupled", "l2"] = fields.decay("Adam")
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
-    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
+    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
 
 
 class State(NamedTuple):

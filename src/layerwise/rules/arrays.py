@@ -5,8 +5,9 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from layerwise.options.values import is_number, is_one, is_zero
 from layerwise.rules.asks import Array, Moves, Scalar
-from layerwise.rules.scalars import is_number, is_one, is_zero, root
+from layerwise.rules.scalars import root
 
 
 def is_complex(x: Array) -> bool:

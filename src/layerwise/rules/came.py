@@ -29,10 +29,10 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import number, pair
-from layerwise.hyper import ClippedByNorm, Scheduled
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import number, pair
+from layerwise.options.fields import option
+from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
@@ -57,8 +57,8 @@ class Came(ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {}
 
-    lr: Scheduled = options.lr(2e-4)
-    betas: tuple[float, float] = options.betas()
+    lr: Scheduled = fields.lr(2e-4)
+    betas: tuple[float, float] = fields.betas()
     beta3: float = option(
         0.9999,
         number(0, 1),
@@ -71,10 +71,10 @@ class Came(ClippedByNorm):
         "Pair (eps1, eps2): eps1 is added to the squared gradient, eps2 to the squared distance between û and m.",
         "Pass eps=(eps1, eps2) such as (1e-30, 1e-16).",
     )
-    weight_decay: Scheduled = options.weight_decay()
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    clip_threshold: float | None = options.clip_threshold()
-    decay_scale: Literal["lr", "none"] = options.decay_scale("lr", "none")
+    clip_threshold: float | None = fields.clip_threshold()
+    decay_scale: Literal["lr", "none"] = fields.decay_scale("lr", "none")
     factored: Any = factored_option()
     min_dim_size_to_factor: int = min_dim_option()
 

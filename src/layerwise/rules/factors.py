@@ -15,13 +15,13 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import Any, NamedTuple, TypeVar
 
-from layerwise import factoring
-from layerwise.checks import integer
-from layerwise.hyper import Hyper, settled
-from layerwise.options import option
+from layerwise.options.checks import integer
+from layerwise.options.fields import option
+from layerwise.options.settings import Hyper, settled
+from layerwise.options.values import is_zero
+from layerwise.rules import dimensions
 from layerwise.rules.arrays import final, is_complex, mix, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
-from layerwise.rules.scalars import is_zero
 from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
@@ -32,10 +32,10 @@ LARGEST = 2.0**50  # of the numbers of a gradient
 def factored_option(optax_default: Any = MISSING) -> Any:
     return option(
         "last",
-        factoring.CHECK,
+        dimensions.CHECK,
         'Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those of matrices '
-        'only ("matrix"), two dimensions or groups of them, or none (False): no factoring.',
-        factoring.WAY_OUT,
+        'only ("matrix"), two dimensions or groups of them, or none (False): no dimensions.',
+        dimensions.WAY_OUT,
         optax_default=optax_default,
     )
 
@@ -53,7 +53,7 @@ def min_dim_option(optax_default: Any = MISSING) -> Any:
 def fitted(h: H, shape: Shape, block_dims: Shape, **values: Any) -> H:
     """Return the settings with a tensor's rows and columns (False if it is not factored) and these values."""
     own: Any = h
-    factored = factoring.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
+    factored = dimensions.dims(own.factored, shape, own.min_dim_size_to_factor, block_dims) or False
     return settled(h, factored=factored, **values)
 
 

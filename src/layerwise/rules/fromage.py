@@ -20,14 +20,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, NamedTuple
 
-from layerwise import options
-from layerwise.checks import NONE, number
-from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import NONE, number
+from layerwise.options.fields import option
+from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, after, final, length, scaled, shrinking
 from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_like
+from layerwise.rules.scalars import choose, named, once_a_step, one_like
 from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
 
 
@@ -37,9 +38,9 @@ class Fromage(NumberOfLayer, ClippedByNorm):
 
     optax_state: ClassVar[Mapping[str, str]] = {}
 
-    lr: Scheduled = options.lr(0.01)
-    momentum: float = options.momentum(0.0)
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(0.01)
+    momentum: float = fields.momentum(0.0)
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
     p_bound: float | None = option(
         None,

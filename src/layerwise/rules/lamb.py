@@ -30,14 +30,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import NONE, Contradiction, number, one_of
-from layerwise.hyper import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
-from layerwise.options import flag, option
+from layerwise.options import fields
+from layerwise.options.checks import NONE, Contradiction, number, one_of
+from layerwise.options.fields import flag, option
+from layerwise.options.settings import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
+from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 
@@ -45,19 +46,19 @@ from layerwise.rules.trust import Length, lengthened, trust_of
 class Lamb(BoundedTrustRatio, L2Penalty, StepLength, Caution, ClippedByNorm):
     """Options of LAMB. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    betas: tuple[float, float] = options.betas()
-    eps: float = options.eps(1e-6, "Added to the denominator of the direction, outside the root.")
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    betas: tuple[float, float] = fields.betas()
+    eps: float = fields.eps(1e-6, "Added to the denominator of the direction, outside the root.")
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    eps_root: float = options.eps_root()
+    eps_root: float = fields.eps_root()
     bias_correction: bool | Literal["lr"] = option(
         True,
         one_of(True, False, "lr"),
         'Correct m and v for their start at 0: in the direction (True), not at all (False), or on the step ("lr").',
         'Pass True, False, or "lr" to correct the step instead of the direction.',
     )
-    decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
+    decay: Literal["ratio", "decoupled", "l2"] = fields.place_of_decay()
     peak_lr: float | None = option(
         None,
         number(0, above=True) | NONE,

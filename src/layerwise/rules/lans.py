@@ -23,12 +23,13 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, NamedTuple
 
-from layerwise import options
-from layerwise.hyper import BoundedTrustRatio, Scheduled
+from layerwise.options import fields
+from layerwise.options.settings import BoundedTrustRatio, Scheduled
+from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, plus, scaled, square
 from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
 
 
@@ -36,12 +37,12 @@ from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
 class Lans(BoundedTrustRatio):
     """Options of LANS. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    betas: tuple[float, float] = options.betas()
-    eps: float = options.eps(1e-6, "Added to the denominator of both directions.")
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    betas: tuple[float, float] = fields.betas()
+    eps: float = fields.eps(1e-6, "Added to the denominator of both directions.")
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    eps_root: float = options.eps_root()
+    eps_root: float = fields.eps_root()
 
 
 class State(NamedTuple):

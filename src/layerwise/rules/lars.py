@@ -31,14 +31,15 @@ from dataclasses import KW_ONLY, dataclass
 from math import inf
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import NONE, Contradiction, number, one_of, pair
-from layerwise.hyper import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
-from layerwise.options import OFF, flag, option
+from layerwise.options import fields
+from layerwise.options.checks import NONE, Contradiction, number, one_of, pair
+from layerwise.options.fields import OFF, flag, option
+from layerwise.options.settings import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
+from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, length, plus, scaled, unless_off
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
-from layerwise.rules.scalars import choose, damped, is_one, is_zero, named, once_a_step
+from layerwise.rules.scalars import choose, damped, named, once_a_step
 from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
 
 
@@ -49,12 +50,12 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
     large_without_ratio: ClassVar[float] = 1.0
     of_small: ClassVar[Mapping[str, Any]] = {"min_norm": 0.1}
 
-    lr: Scheduled = options.lr(
+    lr: Scheduled = fields.lr(
         1.0,
         "Learning rate; at 1 a tensor moves by trust_coefficient of its norm.",
     )
-    momentum: float = options.momentum(0.9)
-    weight_decay: Scheduled = options.weight_decay()
+    momentum: float = fields.momentum(0.9)
+    weight_decay: Scheduled = fields.weight_decay()
     trust_coefficient: float = option(
         1e-3,
         number(0, above=True),
@@ -69,9 +70,9 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         '"step" makes the whole step, momentum and all, exactly lr·trust_coefficient·‖p‖ long.',
         'Pass True, False, "decayed" to adapt only where weight_decay is not 0, or "step" for the whole step.',
     )
-    eps: float = options.eps(0.0, "Added to the denominator of the trust ratio.")
-    nesterov: bool = options.nesterov()
-    dampening: float = options.dampening()
+    eps: float = fields.eps(0.0, "Added to the denominator of the trust ratio.")
+    nesterov: bool = fields.nesterov()
+    dampening: float = fields.dampening()
     norm: Literal["split", "decayed"] = option(
         "split",
         one_of("split", "decayed"),

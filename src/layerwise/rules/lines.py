@@ -6,22 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from layerwise import factoring, options
-from layerwise.checks import number
-from layerwise.hyper import ClippedByNorm
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import number
+from layerwise.options.fields import option
+from layerwise.options.settings import ClippedByNorm
+from layerwise.options.values import is_zero
+from layerwise.rules import dimensions
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Now, Scalar, Shape, Stepped
-from layerwise.rules.scalars import at_least, is_zero, named, once_a_step, root
+from layerwise.rules.scalars import at_least, named, once_a_step, root
 
 
 def dims_option() -> Any:
     return option(
         "first",
-        factoring.LINES,
+        dimensions.LINES,
         'Which dimensions are rows and columns: the first and all others ("first"), the last two ("last"), two '
         "dimensions or groups of them, or none (False), which treats the tensor as a single row.",
-        factoring.WAY_OUT_OF_LINES,
+        dimensions.WAY_OUT_OF_LINES,
     )
 
 
@@ -43,7 +45,7 @@ class ByLines(ClippedByNorm):
         "A factor on the step but not on the decay: the step is lr·scale times the direction.",
         "Pass a number such as scale=0.05, or 1.",
     )
-    eps: float = options.eps(1e-8, "Lower bound of the size that each row or column is divided by.", above=True)
+    eps: float = fields.eps(1e-8, "Lower bound of the size that each row or column is divided by.", above=True)
     dims: Any = dims_option()
 
 

@@ -24,8 +24,8 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.hyper import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
+from layerwise.options import fields
+from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
@@ -37,13 +37,13 @@ from layerwise.rules.trust import Length, lengthened, trust_of
 class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     """Options of Lion. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-4)
-    betas: tuple[float, float] = options.betas(0.9, 0.99)
-    weight_decay: Scheduled = options.weight_decay(optax_default=1e-3)
+    lr: Scheduled = fields.lr(1e-4)
+    betas: tuple[float, float] = fields.betas(0.9, 0.99)
+    weight_decay: Scheduled = fields.weight_decay(optax_default=1e-3)
     _: KW_ONLY
-    adapt: Adapt = options.adapt(False)
-    decay: Literal["ratio", "decoupled", "l2"] = options.place_of_decay()
-    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
+    adapt: Adapt = fields.adapt(False)
+    decay: Literal["ratio", "decoupled", "l2"] = fields.place_of_decay()
+    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
 
     @property
     def has_kernels(self) -> bool:

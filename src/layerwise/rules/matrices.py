@@ -22,10 +22,11 @@ from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
 
+from layerwise.options.values import is_number
 from layerwise.rules.arrays import is_complex, scaled, square
 from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape, Whole
 from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
-from layerwise.rules.scalars import at_least, is_number, leveller, root
+from layerwise.rules.scalars import at_least, leveller, root
 
 Polynomial = tuple[float, float, float]
 Stretches = tuple[tuple[Polynomial, ...], ...]

@@ -31,10 +31,23 @@ from itertools import chain, islice, repeat
 from math import prod, sqrt
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from layerwise import factoring, options
-from layerwise.checks import NONE, Check, Contradiction, Refused, as_float, dtype, integer, members, number, one_of
-from layerwise.hyper import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import (
+    NONE,
+    Check,
+    Contradiction,
+    Refused,
+    as_float,
+    dtype,
+    integer,
+    members,
+    number,
+    one_of,
+)
+from layerwise.options.fields import option
+from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLength, StoredMomentum, settled
+from layerwise.options.values import is_one, is_zero
+from layerwise.rules import dimensions
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped
 from layerwise.rules.lines import dims_option
@@ -48,7 +61,7 @@ from layerwise.rules.matrices import (
 )
 from layerwise.rules.parts import ready
 from layerwise.rules.products import HALVES
-from layerwise.rules.scalars import is_one, is_zero, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
 
 JORDAN = ((3.4445, -4.7750, 2.0315),)
@@ -99,12 +112,12 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     of_matrices: ClassVar[bool] = True
     optax_state: ClassVar[Mapping[str, str]] = {"momentum_buffer": "mu"}
 
-    lr: Scheduled = options.lr(0.02)
-    momentum: float = options.momentum(0.95)
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(0.02)
+    momentum: float = fields.momentum(0.95)
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    adapt: Adapt = options.adapt(False)
-    decay: Literal["decoupled", "l2"] = options.decay("as in MLX")
+    adapt: Adapt = fields.adapt(False)
+    decay: Literal["decoupled", "l2"] = fields.decay("as in MLX")
     nesterov: bool | Literal["corrected"] = option(
         True,
         one_of(True, False, "corrected"),
@@ -132,9 +145,9 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         "Number of iterations that bring singular values to about 1.",
         "Pass a number of times such as ns_steps=5.",
     )
-    eps: float = options.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
+    eps: float = fields.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
     dims: Any = dims_option()
-    momentum_dtype: Any = options.momentum_dtype(optax="mu_dtype")
+    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
     ns_dtype: Any = option(
         None,
         NONE | dtype("float32", *HALVES),
@@ -159,7 +172,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> Muon:
         own = tuple(d for d in range(len(shape)) if d not in block_dims)
-        rows, cols = factoring.dims(self.dims, shape, block_dims=block_dims) or ((), own)
+        rows, cols = dimensions.dims(self.dims, shape, block_dims=block_dims) or ((), own)
         each = NAMED[self.ns_coefficients] if isinstance(self.ns_coefficients, str) else self.ns_coefficients
         each = each if isinstance(each[0], tuple) else (each,)
         polynomials = tuple(islice(chain(each, repeat(each[-1])), self.ns_steps))

@@ -19,21 +19,22 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import number, one_of, pair
-from layerwise.hyper import ClippedByNorm, NumberOfLayer, Scheduled
-from layerwise.options import flag, option
+from layerwise.options import fields
+from layerwise.options.checks import number, one_of, pair
+from layerwise.options.fields import flag, option
+from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
+from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, length, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import choose, is_zero, named, once_a_step, one_like, one_minus_power, root
+from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root
 
 
 @dataclass(frozen=True)
 class NovoGrad(NumberOfLayer, ClippedByNorm):
     """Options of NovoGrad. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
+    lr: Scheduled = fields.lr(1e-3)
     betas: tuple[float, float] = option(
         (0.95, 0.98),
         pair(number(0, 1), number(0, 1)),
@@ -41,10 +42,10 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
         "Pass two numbers such as betas=(0.95, 0.98).",
         optax=("b1", "b2"),
     )
-    eps: float = options.eps(1e-8, "Added to the root of v, which the gradient is divided by.")
-    weight_decay: Scheduled = options.weight_decay()
+    eps: float = fields.eps(1e-8, "Added to the root of v, which the gradient is divided by.")
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    eps_root: float = options.eps_root()
+    eps_root: float = fields.eps_root()
     grad_averaging: bool = flag(False, "Multiply what enters m by 1 - b1.")
     normalize: Literal["gradient", "momentum"] = option(
         "gradient",

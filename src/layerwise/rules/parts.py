@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from layerwise.options.values import is_infinite, is_number, is_on
 from layerwise.rules.arrays import length
 from layerwise.rules.asks import Array, Asking, Mean, ModelSum, Now, Scalar, Squares
-from layerwise.rules.scalars import at_least, is_infinite, is_number, is_on
+from layerwise.rules.scalars import at_least
 
 
 def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:

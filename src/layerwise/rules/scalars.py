@@ -8,6 +8,7 @@ from functools import cache, wraps
 from math import inf, log, sqrt
 from typing import Any
 
+from layerwise.options.values import is_infinite, is_number, is_zero
 from layerwise.rules.asks import Scalar
 
 
@@ -30,30 +31,6 @@ def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, 
         return coefficients(xp, h, now) if own is None else own(coefficients, h, now)
 
     return taken
-
-
-def is_number(x: Scalar) -> bool:
-    return isinstance(x, (int, float))
-
-
-def is_zero(x: Scalar) -> bool:
-    """Return True if it is known now to be 0, so that a whole pass over the tensor can be left out."""
-    return is_number(x) and x == 0
-
-
-def is_one(x: Scalar) -> bool:
-    """Return True if it is known now to be 1, so that multiplying by it can be left out."""
-    return is_number(x) and x == 1
-
-
-def is_infinite(x: Scalar) -> bool:
-    """Return True if it is known now to be infinite, so that it bounds nothing."""
-    return is_number(x) and abs(x) == inf
-
-
-def is_on(x: Scalar | None) -> bool:
-    """Return True unless it is known now to be off; None and 0 are."""
-    return not (x is None or is_zero(x))
 
 
 def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:

@@ -20,10 +20,11 @@ from dataclasses import KW_ONLY, dataclass
 from math import prod, sqrt
 from typing import Any, Literal
 
-from layerwise import factoring, options
-from layerwise.checks import one_of
-from layerwise.hyper import Scheduled, settled
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import one_of
+from layerwise.options.fields import option
+from layerwise.options.settings import Scheduled, settled
+from layerwise.rules import dimensions
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
 from layerwise.rules.parts import ready
@@ -35,8 +36,8 @@ __all__ = ["ScaleSGD", "State", "coefficients", "shapes", "step"]
 class ScaleSGD(ByLines):
     """Options of SCALE. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
     over: Literal["columns", "rows"] = option(
         "columns",
@@ -52,7 +53,7 @@ class ScaleSGD(ByLines):
     )
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> ScaleSGD:
-        found = factoring.dims(self.dims, shape, block_dims=block_dims)
+        found = dimensions.dims(self.dims, shape, block_dims=block_dims)
         along = tuple(d for d in range(len(shape)) if d not in block_dims)
         if found is not None:
             rows, cols = found

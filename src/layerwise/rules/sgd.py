@@ -17,33 +17,34 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.checks import Contradiction, one_of
-from layerwise.hyper import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import Contradiction, one_of
+from layerwise.options.fields import option
+from layerwise.options.settings import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
+from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, plus, shrinking
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.parts import ready
-from layerwise.rules.scalars import damped, is_one, is_zero, named, once_a_step
+from layerwise.rules.scalars import damped, named, once_a_step
 
 
 @dataclass(frozen=True)
 class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
     """Options of SGD. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    momentum: float = options.momentum(0.0)
-    dampening: float = options.dampening()
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    momentum: float = fields.momentum(0.0)
+    dampening: float = fields.dampening()
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    nesterov: bool = options.nesterov()
+    nesterov: bool = fields.nesterov()
     decay: Literal["l2", "decoupled"] = option(
         "l2",
         one_of("l2", "decoupled"),
         'Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").',
         'Pass "l2" as in torch.optim.SGD or "decoupled" as in AdamW.',
     )
-    momentum_dtype: Any = options.momentum_dtype(optax="accumulator_dtype")
+    momentum_dtype: Any = fields.momentum_dtype(optax="accumulator_dtype")
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

@@ -18,10 +18,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from layerwise import factoring, options
-from layerwise.checks import integer
-from layerwise.hyper import Scheduled, settled
-from layerwise.options import option
+from layerwise.options import fields
+from layerwise.options.checks import integer
+from layerwise.options.fields import option
+from layerwise.options.settings import Scheduled, settled
+from layerwise.rules import dimensions
 from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
 from layerwise.rules.parts import ready
@@ -33,8 +34,8 @@ __all__ = ["SinkGD", "State", "coefficients", "shapes", "step"]
 class SinkGD(ByLines):
     """Options of SinkGD. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    weight_decay: Scheduled = options.weight_decay()
+    lr: Scheduled = fields.lr(1e-3)
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
     iterations: int = option(
         5,
@@ -44,7 +45,7 @@ class SinkGD(ByLines):
     )
 
     def fit(self, shape: Shape, block_dims: Shape, machine_eps: float) -> SinkGD:
-        found = factoring.dims(self.dims, shape, block_dims=block_dims)
+        found = dimensions.dims(self.dims, shape, block_dims=block_dims)
         lines = ((),) if found is None else tuple(reversed(found)) * self.iterations
         return settled(self, dims=lines)
 

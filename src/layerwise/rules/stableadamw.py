@@ -21,28 +21,29 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, NamedTuple
 
-from layerwise import options
-from layerwise.hyper import ClippedByNorm, Scheduled
+from layerwise.options import fields
+from layerwise.options.settings import ClippedByNorm, Scheduled
+from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, shrinking, square
 from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import clip_of, ready
-from layerwise.rules.scalars import is_zero, named, once_a_step, one_minus_power
+from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
 
 @dataclass(frozen=True)
 class StableAdamW(ClippedByNorm):
     """Options of StableAdamW. Its page in the documentation gives each its place in the formula."""
 
-    lr: Scheduled = options.lr(1e-3)
-    betas: tuple[float, float] = options.betas(0.9, 0.99)
-    eps: float = options.eps(
+    lr: Scheduled = fields.lr(1e-3)
+    betas: tuple[float, float] = fields.betas(0.9, 0.99)
+    eps: float = fields.eps(
         1e-8, "Added to the denominator of the direction; lower bound of the denominator in the root mean square."
     )
-    weight_decay: Scheduled = options.weight_decay()
+    weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
-    eps_root: float = options.eps_root()
-    clip_threshold: float | None = options.clip_threshold()
-    decay_scale: Literal["step", "lr", "none"] = options.decay_scale("step", "lr", "none")
+    eps_root: float = fields.eps_root()
+    clip_threshold: float | None = fields.clip_threshold()
+    decay_scale: Literal["step", "lr", "none"] = fields.decay_scale("step", "lr", "none")
 
 
 class State(NamedTuple):

@@ -5,19 +5,10 @@ from __future__ import annotations
 from math import inf
 from typing import Any, NamedTuple
 
+from layerwise.options.values import is_infinite, is_one, is_zero
 from layerwise.rules.arrays import add, is_complex, length, scaled, still
 from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
-from layerwise.rules.scalars import (
-    at_least,
-    at_most,
-    bounds_of,
-    choose,
-    is_infinite,
-    is_one,
-    is_zero,
-    leveller,
-    one_like,
-)
+from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, leveller, one_like
 
 
 class Trust(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from math import prod
 from typing import NamedTuple
 
-from layerwise.blocks import Part
+from layerwise.layout.blocks import Part
 from layerwise.storage import groups
 from layerwise.storage.coded import CODED
 from layerwise.storage.options import Wanted

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
 
-from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.options import checks
+from layerwise.options.settings import Hyper
+from layerwise.rules.states import is_of_layer, is_statistic
 from layerwise.storage.coded import CODED
 from layerwise.storage.weights import BESIDE
 
@@ -50,8 +51,6 @@ class Wanted(NamedTuple):
         return self.rounding == "stochastic" or by_default
 
 
-# By rule, as the registry finds them. Beforehand, because a tracer of steps would have to read annotations otherwise.
-HINTS: dict[str, Mapping[str, Any]] = {}
 PLAIN = Wanted()
 
 
@@ -109,28 +108,3 @@ def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None
         if want.state.get(field, dtype) != dtype:
             allowed = f"{dtype!r} for {field!r}, as {argument} has it"
             raise ContradictionError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))
-
-
-def hints_of(rule: Any) -> Mapping[str, Any]:
-    """Return the annotations of a rule's state."""
-    return HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
-
-
-def _says(rule: Any, field: str, what: str) -> bool:
-    hints = hints_of(rule)
-    return what in getattr(hints[field], "__metadata__", ())
-
-
-def is_signed(rule: Any, field: str) -> bool:
-    """Return True if a field of a rule's state may be negative."""
-    return not _says(rule, field, "never negative")
-
-
-def is_statistic(rule: Any, field: str) -> bool:
-    """Return True if a field has a number for each row or column, and not for each element."""
-    return _says(rule, field, "of rows or columns")
-
-
-def is_of_layer(rule: Any, field: str) -> bool:
-    """Return True if a field is one number of the tensor, or of each of its blocks."""
-    return _says(rule, field, "of a layer")

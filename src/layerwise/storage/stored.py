@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from layerwise.storage import Format, Storage, groups
 from layerwise.storage.bits import WORD, at_step, random, turned
+from layerwise.storage.extension import extension
 from layerwise.storage.index import Index
 from layerwise.storage.weights import KEPT, LOW
-from layerwise.threads import extension
 
 
 class Bits(Protocol):

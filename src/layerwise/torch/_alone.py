@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, ParameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.options.settings import Hyper
 from layerwise.torch._members import Members
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.sharding import _cuts as cuts

@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise import arguments, checks
-from layerwise.blocks import as_blocks
+from layerwise.catalog.presets import Like
 from layerwise.core.slot import own_entries
 from layerwise.errors import ContradictionError, ParameterError, sentence
-from layerwise.hyper import Hyper
-from layerwise.names import ByName, check_matched
+from layerwise.layout.blocks import as_blocks
+from layerwise.options import arguments, checks
+from layerwise.options.by_name import ByName, check_matched
+from layerwise.options.settings import Hyper
 from layerwise.torch._alone import Alone
 from layerwise.torch._members import apart, is_named, named_by_places
 from layerwise.torch._planner import Setup
@@ -42,7 +43,6 @@ from layerwise.torch.step._settings import (
 )
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import is_begun
-from layerwise.variants import Like
 
 
 class Optimizer(torch.optim.Optimizer, Like):

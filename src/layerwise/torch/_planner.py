@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from layerwise.core.first_step import First, WaysOut, warn_of
 from layerwise.core.slot import own_entries
 from layerwise.core.step import Step
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
-from layerwise.first import First, WaysOut, warn_of
-from layerwise.hyper import Hyper
-from layerwise.names import ByName
+from layerwise.options.by_name import ByName
+from layerwise.options.settings import Hyper
 from layerwise.torch._members import Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from layerwise.core.lock import OneAtATime
 from layerwise.core.step import Step, keep, taken
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
-from layerwise.hyper import Hyper
-from layerwise.threads import OneAtATime
+from layerwise.options.settings import Hyper
 from layerwise.torch._members import Members, apart
 from layerwise.torch._planner import Planner, Setup
 from layerwise.torch._ranks import Ranks

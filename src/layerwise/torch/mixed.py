@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from layerwise.arguments import StateDtype
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Bounds
-from layerwise.keywords import explained
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.arguments import StateDtype
+from layerwise.options.misspellings import explained
+from layerwise.options.settings import Bounds
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:

@@ -34,10 +34,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor
 
-from layerwise.arguments import StateDtype
-from layerwise.blocks import BlocksByName
-from layerwise.hyper import Adapt, Bounds, Scheduled
-from layerwise.of_rule import of_rule
+from layerwise.catalog.docstrings import of_rule
+from layerwise.layout.blocks import BlocksByName
+from layerwise.options.arguments import StateDtype
+from layerwise.options.settings import Adapt, Bounds, Scheduled
 from layerwise.torch._optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Adafactor(Optimizer):
         lr_cap: Upper bound of the relative step; with "cap", the default of lr.
         warmup_init: Also bound the relative step by 1e-6·t.
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no dimensions.
         min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
         caution: Move only elements whose direction and gradient have the same sign, and scale the step up to make
             up for the others (arXiv 2411.16085).
@@ -246,7 +246,7 @@ class Came(Optimizer):
         clip_threshold: Scale an update down if its root mean square exceeds this; None turns this off.
         decay_scale: Multiply weight_decay by the learning rate ("lr") or 1 ("none").
         factored: Which dimensions are rows and columns: the last two ("last"), the two largest ("largest"), those
-            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.
+            of matrices only ("matrix"), two dimensions or groups of them, or none (False): no dimensions.
         min_dim_size_to_factor: Factor a tensor only if it has at least this many rows and columns.
         max_grad_norm: Scale all gradients down together so that their global norm is at most this; None is off.
         max_grad_norm_per_tensor: Scale the gradient of each tensor or block down to at most this norm; None is off.

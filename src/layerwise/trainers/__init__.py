@@ -7,8 +7,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from layerwise.catalog.registry import BY_LOWER
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence, warn
-from layerwise.registry import BY_LOWER
 
 PACKAGES = ("timm", "transformers")
 VARIABLE = "LAYERWISE_REGISTER"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from layerwise.catalog.hidden import is_called_otherwise
 from layerwise.errors import warn
-from layerwise.hidden import is_called_otherwise
-from layerwise.keywords import check_keywords
+from layerwise.options.misspellings import check_keywords
 from layerwise.torch import Mixed
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._given import listed

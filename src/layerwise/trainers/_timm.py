@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.nn import Module
 
+from layerwise.catalog.presets import preset
 from layerwise.errors import MissingPackageError
 from layerwise.trainers import PREFIX, classes
 from layerwise.trainers._split import by_name
-from layerwise.variants import preset
 
 # What makes a run that was configured for timm's own go on as it was.
 PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "Lion": "timm.Lion", "NovoGrad": "timm.NvNovoGrad"}

@@ -11,8 +11,8 @@ from offload.device import Far, StandIn, near
 from offload.training import RING, both, named, replaced, same
 
 import layerwise.torch as lw
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError
-from layerwise.registry import ENTRIES
 from layerwise.torch.offload import _host
 from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding._owner import stepper_of

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import PLAIN, Others, TensorRequest
+from layerwise.drivers import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.kernels import parts, passes, statistics
 from layerwise.engines.gpu.tables import Programs, Tables
 from layerwise.engines.programs import MEASURED, Asked, asked_of

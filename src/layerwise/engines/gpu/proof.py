@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.drive import Others, TensorRequest
+from layerwise.drivers import Others, TensorRequest
 from layerwise.engines import Changed, Counter, Engine, Job, Prepared
 from layerwise.engines.gpu.installed import PROOF_VARIABLE, proof_wanted
 from layerwise.engines.gpu.kinds import kind_of

@@ -15,8 +15,8 @@ from layerwise.engines import Counter, Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
+from layerwise.options.values import is_number
 from layerwise.rules.asks import Now
-from layerwise.rules.scalars import is_number
 
 SPARES = 4  # recordings that may follow one another
 

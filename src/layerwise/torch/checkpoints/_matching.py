@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
-from layerwise.hyper import in_words
+from layerwise.options.settings import in_words
 from layerwise.torch.sharding._forms import FORMS
 
 Group = Mapping[str, Any]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import StateError
-from layerwise.registry import BY_LOWER, ENTRIES
 from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.step._kinds import RULE, SWITCHES
 from layerwise.torch.step._settings import ALL_OPTIONS

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.hyper import Hyper, in_words
+from layerwise.options.settings import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.step._due import RATES, of_group

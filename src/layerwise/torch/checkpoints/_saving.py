@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.checks import of_python
 from layerwise.errors import HyperparameterError
-from layerwise.hyper import in_words
+from layerwise.options.checks import of_python
+from layerwise.options.settings import in_words
 from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _bytes
 

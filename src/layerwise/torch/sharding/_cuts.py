@@ -15,7 +15,7 @@ from torch import Tensor
 
 from layerwise.engines import compiled
 from layerwise.errors import GradientError, ParameterError, StateError
-from layerwise.layout import Kept
+from layerwise.layout.pieces import Kept
 from layerwise.storage.groups import GROUP
 from layerwise.torch.sharding._flat import Flat, any_known, checked_flat_of, flat_of
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.plan import Held, Place, Places, Region
-from layerwise.layout import Kept, Layout, Piece
+from layerwise.layout.pieces import Kept, Layout, Piece
 from layerwise.torch.sharding._cuts import Axis, Cut, is_dtensor
 
 Shape = tuple[int, ...]

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
-from layerwise import checks
+from layerwise.options import checks
 from layerwise.torch.sharding._cuts import Axis
 
 _most = [512]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.plan import Held
-from layerwise.drive import TensorRequest, ToBring
+from layerwise.drivers import TensorRequest, ToBring
 from layerwise.rules.asks import Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._routes import Owners, Wave, waves_of

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.core.plan import Held, Places, Region
-from layerwise.drive import ToBring
+from layerwise.drivers import ToBring
 from layerwise.rules.matrices import PER_NUMBER
 from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._flat import seen

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.plan import Held
-from layerwise.drive import TensorRequest
+from layerwise.drivers import TensorRequest
 from layerwise.rules.asks import ModelSum
 from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._flat import seen

@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.core.step import Nows
 from layerwise.engines import Changed, Counter, compiled
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import Hyper
+from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Now
 from layerwise.torch.step._memory import unreadable
 from layerwise.torch.step._tensors import alike

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from layerwise.checks import as_float
 from layerwise.engines.places import objects_of
 from layerwise.errors import HyperparameterError
-from layerwise.hyper import Hyper
-from layerwise.names import ByName
+from layerwise.options.by_name import ByName
+from layerwise.options.checks import as_float
+from layerwise.options.settings import Hyper
 from layerwise.storage.options import Wanted
 from layerwise.torch.sharding._flat import missing_gradient
 

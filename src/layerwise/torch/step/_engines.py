@@ -8,10 +8,10 @@ from typing import Any
 
 from torch.autograd.graph import increment_version
 
-from layerwise import checks
 from layerwise.engines import Candidate, Engine, Given, Job, compiled, gpu, insisting
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
+from layerwise.options import checks
 from layerwise.torch.step._lists import Lists
 from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
 from layerwise.torch.step._of_lists import ListsOfTensors

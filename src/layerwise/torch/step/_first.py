@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
+from layerwise.core.first_step import First
 from layerwise.core.step import Step
+from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
-from layerwise.first import First
-from layerwise.hidden import is_called_otherwise, is_vector, is_whole
-from layerwise.telemetry import adapts
 from layerwise.torch.step._due import Due, is_on_device
 from layerwise.torch.step._kinds import RULE
 from layerwise.torch.step._plan import Plan

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerwise.checks import is_used_up
 from layerwise.errors import ArgumentError, HyperparameterError, ParameterError, sentence, warn
+from layerwise.options.checks import is_used_up
 
 NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message

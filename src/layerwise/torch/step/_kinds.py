@@ -9,14 +9,14 @@ from typing import Any
 
 from torch import Tensor
 
-from layerwise import arguments
-from layerwise.blocks import in_plain_form
-from layerwise.checks import FLAG, number
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import HyperparameterError, sentence
-from layerwise.hyper import ClippedByNorm, Hyper, options_in_order
-from layerwise.keywords import did_you_mean, nearest
-from layerwise.names import is_by_name
-from layerwise.registry import BY_LOWER, ENTRIES
+from layerwise.layout.blocks import in_plain_form
+from layerwise.options import arguments
+from layerwise.options.by_name import is_by_name
+from layerwise.options.checks import FLAG, number
+from layerwise.options.misspellings import did_you_mean, nearest
+from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 from layerwise.storage.options import OPTIONS, checked
 from layerwise.torch.step._due import PLAIN, RATES, is_fixed, is_on_device
 

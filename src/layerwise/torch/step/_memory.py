@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from layerwise.engines import compiled
+from layerwise.engines.overlap import Lying, shared
 from layerwise.errors import GradientError, ParameterError
-from layerwise.spans import Lying, shared
 from layerwise.torch.sharding._cuts import local
 
 BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions say what they hold

@@ -10,14 +10,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from layerwise.blocks import Blocks
 from layerwise.core import plan
 from layerwise.core.library import Library
 from layerwise.core.plan import fields_of
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, StateError
-from layerwise.hyper import Hyper
-from layerwise.layout import Kept, divided, lay_out
+from layerwise.layout.blocks import Blocks
+from layerwise.layout.pieces import Kept, divided, lay_out
+from layerwise.options.settings import Hyper
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import Wanted

@@ -6,7 +6,7 @@ from functools import cache
 
 import torch
 
-from layerwise.halves import processor_multiplies
+from layerwise.engines.half_precision import processor_multiplies
 
 # What kinds of devices have units for. CUDA's, which are also AMD's, from this version of their instructions on.
 ON = {"cuda": "float16", "xpu": "float16", "mps": "float16", "xla": "bfloat16", "hpu": "bfloat16"}

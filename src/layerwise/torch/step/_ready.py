@@ -16,7 +16,7 @@ from layerwise.core.library import EPSILON
 from layerwise.core.step import Nows, Snapshot, Step
 from layerwise.core.storing import Storing
 from layerwise.engines import Changed, Engine, compiled
-from layerwise.hyper import Hyper, in_words
+from layerwise.options.settings import Hyper, in_words
 from layerwise.rules.asks import Now
 from layerwise.storage.options import Wanted
 from layerwise.storage.weights import MASTER, REMAINDER

@@ -9,8 +9,8 @@ from typing import Any
 from torch import optim
 from torch.optim.lr_scheduler import LambdaLR
 
-from layerwise.checks import Check, Refused
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.options.checks import Check, Refused
 from layerwise.schedules import Schedule
 from layerwise.torch.sharding._owner import stepper_of
 

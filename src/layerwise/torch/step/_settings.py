@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise import arguments, checks
-from layerwise.blocks import as_blocks, in_plain_form
+from layerwise.catalog.registry import ENTRIES
 from layerwise.engines import KEPT
 from layerwise.errors import ContradictionError, HyperparameterError, sentence, warn
-from layerwise.hyper import Hyper, in_words
-from layerwise.keywords import NOT_HERE, guess
-from layerwise.names import ByName, is_by_name
-from layerwise.registry import ENTRIES
+from layerwise.layout.blocks import as_blocks, in_plain_form
+from layerwise.options import arguments, checks
+from layerwise.options.by_name import ByName, is_by_name
+from layerwise.options.misspellings import NOT_HERE, guess
+from layerwise.options.settings import Hyper, in_words
 from layerwise.storage.options import Wanted, check_fits, wanted
 from layerwise.torch.step._capture import check_rates_captured
 from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Rates, Settings, rates_on

@@ -12,9 +12,9 @@ from weakref import ReferenceType, ref
 import torch
 from torch import Tensor
 
-from layerwise import checks
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.options import checks
 from layerwise.torch._alone import Alone
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
-from layerwise.keywords import NOT_HERE, guess
-from layerwise.names import check_matched, matches
-from layerwise.registry import ENTRIES
+from layerwise.options.by_name import check_matched, matches
+from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._kinds import RULE, SWITCHES
 from layerwise.torch.step._settings import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS

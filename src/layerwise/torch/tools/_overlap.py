@@ -8,8 +8,8 @@ from weakref import ref
 
 from torch import Tensor, nn
 
-from layerwise import checks
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
+from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch._stepper import Stepper
 from layerwise.torch.offload._host import RETURNING, RING, Host, follow

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from layerwise.checks import number
+from layerwise.catalog.hidden import ADAMW, is_called_otherwise, rate_ratio
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.hidden import ADAMW, is_called_otherwise, rate_ratio
-from layerwise.registry import ENTRIES
+from layerwise.options.checks import number
 from layerwise.torch.step._due import RATES as WAYS_OUT
 from layerwise.torch.step._kinds import OF_ALL_RULES, RULE, name_of
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from layerwise import factoring
 from layerwise.errors import StateError
+from layerwise.rules import dimensions
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
 
 Shape = tuple[int, ...]
@@ -158,7 +158,7 @@ class BigVision(Adafactor):
     says: ClassVar = {"lr_in_momentum": False}
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
-        factored = factoring.dims("largest", shape, group["min_dim_size_to_factor"])
+        factored = dimensions.dims("largest", shape, group["min_dim_size_to_factor"])
         return None if factored is None else (factored[0][0], factored[1][0])
 
     def averages(self, group: Group) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError, sentence, warn
-from layerwise.keywords import did_you_mean, nearest
+from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State

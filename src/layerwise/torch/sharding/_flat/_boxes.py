@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 
 from layerwise.core.plan import Box, Place
-from layerwise.layout import Piece
+from layerwise.layout.pieces import Piece
 from layerwise.torch.sharding._flat._buffers import Stretch
 
 Shape = tuple[int, ...]

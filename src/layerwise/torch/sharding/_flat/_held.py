@@ -13,8 +13,8 @@ from math import prod
 from typing import Any
 
 from layerwise.core.plan import Held, Place, Places, Plan, Region
-from layerwise.layout import Piece, piece_dims
-from layerwise.storage.options import is_of_layer
+from layerwise.layout.pieces import Piece, piece_dims
+from layerwise.rules.states import is_of_layer
 from layerwise.torch.sharding._flat._boxes import boxes_of, nothing, seen
 from layerwise.torch.sharding._flat._buffers import Flat, Spread
 

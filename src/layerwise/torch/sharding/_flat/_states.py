@@ -13,7 +13,7 @@ from torch import Tensor
 
 from layerwise.core.plan import Plan
 from layerwise.core.slot import own_entries
-from layerwise.layout import Piece
+from layerwise.layout.pieces import Piece
 from layerwise.torch.sharding._flat._buffers import Flat
 from layerwise.torch.sharding._held import CPU, on_host
 

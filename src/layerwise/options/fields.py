@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING
 from typing import Any
 
-from layerwise import checks
-from layerwise.checks import FLAG, NONE, Check, dtype, number, one_of, pair, schedule
+from layerwise.options import checks
+from layerwise.options.checks import FLAG, NONE, Check, dtype, number, one_of, pair, schedule
 
 RATE = number(0) | schedule()
 OFF = number(0) | NONE

@@ -13,11 +13,11 @@ from itertools import takewhile
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, TypeVar
 
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import PresetError
-from layerwise.hyper import Hyper, options_in_order
-from layerwise.keywords import check_keywords, did_you_mean, nearest
-from layerwise.names import INSTEAD, is_by_name
-from layerwise.registry import BY_LOWER, ENTRIES
+from layerwise.options.by_name import INSTEAD, is_by_name
+from layerwise.options.misspellings import check_keywords, did_you_mean, nearest
+from layerwise.options.settings import Hyper, options_in_order
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ from functools import cache
 from inspect import cleandoc, signature
 from typing import Any, TypeVar
 
-from layerwise.keywords import explained
-from layerwise.registry import BY_LOWER, ENTRIES
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.options.misspellings import explained
 
 M = TypeVar("M", bound=Callable[..., Any])
 

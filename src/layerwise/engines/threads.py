@@ -1,54 +1,19 @@
-"""The number of threads of the compiled engine: as many as this process may run on, unless set otherwise.
-
-And the lock by which threads step one optimizer one after the other.
-"""
+"""The number of threads of the compiled engine: as many as this process may run on, unless set otherwise."""
 
 from __future__ import annotations
 
 import os
-from _thread import RLock
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
-from layerwise.checks import integer
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from layerwise.options.checks import integer
+from layerwise.storage.extension import extension
 
 VARIABLE = "LAYERWISE_NUM_THREADS"
 MOST = 1024
 COUNT = integer(1)
 WAY_OUT = "Pass the number of threads of the compiled engine, such as 4."
 _given: int | None = None
-_locks: WeakSet[Any] = WeakSet()
-
-
-class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
-    """A lock of an optimizer, held while it steps. Copies of the optimizer and forked processes have their own.
-
-    Its own methods enter and leave it, without a line of Python between that a signal's handler could interrupt.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        _locks.add(self)
-
-    def __reduce__(self) -> Any:
-        return OneAtATime, ()
-
-
-def _release_in_child() -> None:
-    """Release what other threads hold, which a forked process does not have."""
-    held: Any
-    for held in list(_locks):
-        if not held._is_owned():
-            held._at_fork_reinit()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)
 
 
 def set_num_threads(n: int) -> None:
@@ -109,12 +74,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def extension() -> ModuleType | None:
-    """Return the compiled extension, set to the wanted number of threads; None if it is missing."""
-    try:
-        from layerwise import _native
-    except ImportError:
-        return None
-    return _native

@@ -12,8 +12,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 from layerwise import rules
-from layerwise.hyper import Hyper
-from layerwise.storage.options import HINTS, hints_of
+from layerwise.options.settings import Hyper
+from layerwise.rules.states import HINTS, hints_of
 
 
 class Entry(NamedTuple):
@@ -39,8 +39,8 @@ def _entry(module: ModuleType) -> Entry:
     ]
     if len(own) != 1 or not (hasattr(module, "State") and hasattr(module, "shapes")):
         raise ImportError(
-            f"{module.__name__} has a `step` and so must declare a rule: one class derived from layerwise.hyper.Hyper "
-            f"(it has {len(own)}), `State` and `shapes`. rules/lamb.py is the pattern."
+            f"{module.__name__} has a `step` and so must declare a rule: one class derived from "
+            f"layerwise.options.settings.Hyper (it has {len(own)}), `State` and `shapes`. rules/lamb.py is the pattern."
         )
     HINTS[module.__name__] = hints_of(module)
     return Entry(own[0].__name__, module, own[0])

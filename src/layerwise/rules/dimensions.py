@@ -6,7 +6,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from layerwise.checks import Check, Refused, as_int, members, plain
+from layerwise.options.checks import Check, Refused, as_int, members, plain
 
 Dims = tuple[int, ...]
 Factored = tuple[Dims, Dims]

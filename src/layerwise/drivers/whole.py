@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from layerwise.drive.requests import Answer, PartialSum, Run, answer_of, beside, next_requests, partial_sums
+from layerwise.drivers.requests import Answer, PartialSum, Run, answer_of, beside, next_requests, partial_sums
 from layerwise.rules.asks import Array, Asking, ModelSum
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
-from layerwise.drive.requests import (
+from layerwise.drivers.requests import (
     Answer,
     Dims,
     PartialSum,

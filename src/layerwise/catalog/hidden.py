@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import warn
-from layerwise.names import few
-from layerwise.registry import ENTRIES
+from layerwise.options.by_name import few
 
 ADAMW = ENTRIES["AdamW"]
 EMBEDDINGS = {"emb", "embed", "embedding", "embeddings", "wpe", "wte"}  # one of the words of such a name

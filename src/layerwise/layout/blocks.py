@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from layerwise.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.names import Name
+from layerwise.options.by_name import Name
+from layerwise.options.checks import Check, Checked, Contradiction, Refused, as_int, integer, members, one_of, option
 
 Shape = tuple[int, ...]
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from layerwise.catalog.hidden import warn_of_others
+from layerwise.engines.measurements import adapts
 from layerwise.errors import warn
-from layerwise.hidden import warn_of_others
-from layerwise.telemetry import adapts
 
 # Of normally distributed weights in 16 bits, a step of this share of an epsilon moves three in ten: the others lie more
 # than two steps from where they would be rounded to the next number.

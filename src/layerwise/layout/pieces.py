@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from layerwise.blocks import Blocks, Part, merged
 from layerwise.errors import ContradictionError
-from layerwise.hyper import Hyper
-from layerwise.names import Name
-from layerwise.storage.options import is_of_layer
+from layerwise.layout.blocks import Blocks, Part, merged
+from layerwise.options.by_name import Name
+from layerwise.options.settings import Hyper
+from layerwise.rules.states import is_of_layer
 
 Shape = tuple[int, ...]
 Kept = tuple[bool, ...]  # of a state: whether it extends along each dimension of the tensor

@@ -14,10 +14,10 @@ from functools import lru_cache
 from math import inf
 from typing import Any, ClassVar, Literal, TypeVar
 
-from layerwise import options
-from layerwise.checks import NONE, Checked, Contradiction, number, one_of, pair
-from layerwise.options import OFF, flag, option
-from layerwise.rules.scalars import is_on
+from layerwise.options.checks import NONE, Checked, Contradiction, number, one_of, pair
+from layerwise.options.fields import OFF, flag, option
+from layerwise.options.fields import adapt as whether_adapted
+from layerwise.options.values import is_on
 
 Shape = tuple[int, ...]
 Scheduled = float | Callable[[int], float]
@@ -194,7 +194,7 @@ class NumberOfLayer(Hyper):
 class TrustRatio(Hyper):
     """A ratio of norms that scales the step of each tensor."""
 
-    adapt: Adapt = options.adapt(True)
+    adapt: Adapt = whether_adapted(True)
     trust_clip: Bounds | None = option(
         None,
         pair(OFF, OFF, ordered=True) | NONE,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from layerwise.layout import Piece
+from layerwise.layout.pieces import Piece
 
 Shape = tuple[int, ...]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from layerwise.checks import of_python
 from layerwise.errors import HyperparameterError, ParameterError, sentence
-from layerwise.keywords import nearest
+from layerwise.options.checks import of_python
+from layerwise.options.misspellings import nearest
 
 
 class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]

@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from typing import Any
 
-from layerwise.hyper import Hyper
+from layerwise.options.settings import Hyper
 
 Names = tuple[str, ...]  # of an option's argument, or of the two of a pair
 

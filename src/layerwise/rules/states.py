@@ -1,0 +1,34 @@
+"""What a rule says of the fields of its state, by the annotations of its `State`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_type_hints
+
+# By rule, as the registry finds them. Beforehand, because a tracer of steps would have to read annotations otherwise.
+HINTS: dict[str, Mapping[str, Any]] = {}
+
+
+def hints_of(rule: Any) -> Mapping[str, Any]:
+    """Return the annotations of a rule's state."""
+    return HINTS.get(rule.__name__) or get_type_hints(rule.State, include_extras=True)
+
+
+def _says(rule: Any, field: str, what: str) -> bool:
+    hints = hints_of(rule)
+    return what in getattr(hints[field], "__metadata__", ())
+
+
+def is_signed(rule: Any, field: str) -> bool:
+    """Return True if a field of a rule's state may be negative."""
+    return not _says(rule, field, "never negative")
+
+
+def is_statistic(rule: Any, field: str) -> bool:
+    """Return True if a field has a number for each row or column, and not for each element."""
+    return _says(rule, field, "of rows or columns")
+
+
+def is_of_layer(rule: Any, field: str) -> bool:
+    """Return True if a field is one number of the tensor, or of each of its blocks."""
+    return _says(rule, field, "of a layer")
