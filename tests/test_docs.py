@@ -256,7 +256,7 @@ def test_rates_are_said_by_api() -> None:
     whole = [row for row in rows if "callable" in row]
     assert len(whole) == 2
     for row in rows:
-        said = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a callable of the step"
+        said = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
         assert (said if row in whole else "or [as in LAMB](lamb.md#options)") in row
 
 

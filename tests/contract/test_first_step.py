@@ -10,7 +10,7 @@ import pytest
 
 MODEL = {"body.weight": (64, 32), "body.bias": (32,), "head.weight": (32, 4)}
 AT_ZERO, STALLS = "began at zero, and will hardly move", "will not move"
-RUSH = "have no trust ratio. Such steps tend to diverge from lr=1 on"
+RUSH = "have no trust ratio. Without a ratio, training tends to diverge from lr=1 on"
 SMALL = {"bfloat16": 2.0**-7 / 7.01, "float16": 2.0**-10 / 7.01}  # the largest rates that are too small
 pytestmark = [pytest.mark.offers("skip"), pytest.mark.filterwarnings("default")]
 
@@ -48,8 +48,8 @@ def test_the_warning_points_to_the_line_that_called(api):
 
 def test_a_rule_for_hidden_matrices_names_vectors_once(api):
     (first,), *later = said(api.make("Muon", weights(), lr=0.02), 1.0, 1.0)
-    assert first.startswith("Muon is for hidden matrices, and steps other parameters too: 'body.bias'")
-    assert re.search(r"\. Leave them to (an )?AdamW", first)
+    assert first.startswith("Muon is for hidden matrices, but also steps other parameters: 'body.bias'")
+    assert re.search(r"\. Step them with (a separate )?AdamW", first)
     assert later == [[]]
 
 
@@ -144,14 +144,16 @@ def test_the_way_out_is_that_of_the_api(api):
         assert said(api.make("Lamb", weights(), dtype="float16", lr=1e-5, multi_precision=True)) == [[]]
         return
     ((found,),) = said(api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01))
-    assert found.endswith('by param_groups(model), others by its no_adapt=["bias", "norm", "head.weight"].')
+    assert found.endswith(
+        'with param_groups(model); to exempt other parameters, pass no_adapt=["bias", "norm", "head.weight"] to it.'
+    )
     ((found,),) = said(api.make("Lamb", weights("body.bias"), lr=0.01))
-    assert found.endswith("by param_groups(model); its no_adapt names others.")
+    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
     run = api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01)
     run.opt = type(run.opt)(list(run._weights.values()), lr=0.01)  # without names
     ((found,),) = said(run)
     assert found.startswith("parameter 1 of group 0, parameter 2 of group 0")
-    assert found.endswith("by param_groups(model); its no_adapt names others.")
+    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
 
 
 def test_a_scheduler_of_torch_is_judged_by_its_peak():

@@ -25,7 +25,7 @@ from layerwise.rules.asks import Now
 
 pytestmark = [needed, pytest.mark.every]
 NUMPY = WORLDS[0]
-WARMTH = r"do not know the option `warmth` of Warm, which is 2\.0"
+WARMTH = r"do not support the option `warmth` of Warm, which is 2\.0"
 SHAPE = (5, 4, 3)  # of which different dimensions are the last and the largest
 STORED = {"momentum_dtype": ("bfloat16", {"beta1": 0.9})}  # options that are of storage, and beside what they show
 of_each = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
@@ -64,7 +64,7 @@ def without_momentum(job):
             job_with(lamb.Lamb().settled(adapt="elsewhere")),
             "there are no kernels for Lamb with .*adapt='elsewhere'.* and.*",
         ),
-        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True.* and such a state"),
+        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True.* and such state"),
         (job_with(lamb.Lamb()), ""),
         (job_with(Warm()), ""),
     ],

@@ -243,7 +243,7 @@ def nearly_all_alike(ours, wanted):
 )
 def test_a_cut_through_groups_is_refused(shape, spec):
     opt = FRONTS["Lamb"](0.1, state_dtype="int8", axis_name=("x", "y"), specs=spec)
-    with pytest.raises(ParameterError, match="cuts groups of 64 elements"):
+    with pytest.raises(ParameterError, match="splits groups of 64 elements"):
         inits(opt, shape, spec)
 
 

@@ -131,7 +131,7 @@ def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then):
     opt, fresh = Adafactor(lr=then), Adafactor(lr=given)
     walk(opt, arrays(5), range(2))
     before = fresh.lr
-    with pytest.raises(StateError, match="lr means something else"):
+    with pytest.raises(StateError, match="give lr another meaning"):
         fresh.load_state_dict(opt.state_dict())
     assert (fresh.lr, fresh.parameters) == (before, {})
 

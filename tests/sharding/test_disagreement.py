@@ -260,12 +260,12 @@ by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine
         ("fsdp on 2", "version", False, ["the version of layerwise is", "0.0.1"]),
         ("fsdp on 2", "rule", False, ["the rule of", "Lamb", "AdamW"]),
         pytest.param(
-            *("fsdp on 2", "engine", False, ["what steps it is the compiled engine on one and the rule"]),
+            *("fsdp on 2", "engine", False, ["the engine is the compiled engine on the first and the rule"]),
             marks=by_two_engines,
         ),
-        ("fsdp on 2", "model_group", True, ["model_group is there on one and missing"]),
-        ("two-dimensional", "model_group", True, ["model_group is there on one and missing"]),
-        *(("fsdp on 2", which, False, ["what steps it is"]) for which in BUCKETS),
+        ("fsdp on 2", "model_group", True, ["model_group is present on the first and missing"]),
+        ("two-dimensional", "model_group", True, ["model_group is present on the first and missing"]),
+        *(("fsdp on 2", which, False, ["the engine is"]) for which in BUCKETS),
     ],
 )
 def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, in_group, words):

@@ -198,7 +198,7 @@ def test_kernels_that_fail_their_proof_leave_the_step_to_the_rule_on_all_ranks_o
     if len(broken) == 2:
         agree(found, wanted)
     else:
-        words = "what steps it is the rule, ", "on one and the GPU engine on the other"
+        words = "the engine is the rule, ", "on the first and the GPU engine on the second"
         assert all(word in said for word in words for said in found)
 
 

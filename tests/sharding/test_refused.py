@@ -56,7 +56,7 @@ def _refused(which: str) -> str:
     [
         ("partial", "ParameterError: weight must be sharded or replicated"),
         ("another process's", "ParameterError: weight lies on"),
-        ("plain gradient", "GradientError: weight is a DTensor, its gradient is not"),
+        ("plain gradient", "GradientError: weight is a DTensor, but its gradient is not"),
         ("gradient elsewhere", "GradientError: weight lies on"),
         ("differentiable", "ContradictionError: `differentiable` must be False"),
         ("captured", "ContradictionError: a CUDA graph cannot capture"),

@@ -115,7 +115,7 @@ def _begun_again() -> tuple[str, str, bool]:
 def test_new_parameters_that_leave_their_state_behind_are_stepped_once_that_is_gone(ranks):
     for said, again, measured in ranks.run(2, _begun_again):
         assert said.startswith("ParameterError")
-        assert "state stayed" in said
+        assert "replaced another tensor" in said
         assert not again
         assert measured
 

@@ -108,7 +108,7 @@ def test_state_spoiled_between_steps_is_named(key, value):
     kept = one.pop(key)
     if value is not None:
         one[key] = value
-    with pytest.raises(StateError, match=f"{key}' of matrix|lacks '{key}'"):
+    with pytest.raises(StateError, match=f"{key}' of matrix|'{key}' is missing"):
         walk(opt, params, [2])
     one[key] = kept
     walk(opt, params, [2])
@@ -119,7 +119,7 @@ def test_a_remainder_beside_weights_that_lack_nothing_is_refused():
     opt = Lamb(params.items())
     walk(opt, params, [0])
     opt.state[params["w"]]["remainder"] = torch.zeros(3, dtype=torch.int8)
-    with pytest.raises(StateError, match="'remainder' of w must be left out beside weights"):
+    with pytest.raises(StateError, match="'remainder' of w must be absent for weights"):
         walk(opt, params, [1])
 
 

@@ -228,7 +228,7 @@ def capturing(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "scheduled", "refused"),
     [
-        ({"lr": 0.5}, False, "`capturable` must be True where a CUDA graph is captured"),
+        ({"lr": 0.5}, False, "`capturable` must be True when a CUDA graph is captured"),
         ({"lr": 0.5, "capturable": True}, False, None),
         ({"lr": 0.5, "capturable": True}, True, "`lr` must be a tensor"),
         ({"lr": torch.tensor(0.5), "capturable": True}, True, None),

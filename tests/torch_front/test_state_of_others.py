@@ -136,7 +136,7 @@ def test_an_entry_with_the_name_of_another_rules_state_is_refused(key):
     opt.state[params["matrix"]][key] = torch.ones(4, 6)
     saved = opt.state_dict()
     before = bits([list(params.values()), opt.state_dict()])
-    with pytest.raises(StateError, match=rf"'{key}' of matrix is no state of Lamb"):
+    with pytest.raises(StateError, match=rf"'{key}' of matrix is not part of the state of Lamb"):
         walk(opt, params, [2])
     with pytest.raises(StateError, match=rf"unknown \['{key}'\]"):
         opt.load_state_dict(saved)

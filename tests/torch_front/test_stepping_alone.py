@@ -342,11 +342,14 @@ def test_arguments_that_do_not_belong_together_are_refused():
     backward(model, 0)
     first, second = optimizer.param_groups
     p, stranger = first["params"][0], nn.Parameter(torch.ones(2))
-    of_group, of_p = r"`group` must be the entry of param_groups that has '\S+', but is ", "`p` must be a parameter of"
+    of_group, of_p = (
+        r"`group` must be the entry of param_groups that contains '\S+', but is ",
+        "`p` must be a parameter of",
+    )
     for match, *arguments in (
         (of_group + r"param_groups\[1\]", p, second, 0),
         (of_group + "no entry.*loading a checkpoint", p, dict(first), 0),
-        *((r"`i` must be the place of '\S+' in its group", p, first, i) for i in (1, -1, 99, True, "0")),
+        *((r"`i` must be the index of '\S+' in its group", p, first, i) for i in (1, -1, 99, True, "0")),
         (of_p + r" this optimizer, but is a tensor of shape \(2,\)", stranger, first),
         (of_p + " this optimizer, but is 'weight'", "weight", first),
     ):
@@ -372,7 +375,7 @@ def test_gradients_that_other_processes_have_to_complete_are_refused(process_gro
     optimizer = Lamb(wrapped.parameters(), **LAMB)
     wrapped(torch.ones(1, 3)).sum().backward()
     [group] = optimizer.param_groups
-    wanted = "step_parameter steps before DistributedDataParallel has added up the gradients"
+    wanted = "step_parameter would step before DistributedDataParallel has reduced the gradients"
     assert_refused(optimizer, ContradictionError, wanted, group["params"][0], group, 0)
     model.weight.grad = torch.ones(2, 3)
     optimizer = Lamb(model.parameters(), model_group=dist.group.WORLD, **LAMB)

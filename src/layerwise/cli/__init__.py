@@ -68,7 +68,7 @@ def _what_to_install(problem: ImportError, arguments: Sequence[str]) -> str:
     package = (problem.name or "").partition(".")[0]
     if package not in NEEDED or not isinstance(problem, ModuleNotFoundError):
         said = " ".join(str(problem).split()).rstrip(".")
-        return f"layerwise: cannot import {problem.name or 'a package'}: {said}. {TRACEBACK}=1 shows where."
+        return f"layerwise: cannot import {problem.name or 'a package'}: {said}. Set {TRACEBACK}=1 to see where."
     command = next((word for word in arguments if not word.startswith("-")), "")
     name = f"layerwise {command}" if command else "the command line"
     return f"{name} needs {package}: pip install {package}"

@@ -54,15 +54,17 @@ def options(
 
 @app.command(short_help="Versions, engines, threads and devices.")
 def info(
-    devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
+    devices: Annotated[
+        bool, typer.Option("--devices", help=("Ask torch and jax for their devices: takes seconds."))
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Print Markdown to paste into a bug report.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Print Markdown for a bug report.")] = False,
 ) -> None:
     """Show the engines with their instructions and threads, and why one is unavailable."""
     facts.show(devices, json, report)
 
 
 app.command("presets", short_help="List the named variants, or show one.")(presets.command)
-app.command("bench", short_help="Time a step of your model, beside PyTorch's.")(bench.command)
-app.command("memory", short_help="Bytes of training a model, of any size.")(memory.command)
+app.command("bench", short_help="Time a step of your model, compared with PyTorch's.")(bench.command)
+app.command("memory", short_help="Memory needed to train a model of any size.")(memory.command)
 app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

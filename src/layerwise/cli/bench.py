@@ -25,14 +25,16 @@ MOMENTUM = {"SGD": {"momentum": 0.9}}
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="package.module:callable that returns it.")],
+    model: Annotated[str, typer.Argument(help="package.module:callable that returns the model.")],
     optimizer: Annotated[str, typer.Option(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))] = "Lamb",
     dtype: Annotated[
-        str | None, typer.Option(help="Of the weights; else as built.", **one_of("dtype", lambda: DTYPES))
+        str | None, typer.Option(help="Dtype of the weights; default: as built.", **one_of("dtype", lambda: DTYPES))
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(**read(int, integer(1)), help="Of ours and of PyTorch.")] = None,
-    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Steps of each that count.")] = 11,
+    threads: Annotated[
+        int | None, typer.Option(**read(int, integer(1)), help=("Of layerwise's and PyTorch's optimizers."))
+    ] = None,
+    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Measured steps of each optimizer.")] = 11,
 ) -> None:
     """Time a step of your model by one of our optimizers and by PyTorch's, in turns, on random gradients."""
     import torch
@@ -57,7 +59,7 @@ def _with_gradients(path: str, device: str, dtype: str | None) -> Any:
 
     made = model_of(path, path)
     if any(p.is_meta for p in made.parameters() if p.requires_grad):
-        raise LayerwiseError(f"{path}: the model has parameters on the meta device, which hold no numbers.")
+        raise LayerwiseError(f"{path}: the model has parameters on the meta device, which have no values.")
     made = made.to(_device(device), None if dtype is None else getattr(torch, dtype))
     torch.manual_seed(0)
     for p in made.parameters():
@@ -77,7 +79,7 @@ def _device(name: str) -> Any:
             f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
         ) from None
     if device.type not in ("cpu", "cuda"):
-        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
+        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: other devices are not measured yet.")
     return device
 
 

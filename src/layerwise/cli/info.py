@@ -31,10 +31,10 @@ from layerwise.storage.extension import extension
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
-PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
-WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
+PROOF = "each kernel is compared with the reference before its first step on a device; use --devices to compare now"
+WOULD = "no GPU on this machine; with a GPU, --devices compares each optimizer's kernels with the reference"
 NOT_INSTALLED = "not installed"
-LISTS = "PyTorch's tensors on accelerators, in lists, where the engines above do not step them"
+LISTS = "PyTorch's tensors on accelerators, in lists, if the engines above do not step them"
 NO_LISTS = "torch is not installed"
 BY_REFERENCE = "by plain operations of its array library"
 VARIABLES = (
@@ -108,12 +108,12 @@ def advice(found: dict[str, Any]) -> str:
     """Return the one thing to do here that matters most."""
     engines, packages = found["engines"], found["packages"]
     if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
-        return "only NumPy is here; install PyTorch, JAX, MLX or Paddle, and layerwise steps its parameters as well"
+        return "only NumPy is installed; layerwise also steps parameters of PyTorch, JAX, MLX and Paddle"
     if engines["gpu"]["concerns"]:
         return "run `layerwise info --devices` once: it compares each optimizer's GPU kernels with the reference"
     if not engines["compiled"]["available"]:
         return "install with a C++20 compiler: on CPUs the compiled engine takes a third to two thirds of the time"
-    return "nothing to set up; `layerwise bench` compares a step here with other packages"
+    return "nothing to set up; `layerwise bench` compares a step with other packages"
 
 
 def reported(found: dict[str, Any]) -> Iterator[str]:
@@ -180,7 +180,7 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
         front(params, fused=True).step()
     except Exception as problem:
         return f"{problem}"
-    return "stepped without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
+    return "used without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
 
 
 def _compiled() -> dict[str, Any]:
@@ -226,7 +226,7 @@ def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
     except ModuleNotFoundError:
         return NOT_INSTALLED
     except Exception as problem:
-        return f"cannot say ({type(problem).__name__}: {problem})"
+        return f"unknown ({type(problem).__name__}: {problem})"
 
 
 def _torch_devices() -> list[str] | str:
@@ -236,7 +236,7 @@ def _torch_devices() -> list[str] | str:
     hip = torch.version.hip
     kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
     found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
-    return found + _others(torch) or "no device but the processor"
+    return found + _others(torch) or "no device but the CPU"
 
 
 def _others(torch: Any) -> list[str]:

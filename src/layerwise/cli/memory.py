@@ -19,7 +19,7 @@ UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 DTYPES, STATES = ("float32", "bfloat16", "float16"), ("float32", "bfloat16", "int8")
 MASTERS: Mapping[str, Any] = {"copy": True, "split": "split", "split24": "split24"}
 OTHER_RULE = "adamw"  # of the embeddings, norms and biases beside a rule of matrices
-NOT_COUNTED = "Not counted: activations, and what a step and communication take for a while."
+NOT_COUNTED = "Not counted: activations, and temporary memory of a step and of communication."
 
 
 class Footprint(NamedTuple):
@@ -111,7 +111,7 @@ def command(
     model: Annotated[str, typer.Argument(help="package.module:callable, or a published shape such as qwen3-8b.")],
     optimizer: Annotated[str, typer.Option(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))] = "Lamb",
     dtype: Annotated[
-        str | None, typer.Option(help="Of the weights; else as built.", **one_of("dtype", lambda: DTYPES))
+        str | None, typer.Option(help="Dtype of the weights; default: as built.", **one_of("dtype", lambda: DTYPES))
     ] = None,
     master_weights: Annotated[
         str | None, typer.Option(help="copy, split or split24.", **one_of("form of master weights", lambda: MASTERS))
@@ -119,8 +119,8 @@ def command(
     state_dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or int8.", **one_of("dtype of state", lambda: STATES))
     ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Of the rule, such as beta1=0.9.")] = None,
-    devices: Annotated[int, typer.Option(**read(int, integer(1)), help="That divide every tensor.")] = 1,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the optimizer, such as beta1=0.9.")] = None,
+    devices: Annotated[int, typer.Option(**read(int, integer(1)), help="Number of shards of every tensor.")] = 1,
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Weights, gradients and state of a model in training, built on the meta device: any size fits."""

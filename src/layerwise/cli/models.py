@@ -23,7 +23,7 @@ def model_of(path: str, said: str) -> nn.Module:
     """Return the model that the callable returns. An error in the user's code is one line, which begins with `said`."""
     module, _, name = path.partition(":")
     if not (module and name):
-        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} has no callable in it. {SHAPE}")
+        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} contains no callable. {SHAPE}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -33,7 +33,9 @@ def model_of(path: str, said: str) -> nn.Module:
         if os.environ.get(TRACEBACK):
             raise
         text = " ".join(str(problem).split())
-        raise LayerwiseError(f"{said}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where.") from None
+        raise LayerwiseError(
+            f"{said}: {type(problem).__name__}: {text}. {SHAPE} Set {TRACEBACK}=1 to see where."
+        ) from None
     if not isinstance(model, nn.Module):
         wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
     elif not any(p.numel() for p in model.parameters() if p.requires_grad):
@@ -96,5 +98,5 @@ def on_meta(path: str) -> nn.Module:
         if ":" in path:
             return model_of(path, path)
     near = nearest(path, [*PUBLISHED], 1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(PUBLISHED)}."
-    raise LayerwiseError(f"there is no published model {path!r}. {hint} {SHAPE}")
+    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(PUBLISHED)}."
+    raise LayerwiseError(f"no published model is named {path!r}. {hint} {SHAPE}")

@@ -39,7 +39,7 @@ def command(
     elif found:
         print(*found, example(found), sep="\n")
     else:
-        print(f"There are no presets of {name}: its defaults are those of its paper.")
+        print(f"{name} has no presets: its defaults are those of its paper.")
 
 
 def example(found: Sequence[Preset]) -> str:

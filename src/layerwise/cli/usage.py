@@ -50,8 +50,8 @@ def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
     shown = near or list(names)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     words = ", ".join(shown[:SHOWN]) + more
-    hint = f"Did you mean {words}?" if near else f"There are {words}."
-    raise typer.BadParameter(f"there is no {what} {value!r}. {hint}{more and listed and f' {listed}'}")
+    hint = f"Did you mean {words}?" if near else f"Known are {words}."
+    raise typer.BadParameter(f"{value!r} is not a known {what}. {hint}{more and listed and f' {listed}'}")
 
 
 def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> dict[str, Any]:

@@ -80,9 +80,11 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
-            sentence("optimizer", "an optimizer of layerwise.torch", optimizer, "Pass the one inside its wrapper.")
+            sentence(
+                "optimizer", "an optimizer of layerwise.torch", optimizer, ("Pass the optimizer inside the wrapper.")
+            )
         )
-    every = checks.integer(1)("every", every, "1 writes each step, 10 one of ten.")
+    every = checks.integer(1)("every", every, "1 writes each step, 10 every tenth.")
     return Monitor(optimizer, writer, every)
 
 

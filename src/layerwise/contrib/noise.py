@@ -40,7 +40,7 @@ from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _tensors
 
 Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
-BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."
+BATCH = "Pass the number of examples in each micro-batch on each process; skip smaller ones."
 AGAIN = "Call update() once before each optimizer.step(), after the last backward pass and before gradients are cleared"
 KEYS = ("weight", "signal", "noise")
 
@@ -91,8 +91,10 @@ class NoiseScale:
         replicas: int | None = None,
     ) -> None:
         self._model, self._axis = model, _axis(group)
-        self._beta = checks.number(0, 1)("beta", beta, "0.99 averages over the last hundred steps or so, 0 over none.")
-        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 one of ten."), 0
+        self._beta = checks.number(0, 1)(
+            "beta", beta, ("0.99 averages over about the last hundred steps; 0 does not average.")
+        )
+        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 every tenth."), 0
         self._ranks = 1 if self._axis is None else len(self._axis.ranks)
         self._replicas = _replicas(replicas, self._ranks)
         self._average = dict.fromkeys(KEYS, 0.0)
@@ -111,7 +113,7 @@ class NoiseScale:
                 _tensors.check_parameter(name, p)
                 if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
                     raise ParameterError(
-                        f"{name} is a flat shard, of whose gradient nothing is seen in the backward pass. Measure "
+                        f"{name} is a flat shard: its gradient cannot be observed in the backward pass. Measure "
                         "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
                     )
                 self._hooked[id(p)] = p
@@ -143,7 +145,10 @@ class NoiseScale:
         seen = Seen(0.0, 0.0, 0.0, 0.0)
         problem: LayerwiseError | None = None
         try:
-            seen, scale = self._seen(batch), checks.number(0, above=True)("scale", scale, "1 if it was left alone.")
+            seen, scale = (
+                self._seen(batch),
+                checks.number(0, above=True)("scale", scale, ("Pass 1 if the loss is not scaled.")),
+            )
         except LayerwiseError as wrong:
             problem = wrong
         finally:
@@ -164,13 +169,16 @@ class NoiseScale:
     def _seen(self, batch: Any) -> Seen:
         grads = [p.grad for p in self._model.parameters() if p.grad is not None]
         if not self._passes:
-            raise GradientError(f"no backward pass was seen since the last update. {AGAIN}, and wrap the model before.")
+            raise GradientError(
+                f"no backward pass was seen since the last update. {AGAIN}, and wrap the model before creating the "
+                "NoiseScale."
+            )
         if len(grads) < len(self._passes):
             raise GradientError(f"{len(self._passes) - len(grads)} gradients were cleared before the update. {AGAIN}.")
         passes = max(self._passes.values())
         if passes * self._replicas == 1:
             raise GradientError(
-                "one micro-batch says nothing of its noise. Accumulate the gradients of two or more for each step, or "
+                "one micro-batch does not show its noise. Accumulate the gradients of at least two for each step, or "
                 "train on several processes."
             )
         size = _one_size(batch, passes)
@@ -189,12 +197,14 @@ class NoiseScale:
         if problem is not None:
             raise problem
         if problems:
-            raise SynchronizationError("another process of the group could not update its noise scale; see its error.")
+            raise SynchronizationError(
+                "another process of the group could not update its noise scale; see its error message."
+            )
         found = Seen(*sums)
         if (found.passes**2, found.batch**2) != (self._ranks * passes, self._ranks * batch):
             raise SynchronizationError(
-                f"this process had {seen.passes} micro-batches of {seen.batch} examples, another one had others. "
-                "Leave out the last, incomplete batches (drop_last=True)."
+                f"this process had {seen.passes} micro-batches of {seen.batch} examples, but another process had "
+                "others. Leave out the last, incomplete batches (drop_last=True)."
             )
         return found._replace(passes=seen.passes, batch=seen.batch)
 
@@ -263,7 +273,7 @@ def _axis(group: Any) -> Axis | None:
         return None
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise HyperparameterError(
-            sentence("group", "a process group that this process is in", group, "Pass what new_group() gave.")
+            sentence("group", "a process group that this process is in", group, "Pass what new_group() returned.")
         )
     axis = axis_of(dist.group.WORLD if group is None else group)
     return axis if len(axis.ranks) > 1 else None
@@ -307,9 +317,9 @@ def _one_size(batch: Any, passes: int) -> int:
     given = [batch] * passes if not isinstance(batch, Sequence) or isinstance(batch, str) else batch
     sizes = [checks.integer(1)("batch", size, BATCH) for size in given]
     if len(sizes) != passes:
-        raise HyperparameterError(sentence("batch", f"as many sizes as there were passes, {passes}", batch, BATCH))
+        raise HyperparameterError(sentence("batch", f"as many sizes as backward passes, {passes}", batch, BATCH))
     if len(set(sizes)) > 1:
-        raise HyperparameterError(sentence("batch", "one size for all micro-batches", batch, BATCH))
+        raise HyperparameterError(sentence("batch", "the same size for all micro-batches", batch, BATCH))
     size: int = sizes[0]
     return size
 
@@ -322,7 +332,7 @@ def _estimate(seen: Seen, replicas: int, scale: float) -> Estimate:
 
 
 def _checked(state: Any) -> dict[str, float]:
-    way_out = "Pass what state_dict() of a NoiseScale gave."
+    way_out = "Pass what state_dict() of a NoiseScale returned."
     if not isinstance(state, Mapping) or state.keys() != {*KEYS}:
         raise StateError(f"the state of a noise scale must have the keys {list(KEYS)}, but is {state!r}. {way_out}")
     try:

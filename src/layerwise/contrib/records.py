@@ -32,20 +32,27 @@ def writing_to(writer: Any) -> Write:
         if callable(getattr(writer, method, None)):
             return made(getattr(writer, method))
     raise HyperparameterError(
-        sentence("writer", "a path, or have add_scalar or log", writer, "Pass a SummaryWriter, a run, or 'run.csv'.")
+        sentence(
+            "writer",
+            ("a path, or an object with add_scalar or log"),
+            writer,
+            "Pass a SummaryWriter, a run, or 'run.csv'.",
+        )
     )
 
 
 def _as_table(path: Path) -> Path:
     """Return the path of a table, which says by its name that it is one."""
     if path.suffix.lower() != ".csv":
-        raise HyperparameterError(sentence("writer", "a path that ends in .csv", str(path), "Rows of CSV are written."))
+        raise HyperparameterError(
+            sentence("writer", "a path that ends in .csv", str(path), ("The monitor writes rows of CSV."))
+        )
     try:
         with suppress(FileNotFoundError):
             path.stat()
     except PATH_ERRORS as problem:
         raise HyperparameterError(
-            sentence("writer", "the path of a file", printable(path), f"It cannot be one: {printable(problem)}.")
+            sentence("writer", "the path of a file", printable(path), f"It cannot be written: {printable(problem)}.")
         ) from None
     return path
 
@@ -123,6 +130,8 @@ def rows_of(path: Path) -> Iterator[dict[str, str]]:
         lines = csv.reader(file)
         if tuple(next(lines, ())) != COLUMNS:
             raise HyperparameterError(
-                sentence("writer", "a new path, or that of a table written here", str(path), "Pass another path.")
+                sentence(
+                    "writer", ("a new path, or that of a table that monitor wrote"), str(path), "Pass another path."
+                )
             )
         yield from (dict(zip(COLUMNS, line, strict=True)) for line in lines if len(line) == len(COLUMNS))

@@ -98,8 +98,8 @@ class Theirs(Built):
     def __init__(self, optimizer: Any, params: Any) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__ if one.__name__ in FIELDS]
         if not kinds or getattr(optimizer, "amsgrad", False):
-            what = "amsgrad, whose maximum no optimizer here keeps," if kinds else type(optimizer).__name__
-            raise StateError(f"Keras's state of {what} cannot be converted. Those of {', '.join(FIELDS)} can.")
+            what = "amsgrad, whose maximum no layerwise optimizer keeps," if kinds else type(optimizer).__name__
+            raise StateError(f"Keras's state of {what} cannot be converted. Supported are {', '.join(FIELDS)}.")
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 
@@ -132,5 +132,7 @@ class Theirs(Built):
             return x * np.float32(1 - self.optimizer.momentum) ** way
         lr = float(_numbers(self.optimizer.learning_rate))  # theirs has −lr in it
         if not lr:
-            raise StateError("Keras's SGD has the learning rate in its momentum, and that is 0. Set another.")
+            raise StateError(
+                "Keras's SGD includes the learning rate in its momentum, but the rate is 0. Set another rate."
+            )
         return x * (-lr) ** -way

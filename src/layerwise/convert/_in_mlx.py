@@ -102,7 +102,7 @@ class Theirs(InTree):
         kinds = [one.__name__ for one in type(optimizer).__mro__]
         kind = kinds[0] if kinds[0] in FIELDS else next((one for one in kinds[1:] if one in FIELDS), None)
         if kind is None or "Adamax" in kinds:
-            raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Those of {', '.join(FIELDS)} can.")
+            raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Supported are {', '.join(FIELDS)}.")
         super().__init__(optimizer, params)
         rule, self.called = FIELDS[kind]
         self.of = Wanted.of(rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})})

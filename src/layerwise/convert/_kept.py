@@ -91,7 +91,7 @@ def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names:
         if wanted is not None:
             _check(name, one, there, wanted)
         if there in found:
-            raise StateError(f"two of the tensors would be {there} there. Pass other names=….")
+            raise StateError(f"two of the tensors would be named {there} in the target. Pass other names=….")
         order = value_of(axes, name)
         order = None if order is None else tuple(order)
         if order is not None:
@@ -108,27 +108,31 @@ def _plain(name: str) -> str:
 def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> None:
     if there not in wanted:
         raise StateError(
-            f"the state has {name}, and the optimizer no {there}. It has {few(wanted)}. Pass names=…, or leave it out "
-            "of the state."
+            f"the state has {name}, but the optimizer has no {there}; it has {few(wanted)}. Pass names=…, or drop it "
+            "from the state."
         )
     rule, meaning = wanted[there]
     if rule != one.rule:
-        raise StateError(f"the state of {name} is of {one.rule}, and {there} is stepped by {rule}. Pass {one.rule}.")
+        raise StateError(
+            f"the state of {name} was made by {one.rule}, but {there} is stepped by {rule}. Pass {one.rule}."
+        )
     for option, value in one.meaning.items():
         if option in meaning and meaning[option] != value:
             raise StateError(
-                f"the state of {name} was made with {option}={value!r}, and the optimizer has "
-                f"{option}={meaning[option]!r}. Make it with the same."
+                f"the state of {name} was made with {option}={value!r}, but the optimizer has "
+                f"{option}={meaning[option]!r}. Create it with the same option."
             )
 
 
 def one_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
     """Return the steps that all tensors have taken, for an optimizer that has one count for all."""
     if missing := [name for name in wanted if name not in kept]:
-        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state of all of them.")
+        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state with all of them.")
     counts = sorted({one.step for one in kept.values()})
     if len(counts) > 1:
-        raise StateError(f"its parameters have taken different numbers of steps, {counts}; here all take one.")
+        raise StateError(
+            f"its parameters have taken different numbers of steps, {counts}, but the target keeps one count for all."
+        )
     return counts[0] if counts else 0
 
 
@@ -137,6 +141,6 @@ def check_fields(name: str, shapes: Mapping[str, Shape], found: Mapping[str, Any
     has = {field: tuple(x.shape) for field, x in found.items()}
     if has != dict(shapes):
         raise StateError(
-            f"the state of {name} has {has}, and the optimizer keeps {dict(shapes)}. Do the options agree? Pass axes=… "
-            "if dimensions have another order."
+            f"the state of {name} has {has}, but the optimizer has {dict(shapes)}. Use the same options, or pass "
+            "axes=… if dimensions are in another order."
         )

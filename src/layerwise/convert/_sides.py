@@ -38,7 +38,7 @@ def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kep
     """
     found = _side(optimizer, state, params).read()
     if not found:
-        raise StateError(f"the {type(optimizer).__name__} keeps nothing yet. Pass one that has taken a step.")
+        raise StateError(f"the {type(optimizer).__name__} has no state yet. Pass one that has taken a step.")
     return found
 
 
@@ -65,7 +65,7 @@ def write(
 def _side(optimizer: Any, state: Any, params: Any) -> Side:
     if isinstance(optimizer, tuple) and hasattr(optimizer, "init") and hasattr(optimizer, "update"):
         if params is None:
-            raise ParameterError("a state of JAX needs `params`. Pass the parameters, as to init.")
+            raise ParameterError("state of JAX needs `params`. Pass the parameters, as for init.")
         return _made("jax", "Ours", optimizer, state, params)
     for one in type(optimizer).__mro__:
         package, _, rest = one.__module__.partition(".")
@@ -75,8 +75,9 @@ def _side(optimizer: Any, state: Any, params: Any) -> Side:
         if package in THEIRS:
             return _made(package, "Theirs", optimizer, params)
     raise StateError(
-        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer of "
-        "layerwise, Keras or MLX. Others of PyTorch: layerwise.torch.convert; optax: from_optax."
+        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer "
+        "of layerwise, Keras or MLX. For other PyTorch optimizers, use layerwise.torch.convert; for optax, "
+        "from_optax."
     )
 
 

@@ -90,27 +90,27 @@ def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
     if odd := [one for one in firsts if one.misplaced]:
         warn_of_others(odd[0].h.optimizer, [one.name for one in odd], others)
     if whole := [one for one in firsts if one.is_whole]:
-        name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these"
+        name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these tensors"
         warn(f"{name} has {one_each}, which tends to cost accuracy: {_few(whole)}. {blocks}")
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(
-            f"steps of {_few(fast)} have no trust ratio. Such steps tend to diverge from lr={large:g} on, and lr is "
-            f"{rate:g}. {slower}"
+            f"steps of {_few(fast)} have no trust ratio. Without a ratio, training tends to diverge from "
+            f"lr={large:g} on, and lr is {rate:g}. {slower}"
         )
     for zero in _alike([one for one in firsts if one.starts_at_zero]):
         kept = ", ".join(f"{name}={value}" for name, value in zero[0].h.of_small.items())
-        way_out = f"Pass {kept} for them, so that no smaller norm counts." if kept else exempt
+        way_out = f"Pass {kept} for them: it is the lower bound of the norm." if kept else exempt
         warn(
-            f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
-            f"{way_out}",
+            f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a fraction of "
+            f"the tensor's norm. {way_out}",
         )
     if still := [one for one in firsts if one.stalls]:
         first = still[0]
         warn(
             f"most weights of {_few(still)} will not move as long as lr is at most {first.peak:g}: a step of "
-            f"{first.name} is then {100 * first.share:.2g} % of its norm, which rounding to {first.rounded_to} loses. "
-            f"{finer}",
+            f"{first.name} is then {100 * first.share:.2g} % of its norm, and rounding to {first.rounded_to} "
+            f"loses it. {finer}",
         )
 
 

@@ -107,7 +107,7 @@ class Slots:
     def clear(self, name: Name | None) -> None:
         """Forget the state of one tensor, or of all."""
         if name is not None and (isinstance(name, bool) or name not in self.slots):
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self.slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Names with state: {few(self.slots)}.")
         self.furthest = 0 if name is None else self.furthest
         self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
@@ -219,5 +219,5 @@ def in_form(storing: Storing, p: Array, slot: Slot | None) -> tuple[Slot, Array 
     for field, stored in storing.chosen.items():
         if stored.by_layout:
             name = storing.plan.name
-            warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+            warn(f"{field!r} of {name!r} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")
     return Slot(arrays, shape=storing.plan.shape), converted

@@ -84,7 +84,7 @@ def just_prepared() -> Iterator[None]:
     try:
         yield
     except Changed:
-        raise EngineError("the jobs changed while they were laid out. Step from one thread at a time.") from None
+        raise EngineError("the arrays changed while the step was prepared. Step from one thread at a time.") from None
 
 
 class Prepared:
@@ -179,7 +179,9 @@ def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]
     rows = [row for row in table if wanted is None or (isinstance(wanted, str) and wanted == row.name)]
     if not rows:
         names = ", ".join(f'"{row.name}"' for row in table)
-        raise EngineError(f"`engine` must be None or one of {names}, but is {wanted!r}. None picks the fastest.")
+        raise EngineError(
+            f"`engine` must be None or one of {names}, but is {wanted!r}. With None, layerwise picks the fastest."
+        )
     return insisting(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
 
 
@@ -188,6 +190,7 @@ def insisting(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
     found = tuple(engine for row in rows if (engine := row.insisting or row.engine) is not None)
     if not found:
         raise EngineError(
-            f"engine {rows[0].name!r} is not available: {rows[0].declined}. engine=None picks one that is."
+            f"engine {rows[0].name!r} is unavailable: {rows[0].declined}. With engine=None, layerwise picks an "
+            "available one."
         )
     return found

@@ -28,8 +28,8 @@ from layerwise.storage.groups import EIGHT
 PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
-    "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
-    "reference implementation; `pip install --force-reinstall --no-binary layerwise layerwise` compiles it"
+    "this wheel, for any platform, has no compiled extension, so steps use the slower reference implementation; `pip "
+    "install --force-reinstall --no-binary layerwise layerwise` compiles it"
 )
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
 # Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
@@ -63,7 +63,9 @@ def heed_environment() -> None:
     asked = os.environ.get(VARIABLE)
     if asked and not _native.use_instruction_set(asked.strip().lower()):
         known = ", ".join(_native.instruction_sets())
-        raise EngineError(f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose.")
+        raise EngineError(
+            f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose automatically."
+        )
 
 
 def why_not() -> str:
@@ -182,16 +184,16 @@ class CompiledEngine(Engine):
 
     def _declined(self, job: Job, given: Given | None) -> str:
         if given is not None and given.skip is not None:
-            return "whether to step is known only on the device"
+            return "whether to skip the step is known only on the device"
         names = "the parameter", *job.state._fields, "the gradient"
         for name, array in zip(names, (job.p, *job.state, None if given is None else given.g), strict=True):
             if not (array is None or _native.reaches(array)):
                 kind = type(array).__name__
-                return f"{name} is not an array of floating numbers in this machine's memory ({kind})"
+                return f"{name} is not an array of floating-point numbers in CPU memory ({kind})"
         if given is None:
             return ""
         if numbers(job.h, given.now) is None:
-            return "a number of the step is followed by autograd, or not in this machine's memory"
+            return "a number of the step is tracked by autograd, or not in CPU memory"
         try:
             _native.Batch([job], [given.g], [form_of(job)], numbers)
         except ValueError as problem:

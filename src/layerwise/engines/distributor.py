@@ -11,7 +11,7 @@ from layerwise.engines.places import arrays_of, places_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
-SEVERAL = "tensors that have to be stepped together are of several devices"
+SEVERAL = "tensors that must be stepped together are on several devices"
 
 
 def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Distributed:
@@ -199,8 +199,8 @@ class Distributed:
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
-        reasons = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
-        return EngineError(f"{reasons}. Leave the choice of engine.")
+        reasons = "; ".join(f"{engine.name} cannot step these tensors: {why}" for engine, why in each)
+        return EngineError(f"{reasons}. Leave out `engine`.")
 
     def _shared(self, takers: Sequence[int]) -> list[Share]:
         groups: dict[tuple[int, Hashable], list[int]] = {}

@@ -90,5 +90,5 @@ def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
     if found := shared(arrays):
         one, other = found
         raise ParameterError(
-            f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. {way_out}"
+            f"{one!r} and {other!r} share memory, so they are one parameter and would be stepped twice. {way_out}"
         )

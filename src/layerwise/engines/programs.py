@@ -67,10 +67,10 @@ def missing(job: Any) -> str:
     kind: Any = type(job.h)
     for spec in _added(kind, rule.__name__):
         if (value := getattr(job.h, spec.name)) != spec.default:
-            return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
+            return f"its kernels do not support the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
     if _key(job, printed) not in printed.programs:
         settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
-        return f"there are no kernels for {type(job.h).__name__} with {settings} and such a state"
+        return f"there are no kernels for {type(job.h).__name__} with {settings} and such state"
     return ""
 
 

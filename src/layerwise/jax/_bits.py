@@ -23,7 +23,7 @@ class Words:
         return Words(-self.array)
 
     def __hash__(self) -> int:
-        raise TypeError("arrays have no hash")
+        raise TypeError("arrays are not hashable")
 
 
 def _plain(x: Any) -> Any:

@@ -111,11 +111,15 @@ def _fitted(what: str, ours: Any, theirs: Any) -> Any:
     if shape is None:
         return None
     if has != shape:
-        raise StateError(f"{what} must have the shape {shape}, but has {has or 'none'}. Do the options agree?")
+        raise StateError(
+            f"{what} must have the shape {shape}, but has {has or 'none'}. Use the same options as in init."
+        )
     return _in_form(theirs, ours)
 
 
 def like_theirs(theirs: Any, ours: Any) -> Any:
     if ours is not None and _shape(ours) != _shape(theirs):
-        raise StateError(f"theirs needs the shape {_shape(theirs)}, and ours has {_shape(ours)}.")
+        raise StateError(
+            f"the optax state needs the shape {_shape(theirs)}, but the layerwise state has {_shape(ours)}."
+        )
     return theirs if ours is None else _placed(ours, theirs)

@@ -47,7 +47,7 @@ def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTr
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
     if is_traced(given["seed"]):
-        way_out = "With inject_hyperparams, name it among static_args."
+        way_out = "Under inject_hyperparams, name it among static_args."
         raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
     # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
     dtype = given["state_dtype"]
@@ -92,7 +92,10 @@ def _adamw(given: dict[str, Any]) -> dict[str, Any]:
 def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     lr, relative = given["learning_rate"], given["relative_step"]
     if lr is not None and relative is True:
-        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        way_out = (
+            'Drop one, or choose what lr means: relative_step="cap" bounds the step by it, "factor" scales the step '
+            "by it."
+        )
         raise ContradictionError(sentence("learning_rate", "None when relative_step=True", lr, way_out))
     eps, decay, factored = given["eps"], given["weight_decay_rate"], given["factored"]
     return {

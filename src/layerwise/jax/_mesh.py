@@ -28,7 +28,7 @@ def axes_of(axis_name: Any, specs: Any) -> Axes:
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
     if (specs is None) != (axis_name is None):
         allowed = "None without axis_name" if axis_name is None else "given with axis_name"
-        raise ContradictionError(sentence("specs", allowed, specs, "Under shard_map pass both, under jit neither."))
+        raise ContradictionError(sentence("specs", allowed, specs, "Pass both under shard_map, and neither under jit."))
     return tuple(names)
 
 
@@ -43,10 +43,10 @@ def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
 def _cut(known: Axes, name: str, p: Any, spec: PartitionSpec) -> Cut:
     cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
     if len(cut) != p.ndim:
-        raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
+        raise ParameterError(f"{name} has {p.ndim} dimensions, but its specs {spec} have {len(spec)}.")
     unknown = {axis for axes in cut for axis in axes} - {*known}
     if unknown:
-        allowed = f"such that it has {sorted(unknown)}, which cut {name}"
+        allowed = f"with known axes; {sorted(unknown)}, which shard {name}, are not known"
         raise ContradictionError(sentence("axis_name", allowed, known, WAY_OUT))
     return cut
 
@@ -67,8 +67,8 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
         part = piece.part
         if part is not None and not part.drop and cut[part.axis]:
             raise ParameterError(
-                f"the blocks of {name} lie along axis {part.axis}, which {cut[part.axis]} cut. "
-                'Cut another axis, or stack the blocks along an axis of their own: blocks="each".'
+                f"the blocks of {name} lie along axis {part.axis}, which is sharded over {cut[part.axis]}. Shard "
+                'another axis, or stack the blocks along an axis of their own: blocks="each".'
             )
         here = shape if part is None else part.shape(shape)
         pieces.append(replace(piece, shape=here, fields=tuple(rule.shapes(piece.h, here))))

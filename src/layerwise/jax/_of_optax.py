@@ -45,7 +45,7 @@ def from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
     """Return a state of ours made of what optax keeps for these parameters."""
     ours, leaves = own_of(whole), parameters(params)
     if type(ours) not in OF_OPTAX:
-        raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
+        raise StateError(f"no optax optimizer has state that a {type(ours).__name__} could be converted to.")
     trees: dict[str, Any] = {}
     counts = []
     for name in OF_OPTAX[type(ours)]:
@@ -75,7 +75,7 @@ def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
     else:
         missing = [part for part in parts if not any(hasattr(state, part) for state in ours)]
         lacking = f"has no {' or '.join(missing)}" if missing else "is of other parameters"
-        raise StateError(f"theirs has a {name}, and a {type(ours[0]).__name__} {lacking}.")
+        raise StateError(f"the optax state has a {name}, but {type(ours[0]).__name__} {lacking}.")
     if name not in COUNTED and all(getattr(state, part) is None for part in parts):
         return one
     trees = zip(parts, turned(state, one, leaves), strict=True)
@@ -110,7 +110,7 @@ def say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
             lost.append(f"{kind} at {where}" if kind in KINDS else where)
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-        warn(f"not converted, since this optimizer keeps nothing like it: {', '.join(lost[:5])}{more}.")
+        warn(f"not converted, because this optimizer has no such state: {', '.join(lost[:5])}{more}.")
 
 
 def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:

@@ -101,7 +101,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     if isinstance(stand_in, (bool, str)) or value.size != 1 or not jnp.issubdtype(value.dtype, jnp.number):
         raise HyperparameterError(
             sentence(
-                name, "known when the step is traced", value, "With inject_hyperparams, name it among static_args."
+                name, "known when the step is traced", value, "Under inject_hyperparams, name it among static_args."
             )
         )
     return stand_in

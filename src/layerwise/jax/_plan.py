@@ -99,10 +99,10 @@ class Plan:
         row = prod(here[1:]) if len(here) > 1 else here[0]
         for d, axes in enumerate(self.cut):
             if axes and (d > 0 or len(here) == 1) and (d > 1 or row % groups.GROUP):
-                way_out = "Cut its first dimension, or store this part of the state in bfloat16."
+                way_out = "Shard its first dimension, or store this part of the state in bfloat16."
                 raise ParameterError(
-                    f"{self.name} is cut along dimension {d} over {axes}, which cuts groups of {groups.GROUP} elements "
-                    f"that share a scale. {way_out}"
+                    f"{self.name} is sharded along dimension {d} over {axes}, which splits groups of {groups.GROUP} "
+                    f"elements that share a scale. {way_out}"
                 )
 
     def held(self) -> Any:
@@ -186,8 +186,8 @@ class Plan:
         """Return the places of the elements in the whole tensor. Of a part, the device alone knows where it begins."""
         if prod(self._whole) > MOST:
             raise ParameterError(
-                f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers count for "
-                'rounding at random. Divide it, or pass rounding="nearest".'
+                f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers can count for "
+                'random rounding. Split it, or pass rounding="nearest".'
             )
         here, index = tuple(self.p.shape), index_of(self._whole)
         offset: Any = np.uint32(0)

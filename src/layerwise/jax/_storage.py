@@ -19,7 +19,7 @@ from layerwise.storage.weights import BESIDE
 
 Shape = tuple[int, ...]
 LOW = (jnp.bfloat16, jnp.float16)
-WAY_OUT = "Make the state with init, for the same parameters and options."
+WAY_OUT = "Create the state with init, for the same parameters and options."
 
 
 class Grouped(NamedTuple):

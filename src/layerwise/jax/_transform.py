@@ -27,7 +27,7 @@ from layerwise.rules.states import is_signed
 from layerwise.storage.options import Wanted
 
 MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
-OTHERS = 'Leave them to AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
+OTHERS = 'Step them with AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,18 +122,20 @@ class Transformation:
         if isinstance(state, MasterState) != bool(self.want.master):
             made = "a" if isinstance(state, MasterState) else "no"
             raise StateError(
-                f"the state has {made} part for what weights lack, and master_weights is {self.want.master!r}. "
-                "layerwise.convert.stored_as(state, optimizer, params) puts it in the form that the optimizer has."
+                f"the state has {made} extra bits of the weights, but master_weights is {self.want.master!r}. "
+                "layerwise.convert.stored_as(state, optimizer, params) converts it to the optimizer's format."
             )
         own = state.inner if self.want.master else state
         if not isinstance(own, self.state):
             raise StateError(
-                f"the state must be of type {self.state.__name__}, but is of type {type(own).__name__}. "
-                "Pass what init made; layerwise.convert.from_optax(state, optimizer, params) makes one of optax's."
+                f"the state must be of type {self.state.__name__}, but is of type {type(own).__name__}. Pass what "
+                "init returned; layerwise.convert.from_optax(state, optimizer, params) converts optax's state."
             )
         _check_count(own.count)
         if (own.stats is not None) != self.stats:
-            raise StateError(f"the state was made with stats={own.stats is not None}. Pass that, or make it again.")
+            raise StateError(
+                f"the state was made with stats={own.stats is not None}. Use the same value, or create the state again."
+            )
         return own
 
     def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
@@ -173,7 +175,7 @@ class Transformation:
         if not adapted:
             h = h.settled(adapt=False)
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
-            raise ParameterError(f"{name} is complex, and max_grad_value clips numbers that have a size. Drop one.")
+            raise ParameterError(f"{name} is complex, but max_grad_value clips real numbers only. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
         layout = lay_out(name, self.rule, h.on(quick(p.dtype)), _mesh.whole_shape(here, cut), blocks, eps)
         if any(cut):
@@ -189,7 +191,7 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):
-        raise StateError("no step has been measured for this state. Make the optimizer with stats=True.")
+        raise StateError("no step has been measured in this state. Create the optimizer with stats=True.")
     found: dict[str, dict[str, Any]] = {}
     for name, tree in (pair for one in ours if one.stats is not None for pair in one.stats.items()):
         for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -215,4 +217,4 @@ def _counted(count: Any) -> Any:
 def _check_count(count: Any) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
-        raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
+        raise StateError(sentence("count", "one integer", count, f"It counts the steps in the state. {WAY_OUT}"))

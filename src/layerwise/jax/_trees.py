@@ -77,11 +77,11 @@ def _is_integer(leaf: Any) -> bool:
 def _parameter(name: str, leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
-        raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or take it out of the tree.")
+        raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or remove it from the tree.")
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
-            f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
-            "optax.masked or optax.partition, or as None in the tree."
+            f"{name} must have a floating-point dtype of 16 to 64 bits or be complex, but has {dtype}. Leave it out "
+            "with optax.masked or optax.partition, or set it to None in the tree."
         )
     return leaf
 
@@ -102,9 +102,9 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
         raise GradientError(f"the gradient of {name} must be a floating array, but is {shown(g)}.")
     if g.shape != p.shape:
-        raise GradientError(f"the gradient of {name} has the shape {g.shape}, its parameter {p.shape}.")
+        raise GradientError(f"the gradient of {name} has the shape {g.shape}, but its parameter has {p.shape}.")
     if jnp.iscomplexobj(g) and not jnp.iscomplexobj(p):
-        raise GradientError(f"the gradient of {name} is complex, its parameter is not. Pass its real part.")
+        raise GradientError(f"the gradient of {name} is complex, but its parameter is not. Pass its real part.")
     return g
 
 
@@ -125,7 +125,7 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
         except ValueError:
             what = _difference(leaves.like(leaves.names), tree)
             raise StateError(
-                f"{part} must be a tree like the parameters, but {what}. Make the state with init."
+                f"{part} must be a tree like the parameters, but {what}. Create the state with init."
             ) from None
     return [_array(one) for one in found]
 
@@ -151,7 +151,7 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
     except HyperparameterError:
         raise
     except (ValueError, TypeError, AttributeError):
-        allowed = "a tree like the parameters, a prefix of it, or a callable of them"
+        allowed = "a tree like the parameters, a prefix of such a tree, or a callable of them"
         what = _difference(params, tree, is_end=_is_end)
         raise HyperparameterError(f"`{argument}` must be {allowed}, but {what}.") from None
 
@@ -166,7 +166,7 @@ def _is_end(x: Any) -> bool:
 
 def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
     """Return the first place where a tree differs from the parameters', or from a prefix of it."""
-    return next(_differences(wanted, found, where, is_end), "its nodes differ in what they hold besides arrays")
+    return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
 
 def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[s
         return
     if type(found) is not type(wanted):
         kinds = (f"a {type(one).__name__}" for one in (found, wanted))
-        yield f"{f'`{where}`' if where else 'it'} is {next(kinds)} where they have {next(kinds)}"
+        yield f"{f'`{where}`' if where else 'it'} is {next(kinds)} instead of {next(kinds)}"
         return
     theirs, ours = _children(found, where), _children(wanted, where)
     yield from (f"`{name}` is missing" for name in ours if name not in theirs)
@@ -194,7 +194,7 @@ def _children(tree: Any, where: str) -> dict[str, Any]:
 
 def flag(argument: str, value: Any) -> bool:
     """Return a leaf of a mask, or raise if it is not a bool."""
-    return bool(FLAG(argument, value, "A mask is made of True and False, which are known before the step."))
+    return bool(FLAG(argument, value, "A mask consists of True and False, known before the step."))
 
 
 def name_of(path: Any) -> str:

@@ -143,8 +143,8 @@ def _here() -> tuple[type[Functions], Any]:
     backend = keras.config.backend()
     if backend not in BACKENDS:
         raise EngineError(
-            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
-            "KERAS_BACKEND before Keras is imported."
+            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, but Keras runs on {backend!r}. Set "
+            "KERAS_BACKEND before importing Keras."
         )
     kind, module, name = BACKENDS[backend]
     return kind, attrgetter(name)(import_module(module))

@@ -35,16 +35,16 @@ CLIP_WAY_OUT = "Pass a number > 0, or None for no clipping."
 CHECKED = {
     "weight_decay": (OFF, "Pass a number such as 0.01, or None or 0 for none."),
     **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
-    "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
+    "loss_scale_factor": (number(0, above=True) | NONE, "Pass the factor that multiplied the loss, such as 1024."),
 }
 EXEMPT = (
-    'Exempt them from it by adapt="decayed", a weight_decay, and exclude_from_weight_decay(var_names=["bias"]) with '
-    "their names."
+    'Exempt them from the ratio with adapt="decayed", a weight_decay, and '
+    'exclude_from_weight_decay(var_names=["bias"]) with their names.'
 )
 # Arguments of Keras's that change nothing there, by the preset that has its numbers.
 WITHOUT_EFFECT = {
     "keras.Adafactor": {
-        "relative_step": "In Keras it changes nothing: leave it out. Without the preset it has an effect."
+        "relative_step": "It has no effect in Keras's optimizer. Leave it out, or do without the preset."
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
@@ -67,7 +67,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             options["weight_decay"] = 0.0
         for name in options:
             if callable(options[name]):
-                way_out = "Pass a number; learning_rate takes Keras's schedules."
+                way_out = "Pass a number; for a schedule, use learning_rate."
                 raise HyperparameterError(sentence(name, "a value that a config can hold", options[name], way_out))
         made: Any = self._hyper
         h = made(lr=0.0 if callable(lr) else lr, **options)
@@ -135,8 +135,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             else:
                 made = spec.metadata["check"](name, value, f"Pass a number such as {name}={spec.default}.")
             if ours not in (spec.default, made):
-                way_out = f"Both say the same: pass {' and '.join(names)}, or {option}."
-                raise ContradictionError(sentence(name, f"None beside {option}={ours!r}", value, way_out))
+                way_out = f"Both mean the same: pass {' and '.join(names)}, or {option}."
+                raise ContradictionError(sentence(name, f"None with {option}={ours!r}", value, way_out))
             options[option] = made
         return options
 
@@ -180,7 +180,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
             allowed = ", ".join(EPSILON)
-            raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
+            raise ParameterError(f"{name} has the dtype {dtype}, but weights must be {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
         h = h.on(None if dtype == "float64" else namespace().quick)
         return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
@@ -245,16 +245,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             super().load_own_variables(own)
             return
         warn(
-            f"the saved optimizer state was skipped: its {len(own)} variables are of {found}, and this "
-            f"is {type(self).__name__}. To go on from it, load it in its own optimizer and use layerwise.convert."
+            f"the saved optimizer state was skipped: its {len(own)} variables are of {found}, but this is "
+            f"{type(self).__name__}. To continue from it, load it into its own optimizer and use layerwise.convert."
         )
 
     def get_config(self) -> dict[str, Any]:
         """Return all arguments, as `from_config` takes them."""
         if getattr(self, "_exclude_from_weight_decay", ()):
             warn(
-                "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given. Exclude them by "
-                "var_names."
+                "the config does not contain the variables passed as exclude_from_weight_decay(var_list=…). Exclude "
+                "them by var_names."
             )
         excluded = {EXCLUDED: {"var_names": [*self._excluded_names]}} if self._excluded_names else {}
         own = {name: getattr(self._h, name) for name in self._options()} | (self._rest.config if self._rest else {})
@@ -270,7 +270,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
             if excluded.get("places"):
-                warn("the config excludes variables from weight decay by their places. Exclude them by var_names.")
+                warn("the config excludes variables from weight decay by their indices. Exclude them by var_names.")
         return made
 
 

@@ -33,7 +33,7 @@ SCHEDULE = "A schedule must return such a number for every step."
 
 
 AT_ZERO = {"weight_norm": 0.0}  # what a first step measures of such a tensor
-EXEMPT = "Leave them to an optimizer without it, by mlx.optimizers.MultiOptimizer."
+EXEMPT = "Step them with an optimizer without it, by mlx.optimizers.MultiOptimizer."
 
 
 class Optimizer(theirs.Optimizer, Like):
@@ -70,8 +70,8 @@ class Optimizer(theirs.Optimizer, Like):
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if LR in self._schedulers:
-            way_out = "Make the optimizer with a number to set others later."
-            raise ContradictionError(sentence(LR, "left to its schedule", value, way_out))
+            way_out = "Create the optimizer with a number if you want to set other numbers later."
+            raise ContradictionError(sentence(LR, "set by its schedule only", value, way_out))
         if not isinstance(value, mx.array):  # which may be traced
             value = number(0)(LR, value, "Pass a number such as 1e-3.")
         self.state[LR] = mx.array(value)
@@ -84,7 +84,7 @@ class Optimizer(theirs.Optimizer, Like):
         """
         for name in OF_ALL:
             if name in parameters:
-                raise ParameterError(f"the state has a number called {name!r}. Give that parameter another name.")
+                raise ParameterError(f"the state has a field called {name}. Give that parameter another name.")
         tree_map_with_path(_check_parameter, parameters)
         super().init(parameters)
         leaves: Any = tree_flatten(parameters)
@@ -101,7 +101,7 @@ class Optimizer(theirs.Optimizer, Like):
         if vectors := [path for path, p in new if is_vector(h, p.shape)]:
             name = type(self).__name__
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"
-            warn_of_others(name, vectors, f"Leave them to AdamW: {rest}.")
+            warn_of_others(name, vectors, f"Step them with AdamW: {rest}.")
 
     def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
         """Make the state of one parameter."""
@@ -133,7 +133,7 @@ class Optimizer(theirs.Optimizer, Like):
         try:
             chosen = tree_map(lambda _, p: p, gradients, parameters)
         except (KeyError, IndexError) as missing:
-            raise GradientError(f"there is a gradient of {missing}, and no such parameter.") from None
+            raise GradientError(f"there is a gradient for {missing}, but no such parameter.") from None
         tree_map_with_path(_check_gradient, gradients, chosen)
         self.init(chosen)
         leaves: list[Any] = []
@@ -178,8 +178,8 @@ class Optimizer(theirs.Optimizer, Like):
         found = {field: tuple(getattr(x, "shape", ())) for field, x in state.items()}
         if found != wanted:
             raise StateError(
-                f"the state of {path} does not fit {type(self).__name__}: it has {found}, and should have {wanted}. "
-                "Load a state that was saved by this optimizer, with these options."
+                f"the state of {path} does not fit {type(self).__name__}: it has {found}, but should have {wanted}. "
+                "Load a state that was saved by this optimizer with these options."
             )
 
 
@@ -208,8 +208,8 @@ def _check_parameter(path: str, parameter: Any) -> None:
     dtype = getattr(parameter, "dtype", type(parameter).__name__)
     if dtype not in COMPUTED_IN:
         raise ParameterError(
-            f"{path} has the dtype {dtype}, and weights are float64, float32, float16 or bfloat16. "
-            "Freeze it, so that it has no gradient."
+            f"{path} has the dtype {dtype}, but weights must be float64, float32, float16 or bfloat16. Freeze it, so "
+            "that it has no gradient."
         )
 
 

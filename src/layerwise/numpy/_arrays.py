@@ -40,7 +40,7 @@ def named_dtype(argument: str, name: str) -> np.dtype[Any]:
         return np.dtype(name)
     except TypeError:
         raise HyperparameterError(
-            sentence(argument, "a dtype that numpy knows", name, "NumPy knows bfloat16 once ml_dtypes is imported.")
+            sentence(argument, "a dtype that NumPy knows", name, "NumPy knows bfloat16 only after `import ml_dtypes`.")
         ) from None
 
 
@@ -129,13 +129,14 @@ def check_parameter(name: Name, weights: Any) -> Array:
     """Return `weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
         raise ParameterError(
-            f"weights of {name!r} must be a numpy array, to be updated in place, but are {type(weights).__name__}. "
-            "Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
+            f"weights of {name!r} must be a NumPy array, which is updated in place, but are a "
+            f"{type(weights).__name__}. Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
         )
     if name_of(weights.dtype) not in FLOATING:
         raise ParameterError(
-            f"weights of {name!r} must be floating point ({', '.join(FLOATING)}), but are {weights.dtype}. "
-            "Convert them once with .astype(np.float32); split complex weights into real and imaginary parts."
+            f"weights of {name!r} must have a floating-point dtype ({', '.join(FLOATING)}), but have "
+            f"{weights.dtype}. Convert them once with .astype(np.float32); split complex weights into real and "
+            "imaginary parts."
         )
     if not weights.flags.writeable:
         raise ParameterError(f"weights of {name!r} are read-only. Pass an array that owns its data: weights.copy().")
@@ -151,7 +152,9 @@ def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
     if hasattr(grad, "tocoo"):
         raise GradientError(f"the gradient of {name!r} is sparse ({type(grad).__name__}). Pass grad.toarray().")
     if isinstance(grad, np.ma.MaskedArray):
-        raise GradientError(f"the gradient of {name!r} is masked. Pass grad.filled(0), or what the mask should mean.")
+        raise GradientError(
+            f"the gradient of {name!r} is masked. Pass grad.filled(0), or the values that masked elements should have."
+        )
     try:
         array = np.asarray(grad)
     except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
@@ -161,6 +164,6 @@ def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
     if array.shape != weights.shape:
         raise GradientError(
             f"the gradient of {name!r} must have the shape of its weights, {weights.shape}, but has {array.shape}. "
-            "Nothing is broadcast; reshape it, or pass the gradient of these weights."
+            "Gradients are not broadcast: reshape it, or pass the gradient of these weights."
         )
     return array

@@ -54,14 +54,14 @@ class Optimizer(Like):
     _rule: Any
     _hyper: type[Hyper]
 
-    _way_out = "Weights go to each step: opt.step_all(weights, grads), both by name."
+    _way_out = "Weights are passed to each step: opt.step_all(weights, grads), both by name."
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
         lr = given["lr"]
         if _are_weights(lr):
             kind = type(lr).__name__
-            raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
+            raise ArgumentError(f"`lr` must be a number or a function of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)
         self._tensors = Slots(LIBRARY)
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
@@ -79,7 +79,7 @@ class Optimizer(Like):
         """The number of steps skipped because of nan or inf."""
         return self._tensors.skipped
 
-    @needing_all("It steps one array; opt.step_all(weights, grads) steps all, which it takes by name.")
+    @needing_all("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place.
 
@@ -90,7 +90,7 @@ class Optimizer(Like):
         """
         if limit := self._options.h.model_bound:
             raise ContradictionError(
-                sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
+                sentence("max_grad_norm", "None for step()", limit, "All gradients are needed at once: use step_all().")
             )
         with self._one_at_a_time, signals_wait:
             name = as_name(name)
@@ -115,7 +115,7 @@ class Optimizer(Like):
                 raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
         for name in grads:
             if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Weights: {few(weights)}.")
         with self._one_at_a_time, signals_wait:
             firsts = self._take(weights, grads, whole=True)
         if firsts:
@@ -157,8 +157,9 @@ class Optimizer(Like):
         known, self._unmet = self._unmet, frozenset()
         if weights and known.isdisjoint(map(as_name, weights)):
             warn(
-                f"the loaded state is of {few(sorted(known, key=str))}, and no weights have one of these names, but "
-                f"{few(weights)}: their state begins anew. Pass weights by the names with which they were saved."
+                f"the loaded state is of {few(sorted(known, key=str))}, but no weights have one of these names; the "
+                f"weights are {few(weights)} and start with new state. Pass weights by the names with which they "
+                "were saved."
             )
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
@@ -179,8 +180,8 @@ class Optimizer(Like):
         slot = self._slots.get(name)
         if slot is not None and slot.shape != p.shape:
             raise ParameterError(
-                f"weights of {name!r} had the shape {slot.shape} and now have {p.shape}. "
-                f"Pass another name, or forget the old state with clear_state({name!r})."
+                f"weights of {name!r} had the shape {slot.shape} and now have {p.shape}. Pass another name, or drop "
+                f"the old state with clear_state({name!r})."
             )
         return p, _arrays.check_gradient(name, grad, p)
 

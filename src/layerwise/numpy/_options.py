@@ -79,8 +79,8 @@ class Options:
                 value = values[name]
                 type(self.h).check(name, value)
                 raise ContradictionError(
-                    f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
-                    f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
+                    f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, or replace it: "
+                    f"opt.{name} = lambda step: {'…' if value is None else value!r}."
                 )
         try:
             return Options.of(type(self.h), {**self.given, **values})
@@ -88,7 +88,7 @@ class Options:
             if len(values) > 1:
                 raise
             [name] = values
-            raise ContradictionError(f"{problem} Options are set together by set_options({name}=…, …).") from None
+            raise ContradictionError(f"{problem} To set options together, use set_options({name}=…, …).") from None
 
     def in_words(self) -> str:
         """Return what differs from the defaults, as it would be passed."""
@@ -112,7 +112,7 @@ def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
     """Return the factor on a name's weight_decay, or for LAMB its place in the formula."""
     own, allowed = h.__dataclass_fields__.get("decay"), checks.FLAG | SCALE
     allowed = allowed if own is None else allowed | own.metadata["check"]
-    found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
+    found = allowed(argument, value, "True and False turn weight_decay on and off; a number multiplies it.")
     return found if isinstance(found, str) else float(found)
 
 
@@ -134,7 +134,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
             state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:
             raise ContradictionError(
-                f"{field} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
-                f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
+                f"{field} of {name!r} has the shape {None if old is None else old.shape}, but needs {shape} with "
+                f"these options. Drop the state first with clear_state({name!r}), or create another optimizer."
             )
     return replace(slot, arrays=state.arrays)

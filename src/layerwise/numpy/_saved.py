@@ -16,7 +16,7 @@ from layerwise.options.checks import Check, Refused, number, one_of
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
-WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
+WAY_OUT = "Pass all that state_dict() returned, unchanged."
 # lr and weight_decay are there where they were not schedules.
 SETTINGS = {"lr": number(0), "weight_decay": number(0), "relative_step": one_of(False, "factor", "cap"), "seed": SEED}
 
@@ -52,20 +52,24 @@ def load(
     """Take a state dict apart, if it fits this optimizer, its settings and its plans."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
-        raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
+        raise StateError(f"the state must be a mapping from strings to arrays, but contains {odd[0]!r}. {WAY_OUT}")
     arrays = {key: _readable(key, value) for key, value in state.items()}
     header = {key: value for key, value in arrays.items() if "/" not in key}
     unknown = header.keys() - {"optimizer", "format", "skipped", "step", "ids", *SETTINGS}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
     within = [key for key, value in state.items() if isinstance(value, Mapping) and "format" in value]
     if missing and within:
-        raise StateError(f"the state is under {within[0]!r} of what was passed. Pass that: state[{within[0]!r}].")
+        raise StateError(
+            f"the value passed is not a state, but has one under {within[0]!r}. Pass state[{within[0]!r}]."
+        )
     if unknown or missing:
-        raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
+        raise StateError(
+            f"the state has the unknown keys {sorted(unknown)}, and the keys {sorted(missing)} are missing. {WAY_OUT}"
+        )
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
     if held("format", header, COUNT) != FORMAT:
-        raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
+        raise StateError(f"the state has format {header['format']}, but this version reads {FORMAT}. Update layerwise.")
     entries: dict[Name, dict[str, Array]] = {}
     for key, value in arrays.items():
         if "/" in key:
@@ -106,9 +110,9 @@ def _settings(header: Mapping[str, Array], here: Mapping[str, Any]) -> dict[str,
     role, own = common.pop("relative_step", False), here.get("relative_step", False)
     if "lr" in common and role != own:
         raise StateError(
-            f"the state was saved with lr={common['lr']}, relative_step={role!r}, and this optimizer has "
-            f"lr={here['lr']}, relative_step={own!r}: lr means something else. "
-            "Make the optimizer with the options it was saved with."
+            f"the state was saved with lr={common['lr']} and relative_step={role!r}, but this optimizer has "
+            f"lr={here['lr']} and relative_step={own!r}, which give lr another meaning. Create the optimizer with "
+            "the options it was saved with."
         )
     return common
 
@@ -127,8 +131,8 @@ def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[i
     missing = {"step", *(key for key, part in parts.items() if part.needed)} - entry.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
-            f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
+            f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, missing are "
+            f"{_keys(name, missing)}. Create the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
     return Slot(arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)

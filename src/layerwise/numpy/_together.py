@@ -31,11 +31,11 @@ PLAIN = {str, int}  # the types that names are kept in
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK, matrix_size=MATRIX)))
 WAYS_OUT = WaysOut(
-    'Exempt them from it, such as by adapt={"*.bias": False}.',
+    'Exempt them from the ratio, such as with adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',
-    'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
-    "Leave them to an AdamW of their own.",
-    'Give each row its own by blocks="each", or pass `blocks` by name.',
+    'Keep their ratio, or give them a smaller rate, such as with lr_scale={"*.bias": 0.001}.',
+    "Step them with a separate AdamW.",
+    'Give each row a rate of its own with blocks="each", or pass `blocks` by name.',
 )
 
 
@@ -96,7 +96,7 @@ def _rates(factors: tuple[float, float], lr: float, weight_decay: float) -> tupl
     found = lr * factors[0], weight_decay * factors[1]
     if inf in found:
         argument = "lr_scale" if found[0] == inf else "decay"
-        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
+        raise HyperparameterError(f"`{argument}` times the rate that it multiplies is infinite. Pass a smaller factor.")
     return found
 
 
@@ -110,7 +110,7 @@ class Occupied:
         self._ends = list(accumulate([end for _, end in spans], max))
         if any(map(gt, self._ends, self._starts[1:])):
             each = zip(names, map(lying, weights), strict=True)
-            check_distinct(each, "Keep one name, and give it the sum of the gradients.")
+            check_distinct(each, "Keep one name, and pass the sum of the gradients.")
 
     def apart(self, grads: Sequence[Array]) -> list[Array]:
         """Return the gradients, with copies of those that stepping some weights could change underway."""

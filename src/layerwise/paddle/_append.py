@@ -159,8 +159,8 @@ class _Task:
             raise
         except Exception as problem:
             raise HyperparameterError(
-                f"`beta2` is a function of the step, which is a variable in the static graph: {problem}. Write it with "
-                "Paddle's operations."
+                f"`beta2` is a function of the step, but in the static graph the step is a variable: {problem}. "
+                "Write the function with Paddle's operations."
             ) from problem
         if not isinstance(beta2, Variable):
             return beta2

@@ -157,7 +157,7 @@ def unreadable(x: Tensor) -> str:
     if isinstance(x, Variable):
         return ""
     if not x._is_initialized():
-        return "holds no numbers"
+        return "has no values"
     try:
         x.data_ptr()
     except RuntimeError:  # of memory that is too short for it
@@ -194,20 +194,20 @@ def check_parameter(p: Any) -> None:
     if not isinstance(p, wanted):
         kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
         raise ParameterError(
-            f"`parameters` must hold {kind}, but one is {type(p).__name__}. Pass model.parameters() of a model made in "
-            "the same mode."
+            f"`parameters` must contain {kind}, but one is a {type(p).__name__}. Pass model.parameters() of a model "
+            "created in the same mode."
         )
     if p.is_dist():
         raise ParameterError(
-            f"{p.name} is a distributed tensor, which layerwise.paddle does not step. Use layerwise.torch for sharded "
+            f"{p.name} is a distributed tensor, which layerwise.paddle cannot step. Use layerwise.torch for sharded "
             "parameters, or paddle.DataParallel, whose parameters are whole."
         )
     if not is_dense(p):
         raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
     if dtype_name(p) not in FLOATING:
-        raise ParameterError(f"{p.name} must be floating point of 16 to 64 bits, but is {dtype_name(p)}.")
+        raise ParameterError(f"{p.name} must have a floating-point dtype of 16 to 64 bits, but has {dtype_name(p)}.")
     if why := unreadable(p):
-        raise ParameterError(f"{p.name} {why}. Initialize it before making the optimizer, and before each step.")
+        raise ParameterError(f"{p.name} {why}. Initialize it before creating the optimizer, and before each step.")
     if isinstance(p, paddle.Tensor) and lying(p).overlaps_itself:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
 
@@ -215,7 +215,7 @@ def check_parameter(p: Any) -> None:
 def check_apart(params: Iterable[Tensor]) -> None:
     """Raise if parameters are tied. Variables have memory of their own."""
     tensors = (p for p in params if isinstance(p, paddle.Tensor))
-    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other memory of its own.")
+    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other its own memory.")
 
 
 def dense(g: Tensor) -> Tensor:
@@ -237,17 +237,21 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
     if not is_dense(g):
         raise GradientError(
-            f"the gradient of {p.name} is sparse in a form that has no rows. Pass one of nn.Embedding(sparse=True), or "
+            f"the gradient of {p.name} is sparse in a format without rows. Pass one of nn.Embedding(sparse=True), or "
             "g.to_dense()."
         )
     if why := unreadable(g):
         raise GradientError(f"the gradient of {p.name} {why}. Run the backward pass again, or set it to None.")
     if dtype_name(g) not in FLOATING:
-        raise GradientError(f"the gradient of {p.name} must be floating point, but is {dtype_name(g)}.")
+        raise GradientError(f"the gradient of {p.name} must have a floating-point dtype, but has {dtype_name(g)}.")
     if shape_of(g) != shape_of(p):
-        raise GradientError(f"the gradient of {p.name} has the shape {shape_of(g)}, its parameter {shape_of(p)}.")
+        raise GradientError(
+            f"the gradient of {p.name} has the shape {shape_of(g)}, but its parameter has {shape_of(p)}."
+        )
     if isinstance(p, paddle.Tensor) and str(g.place) != str(p.place):
-        raise GradientError(f"the gradient of {p.name} is on {g.place}, its parameter on {p.place}. Move one of them.")
+        raise GradientError(
+            f"the gradient of {p.name} is on {g.place}, but its parameter is on {p.place}. Move one of them."
+        )
 
 
 def all_finite(grads: Sequence[Tensor]) -> Tensor | None:

@@ -47,13 +47,15 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
         check_parameter(p)
         if p.name in seen:
             twice = (
-                "is there twice" if seen[p.name] is p else "is the name of two parameters, whose state it would share"
+                ("is listed twice")
+                if seen[p.name] is p
+                else ("has the name of another parameter, and would share its state")
             )
             raise ParameterError(f"{p.name} {twice}. Pass each parameter once, in one group.")
         seen[p.name] = p
     check_apart(seen.values())
     if not seen:
-        raise ParameterError("`parameters` must hold at least one parameter. Pass model.parameters().")
+        raise ParameterError("`parameters` must contain at least one parameter. Pass model.parameters().")
     return found
 
 
@@ -66,13 +68,15 @@ def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
         raise ParameterError(
-            "`parameters` must be a list of parameters, or of dicts with 'params', but is "
+            "`parameters` must be a list of parameters, or of dicts with 'params', but is a "
             f"{type(parameters).__name__}. Pass parameters=model.parameters()."
         )
     found = list(parameters)
     of_dicts = [isinstance(one, Mapping) for one in found]
     if any(of_dicts) and not all(of_dicts):
-        raise ParameterError("`parameters` must be all parameters or all groups. Put the parameters into a group.")
+        raise ParameterError(
+            "`parameters` must contain either parameters or groups, not both. Put the parameters into a group."
+        )
     return [dict(one) for one in found] if any(of_dicts) else [{PLAIN: found}]
 
 
@@ -93,7 +97,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
     h = options_of(hyper, in_numbers({**settings, "learning_rate": lr}))
     excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
     if excludes is not None and not callable(excludes):
-        way_out = "Pass one that returns True where there is to be no decay, or None."
+        way_out = "Pass a function that returns True for parameters without decay, or None."
         raise HyperparameterError(
             sentence("exclude_from_weight_decay_fn", "a function of a parameter", excludes, way_out)
         )
@@ -114,10 +118,10 @@ def _params(params: Any, number: int) -> list[Tensor]:
 def check_scale(scale: Any) -> None:
     """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that is the rate itself."""
     if isinstance(scale, LRScheduler):
-        way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor on it here."
+        way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor here."
         raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
     if not isinstance(scale, Variable):
-        RATE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
+        RATE("learning_rate", scale, "In a group it is a factor on the optimizer's learning rate, such as 0.1.")
 
 
 def register(group: Group, regularizes: bool) -> None:
@@ -202,11 +206,11 @@ def check_clip(clip: Any, h: Hyper) -> None:
     if clip is None:
         return
     if not isinstance(clip, GradientClipBase):
-        way_out = "Pass one such as paddle.nn.ClipGradByGlobalNorm(1.0), or None."
+        way_out = "Pass a clip such as paddle.nn.ClipGradByGlobalNorm(1.0), or None."
         raise HyperparameterError(sentence("grad_clip", "a gradient clip of Paddle", clip, way_out))
     for option in BOUNDS:
         if (value := getattr(h, option, None)) is not None:
-            raise ContradictionError(sentence(option, "None beside grad_clip", value, "Drop one of them."))
+            raise ContradictionError(sentence(option, "None if grad_clip is given", value, "Drop one of them."))
 
 
 def with_both(h: Any, clip: Any, regularizer: Any) -> Any:

@@ -72,11 +72,11 @@ from layerwise.storage.options import PLAIN, Wanted
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12, matrix_size=1 << 15)))
 WAYS_OUT = WaysOut(
-    "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'.",
+    "Exempt them from the ratio, such as with exclude_from_weight_decay_fn and adapt='decayed'.",
     "Pass multi_precision=True.",
-    "Leave them their ratio by adapt=True, or give their group the learning_rate 0.001, a factor.",
-    "Leave them to AdamW, an optimizer of its own, by its parameters=[…].",
-    'Give each output its own by blocks={"linear_*.w_0": Blocks("each", axis=1), "embedding_*": "each"}.',
+    "Keep their ratio with adapt=True, or give their group a learning_rate (a factor) of 0.001.",
+    "Step them with AdamW, in an optimizer of its own with parameters=[…].",
+    'Give each output a rate of its own with blocks={"linear_*.w_0": Blocks("each", axis=1), "embedding_*": "each"}.',
 )
 PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
 Pairs = Sequence[tuple[Tensor, Tensor]]
@@ -92,14 +92,12 @@ def _in_static() -> bool:
     """Return True in the static graph; raise where no step is taken."""
     if in_to_static_mode():
         raise EngineError(
-            "an optimizer does not step within paddle.jit.to_static. Compile the model alone, and call step() outside."
+            "an optimizer cannot step inside paddle.jit.to_static. Compile only the model, and call step() outside."
         )
     if paddle.in_dynamic_mode():
         return False
     if not in_pir_mode():
-        raise EngineError(
-            "layerwise.paddle builds programs of Paddle's present form (PIR). Leave FLAGS_enable_pir_api at 1."
-        )
+        raise EngineError("layerwise.paddle needs Paddle's new program format (PIR). Leave FLAGS_enable_pir_api at 1.")
     return True
 
 
@@ -160,8 +158,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._check_mode()
         if self._graph is not None:
             raise EngineError(
-                "step() is for the dynamic graph. In the static graph minimize(loss) puts the step into the program, "
-                "and each run by an Executor takes it."
+                "step() is for the dynamic graph. In the static graph, minimize(loss) adds the step to the program, "
+                "and each run of an Executor performs it."
             )
         self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
 
@@ -219,7 +217,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             name = pair[0].name
             if name in seen or not (self._is_open or name in known):
                 raise ParameterError(
-                    f"{name} is none of this optimizer's parameters, or is there twice. Pass each once."
+                    f"{name} is not one of this optimizer's parameters. Pass its tensors, or their names."
                 )
             seen.add(name)
         pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
@@ -242,8 +240,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         if (static := _in_static()) != (self._graph is not None):
             made, now = ("dynamic", "static") if static else ("static", "dynamic")
             raise EngineError(
-                f"the optimizer was made in the {made} graph, and this is the {now} one. Make another one here; the "
-                "state of one loads into the other."
+                f"the optimizer was created in the {made} graph, but this is the {now} graph. Create another one for "
+                "it; the state of one loads into the other."
             )
 
     def _some(self, which: Any, known: Sequence[Tensor]) -> list[Tensor]:
@@ -254,8 +252,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             p = by_name.get(name) if isinstance(name, str) else None
             if p is None or not (isinstance(one, str) or is_same(one, p)):
                 raise ParameterError(
-                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
-                    "names."
+                    f"{name!r} is not one of this optimizer's parameters, or is listed twice. Pass each once."
                 )
             found.append(p)
         return found
@@ -403,7 +400,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         if isinstance(self._learning_rate, LRScheduler):
             raise ScheduledError(
                 f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
-                "it by set_lr_scheduler."
+                "it with set_lr_scheduler."
             )
         if self._graph is not None and self._graph.program is not None:
             self._graph.set_rate(self._global_learning_rate(self._graph.program), value)
@@ -417,7 +414,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             )
         if self._graph is not None and self._graph.program is not None:
             raise ScheduledError(
-                "the program has its learning rate already. Pass the scheduler as `learning_rate`, or before "
+                "the program already has its learning rate. Pass the scheduler as `learning_rate`, or set it before "
                 "minimize()."
             )
         as_rate(scheduler())
@@ -456,7 +453,9 @@ class Members:
         slot = self.optimizer._tensors.slots.get(name)
         if slot is not None:
             if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
-                raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
+                raise ParameterError(
+                    f"the shape of {name} has changed since its state was created. Create a new optimizer."
+                )
             _state.check_held(name, slot)
         return plan
 

@@ -17,7 +17,10 @@ from layerwise.options.settings import Hyper
 RATE = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
 # What may change from step to step elsewhere, and here is a number, or follows a scheduler.
-RATES = {"lr": LR_WAY_OUT, "weight_decay": "Pass a number such as 0.01, or 0 for none. To climb, use maximize=True."}
+RATES = {
+    "lr": LR_WAY_OUT,
+    "weight_decay": ("Pass a number such as 0.01, or 0 for none. To maximize, use maximize=True."),
+}
 
 
 def arguments_of(h: type[Hyper]) -> list[str]:
@@ -73,8 +76,8 @@ def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
         return True if always else "decayed"
     adapt = h.check("adapt", given["adapt"])
     if always and adapt is not True:
-        way_out = "adapt says the same and more: pass one of the two."
-        raise ContradictionError(sentence("always_adapt", "False beside another adapt than True", always, way_out))
+        way_out = "adapt includes it: pass only one of the two."
+        raise ContradictionError(sentence("always_adapt", "False if adapt is not True", always, way_out))
     return adapt
 
 

@@ -70,7 +70,7 @@ def check_held(name: str, slot: Slot) -> None:
         if why := unreadable(tensor):
             called = "master weight" if tensor is slot.master else field
             raise StateError(
-                f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
+                f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to start it over."
             )
 
 
@@ -140,14 +140,15 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
             continue
         if p is None:
             raise StateError(
-                f"the state holds {key!r}, which is of no parameter here. They are {few(known)}; Paddle numbers them "
-                "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
+                f"the state has {key!r}, which matches no parameter. The parameters are {few(known)}. Paddle numbers "
+                "parameters in the order of their creation, so create the model in a new process, or under "
+                "paddle.utils.unique_name.guard()."
             )
         if own in others:
             raise StateError(f"the state is of {others[own]}, not of {names.optimizer}. Load it into the same class.")
         of_p = found.setdefault(p, {})
         if own in of_p:
-            raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
+            raise StateError(f"the state has {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
         if own in keys:  # paddle.Model adds others to what it loads
             of_p[own] = value
     return found
@@ -170,9 +171,11 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Sl
         key, there = names.called(field), f"of {p.name}"
         if shape is None:
             if key in found:
-                raise StateError(f"the state holds {key!r} {there}, which these options do not keep. Give its options.")
+                raise StateError(
+                    f"the state has {key!r} {there}, which these options do not use. Use the options it was saved with."
+                )
         elif key not in found:
-            raise StateError(f"the state holds no {key!r} {there}. Pass the state of an optimizer with these options.")
+            raise StateError(f"the state has no {key!r} {there}. Pass the state of an optimizer with these options.")
         else:
             dtype = plan.h.state_dtypes().get(field) or computing(p)
             arrays[field] = taken(f"{key!r} {there}", found[key], p, shape, dtype)
@@ -187,11 +190,11 @@ def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) 
     if not isinstance(value, (paddle.Tensor, np.ndarray)):
         raise StateError(f"{what} must be a tensor, but is {type(value).__name__}.")
     if shape_of(value) != shape:
-        raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape}.")
+        raise StateError(f"{what} has the shape {shape_of(value)}, but should have {shape}.")
     if isinstance(value, np.ndarray) and value.dtype == np.uint16:
         value = (value.astype(np.uint32) << 16).view(np.float32)
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
-        raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
+        raise StateError(f"{what} must hold floating-point numbers, but holds {value.dtype}.")
     if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
         raise StateError(f"{what} {why}. Load it again.")
     with paddle.no_grad():
@@ -206,14 +209,14 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
     saved = state.get(SCHEDULER)
     if not (saved is None or isinstance(saved, Mapping)):
         raise StateError(
-            f"{SCHEDULER!r} must be a dict, but is {type(saved).__name__}. Leave it out, or load it again."
+            f"{SCHEDULER!r} must be a dict, but is a {type(saved).__name__}. Leave it out, or load it again."
         )
     if not isinstance(scheduler, LRScheduler):
         if saved:
-            warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.")
+            warn(f"{SCHEDULER} of the state is dropped: this optimizer has no scheduler.")
         return
     if saved is None and not isinstance(scheduler, LambdaDecay):
-        raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")
+        raise StateError(f"the state has no {SCHEDULER!r}. Pass the state of an optimizer with a scheduler.")
     before = deepcopy({key: x for key, x in vars(scheduler).items() if not callable(x)})
     try:
         if saved:
@@ -221,7 +224,7 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
         as_rate(scheduler())
     except Exception as problem:
         vars(scheduler).update(before)
-        raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
+        raise StateError(f"{SCHEDULER!r} does not fit this optimizer's scheduler: {problem}") from None
 
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
@@ -236,8 +239,8 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     counts = {n for n in (_of_power(names.prefix + key, p, beta, found) for key, beta in pairs) if n is not None}
     if len(counts) > 1:
         raise StateError(
-            f"the powers of β of {p.name} are of {' and of '.join(map(str, sorted(counts)))} steps. Pass the betas "
-            "with which the state was saved."
+            f"the powers of β of {p.name} belong to different step counts: {' and '.join(map(str, sorted(counts)))}. "
+            "Pass the betas with which the state was saved."
         )
     # Where both have vanished, any count will do that leaves no bias.
     return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)

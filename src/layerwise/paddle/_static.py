@@ -41,7 +41,7 @@ class Graph:
     def begin(self, program: Any) -> None:
         """Take a program, which stays the only one: others would have state of the same names."""
         if self.program is not None and self.program != program:
-            raise ParameterError("this optimizer steps another program already. Make an optimizer for each program.")
+            raise ParameterError("this optimizer already steps another program. Create an optimizer for each program.")
         self.program = program
 
     def __contains__(self, name: str) -> bool:
@@ -107,7 +107,7 @@ class Graph:
     def check_begun(self) -> None:
         """Raise unless there are variables to put a state into."""
         if not self._kept or not all(_is_there(kept.step) for kept in self._kept.values()):
-            raise StateError("the program has no state yet. Call minimize(), and run the startup program, first.")
+            raise StateError("the program has no state yet. First call minimize() and run the startup program.")
 
     def put(self, slots: Mapping[str, Slot]) -> None:
         """Go on with these slots; parameters without one begin again."""

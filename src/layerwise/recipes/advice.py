@@ -102,7 +102,7 @@ class Recommendation:
         Args:
             front: The API whose names the arguments have.
         """
-        FRONT("front", front, "It says whose names the arguments have.")
+        FRONT("front", front, "It defines the names of the arguments.")
         options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
         return OPTAX.called(ENTRIES[self.optimizer].hyper, known) if front == "jax" else known
@@ -115,7 +115,7 @@ class Recommendation:
             end: The learning rate at the end. None is that of the published run, or 0.
         """
         if self.steps is None:
-            way_out = "Ask again with total_samples; the length of a run is not known without."
+            way_out = "Ask again with total_samples: the length of a run is not known without it."
             raise ContradictionError(sentence("total_samples", "given for a schedule", None, way_out))
         power, end = self.power if power is None else power, self.end if end is None else end
         return Polynomial(self.lr, self.steps, self.warmup_steps or 0, power=power or 1.0, end=end)

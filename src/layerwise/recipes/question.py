@@ -15,8 +15,8 @@ EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
 KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
 FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
 ALONE = "None without a reference"
-WHOLE_RUN = "Pass how many samples the run sees: epochs times the size of the data."
-BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
+WHOLE_RUN = "Pass the number of samples in the run: epochs times the size of the data set."
+BATCH = "Pass the number of samples per step, over all devices and micro-batches."
 
 
 def _optimizer(value: Any) -> str:
@@ -41,21 +41,21 @@ class Question(Checked):
     batch: int = option(None, integer(1), BATCH)
     reference_batch: int | None = option(None, integer(1) | NONE, BATCH)
     reference_lr: float | None = option(
-        None, number(0, above=True) | NONE, "Pass the learning rate that you found good at reference_batch."
+        None, number(0, above=True) | NONE, "Pass the best learning rate at reference_batch."
     )
     reference_warmup: float | None = option(
-        None, number(0, 1) | NONE, "Pass the share of the run that was warm-up, such as 0.05."
+        None, number(0, 1) | NONE, "Pass the fraction of the run that was warm-up, such as 0.05."
     )
     reference_decay: float | None = option(
         None,
         number(0, above=True) | NONE,
-        "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm is to follow.",
+        "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm should match.",
     )
     total_samples: float | None = option(None, Check("a finite number > 0 or None", _samples), WHOLE_RUN)
     like: str | None = option(
         None,
         one_of(*(curve.name for curve in CURVES), None),
-        "Pass the name of a published series; layerwise.recipes.CURVES has them.",
+        "Pass the name of a published series; layerwise.recipes.CURVES lists them.",
     )
     rule: Literal["sqrt", "linear"] = option("sqrt", one_of(*EXPONENTS), 'Pass "sqrt" unless you know better.')
 
@@ -63,7 +63,7 @@ class Question(Checked):
         no_batch, no_lr = self.reference_batch is None, self.reference_lr is None
         alone, whose = no_batch and no_lr, self.optimizer
         steps_as_adam = self.has("keep_norm") and self.has("betas")
-        unknown = "No published settings of it by batch size are known: there is only yours to scale."
+        unknown = "No published settings for it by batch size are known; only your own can be scaled."
         fewest = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
         series = " or ".join(repr(curve.name) for curve in self.curves) or "None"
         named = next((curve for curve in CURVES if curve.name == self.like), None)
@@ -74,11 +74,11 @@ class Question(Checked):
         yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
         decay = self.reference_decay is not None
         yield alone and decay, "reference_decay", ALONE, both
-        as_adam = "Ask for Lamb, which steps as Adam does."
+        as_adam = "Use Lamb, which steps as Adam does."
         yield decay and not steps_as_adam, "reference_decay", f"None for {whose}", as_adam
         yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
         if named is not None:
-            yield named.optimizer != whose, "like", f"{series} for {whose}", f"That one is of {named.optimizer}."
+            yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."
 
     def has(self, setting: str) -> bool:
         """Return True if the optimizer has such an option."""

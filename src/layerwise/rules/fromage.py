@@ -53,7 +53,7 @@ class Fromage(NumberOfLayer, ClippedByNorm):
         0.0,
         number(0),
         "Lower bound of both norms in the ratio.",
-        "Pass the norm below which none counts, such as 1e-6, or 0 for no floor.",
+        "Pass a lower bound such as 1e-6, or 0 for none.",
         optax_default=1e-6,
     )
 

@@ -93,7 +93,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         yield from super().contradictions()
         whole = self.adapt == "step"
         yield whole and self.trust_clip is not None, "trust_clip", 'None with adapt="step"', "Drop one of them."
-        yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: ‖b‖ is what is measured."
+        yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: the ratio measures ‖b‖."
 
     @property
     def whole_step(self) -> float | None:

@@ -12,7 +12,7 @@ from layerwise.storage.coded import CODED
 from layerwise.storage.options import Wanted
 
 Shape = tuple[int, ...]
-CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {groups.GROUP} elements"
+CUT_BY_BLOCKS = f"its blocks are stepped one by one, which would split groups of {groups.GROUP} elements"
 
 
 class Chosen(NamedTuple):

@@ -47,7 +47,7 @@ class Index:
         fits = (d for d in range(n) if (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) == self.shape)
         d = next((d for d in fits if d not in kept), None)
         if d is None:
-            raise ValueError("blocks of a part that is not in a row are taken one by one")
+            raise ValueError("blocks of a part that is not contiguous are stepped one by one")
         strides = (*self.strides[:d], self.strides[d] * shape[d + 1], *self.strides[d:])
         scattered = tuple((i + (i > d), at) for i, at in self.scattered)
         return Index(shape, strides, self.offset, scattered)

@@ -98,7 +98,7 @@ def _by_field(rule: Any, asked: Any) -> dict[str, str]:
         few = FEW[0] if is_statistic(rule, field) else FEW[1] if is_of_layer(rule, field) else ""
         if few and dtype not in (None, "float32"):
             allowed = f"float32 for {field!r}, {few}"
-            raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few numbers."))
+            raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few values."))
     return {key: asked[key] for key in fields if asked.get(key) is not None}
 
 
@@ -106,5 +106,5 @@ def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None
     """Raise if a storage format contradicts the dtype that another option gives to a field."""
     for field, dtype in h.state_dtypes().items():
         if want.state.get(field, dtype) != dtype:
-            allowed = f"{dtype!r} for {field!r}, as {argument} has it"
+            allowed = f"{dtype!r} for {field!r}, as in {argument}"
             raise ContradictionError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))

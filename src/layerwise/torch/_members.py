@@ -114,8 +114,8 @@ def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int)
         if name is None:
             if len(known) != len(names) or names[i] in taken:
                 raise ParameterError(
-                    f"parameter {i} of group {number} has no name, and the others have. Change the group's "
-                    "'param_names' along with its 'params', or pass the parameter to add_param_group."
+                    f"parameter {i} of group {number} has no name, but others have one. Update the group's "
+                    "'param_names' together with its 'params', or add the parameter with add_param_group()."
                 )
             name = names[i]
         found.append(name)

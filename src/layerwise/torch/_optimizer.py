@@ -50,7 +50,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     _rule: Any = None  # None: groups name theirs
     _hyper: type[Hyper]
-    _way_out = "Parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
+    _way_out = "The parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
 
     @classmethod
     def __subclasses__(cls) -> list[type[Any]]:
@@ -148,7 +148,7 @@ class Optimizer(torch.optim.Optimizer, Like):
                 some, parameters are named by their places.
         """
         if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+            raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
         check_group(param_group)
         groups = stepper_of(self).groups
         param_group = groups.given(param_group)
@@ -278,8 +278,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         if any(_schedule.moves(self, group) for group in self.param_groups):
             raise ContradictionError(
-                f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
-                "or drop it and make a new optimizer."
+                f"`lr` follows a scheduler, whose next step would overwrite {lr!r}. Change the scheduler, or drop it "
+                "and create a new optimizer."
             )
         for group in self.param_groups:
             stepper_of(self).groups.check({**group, "lr": lr})
@@ -319,7 +319,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             shown = which if isinstance(which, str) else type(which).__name__
             known = stepper_of(self).members.all()[:5]
             names = ", ".join(repr(name) for p, name in known if is_begun(self.state.get(p)))
-            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
+            raise ParameterError(f"no state is kept for {shown!r}. Names with state: {names or 'none'}.")
         for p in found:
             forget_state(self.state, p)
         stepper_of(self).forget()

@@ -107,7 +107,8 @@ class Planner:
                     check_step(name, p if g.device == p.device else stepped, g, differentiable)
                 if before is not None and before.shape != p.shape:
                     raise ParameterError(
-                        f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
+                        f"{name} had the shape {tuple(before.shape)} and now has {tuple(p.shape)}. Create a new "
+                        "optimizer."
                     )
                 if found is None:
                     replicas = cuts.replicas_of(lies, self.copies)
@@ -150,7 +151,7 @@ class Planner:
         for plan, own in zip(plans, storings, strict=True):
             for key, stored in own.chosen.items() if own.want.state else ():
                 if stored.by_layout and (plan.name, key) not in self._warned:
-                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
 
     def _look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:

@@ -137,7 +137,7 @@ class Ranks:
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):
             raise ParameterError(
-                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
-                "stayed. Make the optimizer after the model is sharded and load the state through "
-                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+                f"{name} is a DTensor that replaced another tensor in its group, and the state still belongs to that "
+                "tensor. Create the optimizer after sharding the model and load the state through "
+                "torch.distributed.checkpoint, or start over after optimizer.state.clear()."
             )

@@ -144,7 +144,7 @@ class Stepper:
                     "max_grad_norm_per_tensor",
                     "None with max_grad_norm and a model_group",
                     per_tensor,
-                    "Drop one of them: the norm of all could not be had in the first round.",
+                    "Drop one of them: the global norm is not known yet in the first round.",
                 )
             )
 
@@ -245,7 +245,7 @@ class Stepper:
         names, grads = self.members.names_of(work.dues), work.grads
         words = {of_gradient(name): "there" for name in names}
         placed: dict[int, Any] = {i: grads[i] for i in elsewhere}
-        words |= {of_gradient(names[i]): f"there, placed {g.placements}" for i, g in placed.items()}
+        words |= {of_gradient(names[i]): f"present, placed {g.placements}" for i, g in placed.items()}
         agreement.agree_on(words)
 
     @staticmethod

@@ -26,7 +26,7 @@ def register(*packages: str) -> dict[str, list[str]]:
     """
     for package in packages:
         if package not in PACKAGES:
-            way_out = "Others take the class itself, or its dotted path."
+            way_out = "In other packages, pass the class itself, or its dotted path."
             raise HyperparameterError(sentence("packages", f"among {', '.join(PACKAGES)}", package, way_out))
         if find_spec(package) is None:
             raise MissingPackageError(f"`{package}` is not installed, so nothing can be registered there. Install it.")

@@ -102,9 +102,9 @@ def _warn_of_odd(name: str, groups: Sequence[Mapping[str, Any]]) -> None:
     own, rest = ([group for group in groups if (group[RULE] == name) is wanted] for wanted in (True, False))
     if not own and rest:
         other = rest[0][RULE]
-        warn(f"{name} got no hidden matrices, so {other} steps everything. Take {other} by its name.")
+        warn(f"{name} got no hidden matrices, so {other} steps everything. Use {other} by its name.")
     if rest and any(isinstance(p, Tensor) for group in own for p in group["params"]):
         warn(
-            f"{name} got parameters without names or their model, and cannot tell embeddings and the head from hidden "
-            "matrices. Pass the model, or groups of param_groups to Mixed."
+            f"{name} got parameters without names or their model, so it cannot tell embeddings and the head from "
+            "hidden matrices. Pass the model, or groups of param_groups to Mixed."
         )

@@ -23,7 +23,7 @@ def register() -> list[str]:
         from timm.optim import OptimInfo
         from timm.optim._optim_factory import default_registry
     except ImportError as problem:
-        way_out = "Names are registered with timm 1.0.12 or newer, which needs torchvision; else pass the class."
+        way_out = "Registering names needs timm 1.0.12 or newer and torchvision. Without them, pass the class."
         raise MissingPackageError(
             f"timm's registry of optimizers cannot be imported: {problem}. {way_out}"
         ) from problem

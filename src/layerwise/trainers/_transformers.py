@@ -20,8 +20,8 @@ def register() -> list[str]:
         from transformers.training_args import OptimizerNames
     except ImportError as problem:
         raise MissingPackageError(
-            f"the Trainer's table of optimizers cannot be imported: {problem}. It is there from transformers 5 on; "
-            "without it, pass optimizer_cls_and_kwargs to the Trainer."
+            f"the Trainer's table of optimizers cannot be imported: {problem}. It needs transformers 5; with older "
+            "versions, pass optimizer_cls_and_kwargs to the Trainer."
         ) from problem
     found = classes()
     for name, optimizer in found.items():
@@ -50,7 +50,7 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
         if "eps" in options and isinstance(options["eps"].default, float):
             given["eps"] = context.adam_kwargs["eps"]
     if "weight_decay" in context.optim_args:
-        way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups have it, and go before optim_args."
+        way_out = "Pass TrainingArguments(weight_decay=...): the Trainer's groups use it, and override optim_args."
         raise HyperparameterError(
             sentence("optim_args' weight_decay", "left out", context.optim_args["weight_decay"], way_out)
         )
@@ -73,6 +73,6 @@ def _value(name: str, text: str) -> Any:
         return literal_eval(text)
     except (ValueError, SyntaxError):
         if not text.isidentifier():
-            way_out = "A comma divides arguments there; what holds one goes in optimizer_cls_and_kwargs."
+            way_out = "A comma separates arguments there. For a value with a comma, use optimizer_cls_and_kwargs."
             raise HyperparameterError(sentence(f"optim_args' {name}", "a number or a word", text, way_out)) from None
         return text

@@ -368,7 +368,7 @@ def test_what_overlap_refuses(late):
     with pytest.raises(ContradictionError, match="offload=True"):
         lw.overlap(a.opt)
     for options, what in (
-        ({"modules": [b.model.layers]}, "modules that are called"),
+        ({"modules": [b.model.layers]}, "modules with a forward method"),
         ({"every": 0}, "every"),
         ({"memory": 0}, "memory"),
         ({"accumulate": "here"}, "accumulate"),

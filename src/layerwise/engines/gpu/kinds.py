@@ -94,7 +94,7 @@ def declined(job: Job) -> str:
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if type(x) not in BY_ADDRESS:
-            return f"{type(x).__name__} is a subclass of torch.Tensor, whose memory need not hold its numbers"
+            return f"{type(x).__name__} is a subclass of torch.Tensor, so its memory may not hold its values"
     if job.p.device.type not in DEVICES:
         return f"the parameter is on {job.p.device}, which Triton does not support"
     coded = [id(one.array) for one in arrays_of(job) if one.is_coded]
@@ -135,12 +135,12 @@ def not_planes(job: Job) -> str:
     """Return the reason why a job's layers are not stacks of matrices that kernels can walk, or an empty string."""
     (rows, cols), shape, plane = job.h.factored, tuple(job.p.shape), plane_of(job)
     if not (job.p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims, rows, cols), rows, cols)):
-        return f"{shape} does not lie in memory as matrices, rows {rows} and columns {cols}, in this order"
+        return f"{shape} is not stored as matrices, rows {rows} and columns {cols}, in this order"
     for name in program_for(job).lines:
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
     if job.grouped and plane.columns % GROUP:
-        return f"rows of matrices of {shape} end within groups of {GROUP} elements"
+        return f"rows of matrices of {shape} end inside groups of {GROUP} elements"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane) > MOST else ""
 
 

@@ -35,12 +35,12 @@ def misplaced(job: Job, states: Sequence[Tensor]) -> str:
     """Return the reason why the layers of a job are not stretches of memory, or an empty string."""
     p = job.p
     if not is_dense(p):
-        return f"strides of {p.stride()} for {tuple(p.shape)} do not fill one stretch of memory"
+        return f"strides of {p.stride()} for {tuple(p.shape)} leave gaps in memory"
     for state in states:
         if not lies_like(state, p):
-            return f"a state has strides {state.stride()}, and the parameter {p.stride()}"
+            return f"a state has strides {state.stride()}, but the parameter has {p.stride()}"
     if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
-        return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not stretches of memory"
+        return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not contiguous in memory"
     if job.shape is None and not counts(job)[0]:  # no kernel would see that it has counted a step
         return f"there are no blocks along dimensions {job.block_dims} of {tuple(p.shape)}"
     return ""

@@ -28,8 +28,8 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
 FIRST = (
-    "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
-    "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."
+    "a CUDA graph cannot capture this step before a step like it has run: with the same parameters, gradients of the "
+    "same dtypes, strides and alignment, and a GradScaler if there will be one. Take some steps first."
 )
 
 

@@ -65,9 +65,12 @@ class Proof:
 
     def _note(self, named: str, why: str) -> None:
         if named not in self._failed:
-            self._failed[named] = f"{named}: {why}; {PROOF_VARIABLE}=0 uses them without a proof"
+            self._failed[named] = f"{named}: {why}; set {PROOF_VARIABLE}=0 to use them without a proof"
             if self._warns:
-                failure = f"the GPU engine's {self._failed[named]}. The rule steps instead, which is slower."
+                failure = (
+                    f"the GPU engine's {self._failed[named]}. The reference implementation is used instead, which is "
+                    "slower."
+                )
                 warnings.warn(failure, RuntimeWarning, stacklevel=2)
 
 
@@ -75,7 +78,7 @@ def _named(job: Job) -> str:
     """Return the failure of a job's kernels in words, of which all kernels for such jobs have the same."""
     dtypes = dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in (job.p, *states_of(job)))
     words = ", ".join([*dtypes, *["in storage formats"] * (job.storage is not None)])
-    return f"kernels for {type(job.h).__name__} ({words}) fail their proof on {job.p.device}"
+    return f"kernels for {type(job.h).__name__} ({words}) failed their proof on {job.p.device}"
 
 
 def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]:
@@ -120,10 +123,10 @@ def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any]
             by_rule.step(grads, nows)
         for (name, x, one), (_, y, _), before in zip(*map(_arrays_of, (ours, theirs)), old, strict=True):
             if differing := _difference(name, one, x, y, before):
-                return differing if taken else f"they write in a step that is to be skipped: {differing}"
+                return differing if taken else f"they write in a step that must be skipped: {differing}"
             y.copy_(x)
         if any(int(n) != min(t, STEPS) for n in counts):
-            return "they count another step"
+            return "they count a different step"
     return ""
 
 
@@ -144,7 +147,7 @@ def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None
             if x is not None:
                 yield name, x, one
             if one is not None and one.beside is not None:
-                yield f"what is beside {name}", one.beside, None
+                yield f"the extra bits of {name}", one.beside, None
 
 
 def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor) -> str:
@@ -160,9 +163,11 @@ def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor
         period = 1 << 8 * x.element_size()
         wrong = torch.minimum(apart, period - apart).mean() > FEW * period
     if bool(wrong.any()):
-        return f"{name} of {tuple(x.shape)} differ from the rule's by {float(apart.max() / most):.1e} of the largest"
+        return (
+            f"{name} of {tuple(x.shape)} differ from the rule's by {float(apart.max() / most):.1e} of the largest value"
+        )
     if one is not None and one.key is not None and bool((a != b).double().mean() > FEW):
-        return f"{name} of {tuple(x.shape)} are rounded by other random bits than the rule's"
+        return f"{name} of {tuple(x.shape)} are rounded with other random bits than the rule's"
     return ""
 
 

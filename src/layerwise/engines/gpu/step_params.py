@@ -60,8 +60,8 @@ class StepParams:
         """Update the table on the host for these `nows`."""
         if capturing(self.device) and any(is_number(now.t) for now in nows):
             raise EngineError(
-                "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
-                "same step. Make the optimizer with capturable=True."
+                "a CUDA graph cannot capture a step whose counts are on the CPU: every replay would be the same "
+                "step. Create the optimizer with capturable=True."
             )
         if self._changing or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._write_nows(nows)

@@ -23,17 +23,19 @@ MOVED = ("lr", "weight_decay", "betas", "momentum")
 def check_form(loaded: Any) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
-        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() gave.")
+        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() returned.")
     parts = {key for key, one in loaded.items() if isinstance(one, Mapping) and {"state", "param_groups"} <= one.keys()}
     if parts and "param_groups" not in loaded:
         key = min(map(repr, parts))
-        raise StateError(f"the optimizer's state_dict is under {key} of what was passed. Pass that: checkpoint[{key}].")
+        raise StateError(
+            f"the value passed is not a state_dict, but has the optimizer's under {key}. Pass checkpoint[{key}]."
+        )
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(loaded.get(key), kind):
-            raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
+            raise StateError(f"the checkpoint has no {key!r}. Pass all that state_dict() returned.")
     for group in loaded["param_groups"]:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
-            raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+            raise StateError(f"a checkpoint group has no 'params': {group!r}.")
         for name in MOVED:
             if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
                 raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
@@ -54,8 +56,8 @@ def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple
         found = [len(group["params"]) for group in saved]
         if found != sizes:
             raise StateError(
-                f"the checkpoint has groups of {found} parameters, and this optimizer of {sizes}. Make the same "
-                "groups, or make both optimizers of named parameters, which are found by name."
+                f"the checkpoint has groups of {found} parameters, but this optimizer has groups of {sizes}. Create "
+                "the same groups, or create both optimizers from named parameters, which are matched by name."
             )
         order: Sequence[int] = range(len(places))
     else:
@@ -69,8 +71,8 @@ def _check_keys(keys: Sequence[Any]) -> None:
     if odd or len(set(keys)) != len(keys):
         found = f"{odd[0]!r} is neither" if odd else "one appears twice"
         raise StateError(
-            f"'params' of the checkpoint's groups must be numbers or names, each there once, but {found}. "
-            "Pass what state_dict() gave."
+            f"'params' of the checkpoint's groups must be numbers or names without duplicates, but {found}. Pass "
+            "what state_dict() returned."
         )
 
 
@@ -84,7 +86,7 @@ def of_others(saved: Mapping[str, Any]) -> dict[Any, Any]:
     named = any(isinstance(key, str) for key in keys)
     odd = [key for key, one in found.items() if isinstance(key, int) or (named and _is_state(one))]
     if odd:
-        raise StateError(f"the checkpoint has state of {sorted(map(str, odd))}, which belongs to no parameter.")
+        raise StateError(f"the checkpoint has state for {sorted(map(str, odd))}, which match no parameter.")
     return found
 
 
@@ -103,18 +105,18 @@ def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
         return [keys, list(chain.from_iterable(group.get("param_names") or () for group in saved))]
     named = ["param_names" in group for group in saved if group["params"] or group.get("param_names")]
     if any(named) and not all(named):
-        raise StateError("the checkpoint names the parameters of some groups and not of others. Name all or none.")
+        raise StateError("the checkpoint names the parameters of some groups only. Name all or none.")
     return [list(chain.from_iterable(map(_names_in, saved)))] if any(named) else None
 
 
 def _names_in(group: Group) -> list[str]:
     names = group.get("param_names", [])
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise StateError(f"'param_names' of a group of the checkpoint must be a list of strings, but is {names!r}.")
+        raise StateError(f"'param_names' of a checkpoint group must be a list of strings, but is {names!r}.")
     if len(names) != len(group["params"]):
         raise StateError(
-            f"'param_names' of a group of the checkpoint must name its {len(group['params'])} parameters, but has "
-            f"{len(names)} names: {shown(names)}. Pass what state_dict() gave."
+            f"'param_names' of a checkpoint group must name all of its {len(group['params'])} parameters, but has "
+            f"{len(names)} names: {shown(names)}. Pass what state_dict() returned."
         )
     return list(names)
 
@@ -157,13 +159,13 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     lacking, besides = [a[n] for n in a.keys() - b.keys()], [b[n] for n in b.keys() - a.keys()]
     if not lacking and not besides:
         return (
-            f"the checkpoint has the names {shown(theirs)}, and this optimizer {shown(ours)}: names that appear "
-            "twice have to be in the same order. Pass the parameters in the order in which they were saved."
+            f"the checkpoint has the names {shown(theirs)}, but this optimizer has {shown(ours)}. Names that appear "
+            "twice must be in the same order. Pass the parameters in the order in which they were saved."
         )
     return (
-        f"the checkpoint's parameters are not those of this optimizer: it lacks {shown(sorted(lacking))} and has "
-        f"besides {shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
-        "the checkpoint's 'param_names'."
+        f"the checkpoint's parameters do not match this optimizer: missing: {shown(sorted(lacking))}; "
+        f"unknown: {shown(sorted(besides))}. Create the optimizer with the parameters that were saved, or rename "
+        "them in the checkpoint's 'param_names'."
     )
 
 
@@ -184,9 +186,9 @@ def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence
         for name in (*MOVED, "initial_lr"):
             if not same(sources[0].get(name), other.get(name)):
                 raise StateError(
-                    f"the parameters of group {number} were in groups with {name}={sources[0].get(name)!r} and "
-                    f"{name}={other.get(name)!r} in the checkpoint, and which of them goes on is not clear. Make the "
-                    "groups as they were saved, load, and move parameters after that."
+                    f"the parameters of group {number} come from checkpoint groups with "
+                    f"{name}={sources[0].get(name)!r} and {name}={other.get(name)!r}, so it is not clear which value "
+                    "to use. Create the groups as they were saved, load, and then move parameters."
                 )
     return sources[0] if sources else {}
 
@@ -214,4 +216,4 @@ def differing(ours: Group, theirs: Group) -> Iterator[str]:
     """Yield the rates of two groups that differ, in words."""
     for name in MOVED:
         if name in ours and name in theirs and not same(ours[name], theirs[name]):
-            yield f"{name}={in_words(ours[name])} ({in_words(theirs[name])} in the checkpoint)"
+            yield f"{name}={in_words(ours[name])} (the checkpoint has {in_words(theirs[name])})"

@@ -35,9 +35,9 @@ def check(saved: Mapping[str, Any]) -> None:
             odd = unknown - NAMES
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
-                f"the checkpoint was not written by layerwise: its groups have {keys} and lack our options. Load "
-                "layerwise.torch.convert(state_dict, source) if another optimizer saved it; if your program added "
-                "keys, remove them from the group."
+                f"the checkpoint was not written by layerwise: its groups have {keys} and lack layerwise's options. "
+                "If another optimizer saved it, load layerwise.torch.convert(state_dict, source). If your program "
+                "added keys, remove them from the group."
             )
 
 
@@ -46,8 +46,8 @@ def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> N
     for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
-                f"the parameters of group {number} were stepped by {name} in the checkpoint, and here they are by "
-                f"{rule}. Load them in {name}, or in a group of Mixed with that rule."
+                f"the parameters of group {number} were stepped by {name} in the checkpoint, but are stepped by "
+                f"{rule} here. Load them into {name}, or into a group of Mixed with that rule."
             )
 
 

@@ -106,16 +106,16 @@ def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
     there, here = saved.get("relative_step"), group.get("relative_step")
     if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
-            f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
-            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
+            f"the checkpoint was written with lr={saved['lr']} and relative_step={there!r}, but this optimizer has "
+            f"lr={group['lr']} and relative_step={here!r}, which give lr another meaning. {WAY_OUT}"
         )
     try:
         with of_group(number):
             found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
     except ContradictionError as problem:
-        raise StateError(f"the checkpoint's rates do not fit the options given here: {problem}") from None
+        raise StateError(f"the checkpoint's rates do not fit the options of this optimizer: {problem}") from None
     except HyperparameterError as problem:
-        raise StateError(f"the checkpoint cannot be right: {problem}") from None
+        raise StateError(f"the checkpoint cannot be correct: {problem}") from None
     return found
 
 
@@ -125,16 +125,21 @@ def warnings(groups: Groups, each: Sequence[Continued], regrouped: bool) -> Iter
         if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
             rules = " and ".join({one.begun[RULE]: None for one in each if RULE in one.begun})
             yield (
-                f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
-                "change them, set them in `param_groups`."
+                f"the checkpoint was stepped by {rules}, so this optimizer keeps its own rates: {', '.join(seen)}. "
+                "To change them, set them in `param_groups`."
             )
     elif regrouped or len({"lr" in one.source for one in each if one.ours["params"]}) > 1:
         rates = {
             f"group {i}": {name: one.source[name] for name in MOVED if name in one.source} for i, one in enumerate(each)
         }
-        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {rates}"
+        yield (
+            "the checkpoint has other groups than this optimizer. State was matched by name, and rates were taken "
+            f"from the checkpoint as follows: {rates}"
+        )
     if differing := {name: x for one in each for name, x in _differing(groups, one)}:
-        yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
+        yield (
+            f"the checkpoint was written with other options; the options of this optimizer stay in effect: {differing}"
+        )
 
 
 def _differing(groups: Groups, one: Continued) -> Iterator[tuple[str, Any]]:

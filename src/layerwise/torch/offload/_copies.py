@@ -95,8 +95,8 @@ class Streamed(Copies):
 def unpinned(size: int, problem: Exception) -> EngineError:
     """Return the error for memory that cannot be pinned."""
     return EngineError(
-        f"{size} bytes of host memory cannot be pinned ({problem}), which offload=True needs. Nothing was stepped. "
-        "Raise the limit of locked memory (ulimit -l), or free some of the host's memory."
+        f"{size} bytes of host memory cannot be pinned ({problem}), but offload=True needs them. No step was taken. "
+        "Raise the limit of locked memory (ulimit -l), or free host memory."
     )
 
 

@@ -25,7 +25,7 @@ FLAGS = 4
 HEADER = FLAGS + 2 * CHUNKS
 NOTHING = torch.zeros(0, dtype=torch.float64, device="cpu")
 NOWHERE = torch.zeros(0, dtype=torch.long, device="cpu")
-ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
+ELSEWHERE = "processes that hold other tensors of the model disagree about the step, or cannot take it"
 PROBLEM = "problem"  # the word for what keeps a process from taking the step
 GRADIENT = "the gradient of"  # begins the words for gradients
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
@@ -129,7 +129,8 @@ class Agreement:
     def _raise_problem(self, outcome: Outcome) -> None:
         if outcome.problem:
             raise SynchronizationError(
-                f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
+                f"{outcome.problem}. Use the same parameters, settings and backward passes on all of them; "
+                f"{self._left}."
             )
 
     def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
@@ -198,5 +199,5 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
             ours, theirs = reports[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
                 both = ranks_named((axis.ranks[0], rank))
-                return f"{both} disagree about the step: {what} is {ours} on one and {theirs} on the other"
-    return f"{ranks_named(axis.ranks)} hold parts that do not belong together, or in another order"
+                return f"{both} disagree about the step: {what} is {ours} on the first and {theirs} on the second"
+    return f"{ranks_named(axis.ranks)} hold parts that do not belong together or are in a different order"

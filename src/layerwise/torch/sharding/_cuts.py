@@ -131,7 +131,7 @@ class Cut:
             row = prod(shape[1:]) if len(shape) > 1 else shape[0]
             even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
             if n > 1 and not rows and not even:
-                return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
+                return f"sharding dimension {d} over {n} processes would split groups of {GROUP} elements"
         return ""
 
     def local_indices(self, dim: int, n: int, places: Sequence[int] | None = None) -> list[int]:
@@ -167,7 +167,7 @@ def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_ou
     if not is_dtensor(value):
         return distribute_tensor(value, mesh, placements, src_data_rank=None)
     if value.device_mesh != mesh:
-        raise StateError(f"{what} lies on {value.device_mesh}, the parameter on {mesh}. {way_out}")
+        raise StateError(f"{what} lies on {value.device_mesh}, but the parameter lies on {mesh}. {way_out}")
     found: Tensor = value if value.placements == placements else value.redistribute(placements=placements)
     return found
 
@@ -183,7 +183,7 @@ def cut_of(name: str, p: Any) -> Cut | Flat | None:
             "Pass p.redistribute(placements=...) as the parameter."
         )
     if mesh.get_coordinate() is None:
-        raise ParameterError(f"{name} lies on {mesh}, to which this process does not belong. Leave it out here.")
+        raise ParameterError(f"{name} lies on {mesh}, which does not include this process. Leave it out here.")
     each = [(axis_of(mesh.get_group(i), mesh.device_type), x) for i, x in enumerate(placements) if mesh.size(i) > 1]
     axes = tuple((axis, x.dim % p.ndim) for axis, x in each if not x.is_replicate())
     return Cut(mesh, placements, axes, tuple(axis for axis, x in each if x.is_replicate()))
@@ -219,11 +219,13 @@ def check_alike(name: str, p: Any, g: Any) -> None:
     if is_dtensor(p) != is_dtensor(g):
         ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
         raise GradientError(
-            f"{name} {ours} a DTensor, its gradient {theirs}. Pass both as DTensors of one mesh, or both as tensors."
+            f"{name} {ours} a DTensor, but its gradient {theirs}. Pass both as DTensors on one mesh, or both as "
+            "tensors."
         )
     if is_dtensor(p) and g.device_mesh != p.device_mesh:
         raise GradientError(
-            f"{name} lies on {p.device_mesh}, its gradient on {g.device_mesh}. Bring it to the parameter's."
+            f"{name} lies on {p.device_mesh}, but its gradient lies on {g.device_mesh}. Redistribute the gradient to "
+            "the parameter's mesh."
         )
 
 

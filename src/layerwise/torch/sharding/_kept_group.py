@@ -35,8 +35,9 @@ class KeptGroup:
         if self._group is None:
             missing = "of all processes" if self._ranks is None else f"of {ranks_named(self._ranks)}"
             raise ContradictionError(
-                f"`{self._name}` was a process group {missing} when this optimizer was pickled, and is not known in "
-                f"this process. Set optimizer.{self._name} to a process group, or to None if no other has a share."
+                f"`{self._name}` was a process group {missing} when this optimizer was pickled, and has to be set "
+                f"again in this process. Set optimizer.{self._name} to a process group, or to None if no other "
+                "process has a share."
             )
         return self._group
 
@@ -47,5 +48,5 @@ def kept_group(name: str, group: Any) -> KeptGroup | None:
         return None
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
         return KeptGroup(name, group)
-    way_out = "Pass what torch.distributed.new_group() gave."
+    way_out = "Pass what torch.distributed.new_group() returned."
     raise HyperparameterError(sentence(name, "a process group that this process is in", group, way_out))

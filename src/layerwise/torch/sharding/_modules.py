@@ -77,8 +77,8 @@ def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> b
         lost = _lost([(p, name) for p, name in waiting if not is_dtensor(p)])
     if lost is not None:
         raise ParameterError(
-            f"{lost} is no longer a parameter of its model, which was sharded after the optimizer was made and has a "
-            "part in its place; steps would not reach the model. Make the optimizer after fully_shard or "
+            f"{lost} is no longer a parameter of its model: the model was sharded after the optimizer was created, "
+            "and holds a shard instead. Steps would not reach the model. Create the optimizer after fully_shard or "
             "parallelize_module."
         )
     return search

@@ -75,7 +75,7 @@ class Peers:
         said = {
             "skip_nonfinite": skips.nonfinite,
             "found_inf of a GradScaler": "there" if skips.scaler else "missing",
-            "what steps it": stepper,
+            "the engine": stepper,
         }
         print_ = hashlib.sha256(now.layout + self._fingerprint).digest()
         return Report(print_, skips.now, lambda: {**words(), **said})

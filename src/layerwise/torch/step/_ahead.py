@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
-CHANGED = "weights or state changed while they were stepped. Step from one thread at a time."
+CHANGED = "weights or state changed during a step. Step from one thread at a time."
 _worker = ThreadPoolExecutor(1, "layerwise")
 
 

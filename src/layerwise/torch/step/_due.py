@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 # What changes from step to step, and so is no part of what is planned ahead.
 RATES = {
-    "lr": "Pass a number such as lr=1e-3, or a tensor of one element; schedules are torch.optim.lr_scheduler's.",
-    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
+    "lr": "Pass a number such as lr=1e-3, or a tensor of one element. For a schedule, use torch.optim.lr_scheduler.",
+    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True.",
 }
 NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings
 GRADIENT = attrgetter("grad")

@@ -39,7 +39,7 @@ class ForeachEngine(RuleEngine):
 
     def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
         """Decline tensors in the host's memory, unless they are to be stepped anywhere."""
-        on_host = "" if self._anywhere else "on a CPU it is slower than tensor by tensor"
+        on_host = "" if self._anywhere else "on a CPU, lists are slower than one tensor at a time"
         return [on_host if job.p.device.type == "cpu" else "" for job in jobs]
 
 
@@ -78,7 +78,7 @@ def set_bucket_size(elements: int) -> None:
     Args:
         elements: The number of elements on one process.
     """
-    way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
+    way_out = "Pass the number of elements that one process holds of a bucket, such as 2**27."
     most = int(checks.integer(1)("elements", elements, way_out))
     for engine in (RULE, LISTS.engine, LISTS.insisting):
         engine.bucket_size = most  # type: ignore[union-attr]
@@ -86,13 +86,13 @@ def set_bucket_size(elements: int) -> None:
 
 def engine_name(fused: Any, foreach: Any = None, differentiable: Any = False) -> str | None:
     """Return the name of what these options require, or None."""
-    checks.one_of(None, True, False)("fused", fused, "None picks the fastest engine, True requires a fused one.")
-    checks.one_of(None, True, False)("foreach", foreach, "None picks the fastest engine, True requires this one.")
+    checks.one_of(None, True, False)("fused", fused, "None picks the fastest engine; True requires a fused one.")
+    checks.one_of(None, True, False)("foreach", foreach, "None picks the fastest engine; True requires this one.")
     if fused is True and foreach is True:
         raise ContradictionError(sentence("foreach", "None or False when fused=True", True, "Drop one of them."))
     for name, value in (("fused", fused), ("foreach", foreach)):
         if value is True and differentiable is True:
-            why = "Kernels are not differentiated through."
+            why = "Kernels cannot be differentiated."
             raise ContradictionError(sentence(name, "None or False when differentiable=True", True, why))
     way = WAYS[fused, foreach]
     engines_of(way, differentiable=False)
@@ -112,7 +112,9 @@ def _check_fused(name: str, device: str) -> None:
     if interpreted or (row is not None and row.engine is not None):
         return
     reason = f"there are none for {device}" if row is None else row.declined
-    raise EngineError(f"fused=True has no kernels for {name}: {reason}. Pass fused=None, which picks an engine.")
+    raise EngineError(
+        f"fused=True has no kernels for {name}: {reason}. Pass fused=None to pick an engine automatically."
+    )
 
 
 def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:

@@ -20,9 +20,11 @@ from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._ready import Ready, on_host
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
-SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
-OTHERS = 'Leave them to AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
-BLOCKS = 'Give each row its own by AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
+SLOWER = 'Keep their ratio with param_groups(model, rule="lars"), or give their group a smaller lr.'
+OTHERS = 'Step them with AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
+BLOCKS = (
+    'Give each row a rate of its own with AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
+)
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
@@ -35,15 +37,16 @@ def exempt(found: Sequence[First], groups: Sequence[Mapping[str, Any]]) -> str:
     stuck = [one for one in found if one.starts_at_zero]
     if stuck and all(map(_has_none_if_decayed, stuck)) and any(_number(group["weight_decay"]) for group in groups):
         return (
-            'Pass adapt="decayed", with which what has no weight decay has no trust ratio, or use param_groups(model).'
+            'Pass adapt="decayed", which removes the trust ratio wherever weight_decay is 0, or use '
+            "param_groups(model)."
         )
     names = {name for group in groups for name in group.get("param_names", ())}
-    way_out = "Exempt biases and norms from it by param_groups(model)"
+    way_out = "Exempt biases and norms from the ratio with param_groups(model)"
     others = [one.name for one in stuck if one.name in names and "bias" not in one.name]
     if not others:
-        return f"{way_out}; its no_adapt names others."
+        return f"{way_out}; to exempt other parameters, pass no_adapt to it."
     shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
-    return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
+    return f'{way_out}; to exempt other parameters, pass no_adapt=["bias", "norm"{shown}] to it.'
 
 
 def _has_none_if_decayed(one: First) -> bool:

@@ -23,7 +23,7 @@ from layerwise.torch.step._due import PLAIN, RATES, is_fixed, is_on_device
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
 OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the same in every rule that has them
-WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its options are the other keys of the group.'
+WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the other keys of the group are its options.'
 
 
 class Kind:
@@ -104,7 +104,7 @@ class ByGroup(Kinds):
         self._given = {name: given[name] for name in (*OF_ALL_RULES, *SWITCHES)}
         self.shared = {name: given[name] for name in OF_ALL_RULES}
         if isinstance(given["state_dtype"], Mapping):
-            way_out = "Pass a mapping from names of state in a group, whose rule has them."
+            way_out = "Pass a mapping from names of state only in a group whose rule has such state."
             raise HyperparameterError(sentence("state_dtype", "one dtype for all rules", given["state_dtype"], way_out))
         self._kinds: dict[str, Kind] = {}
         super().__init__(self._kind("AdamW"))
@@ -132,7 +132,7 @@ class ByGroup(Kinds):
 def name_of(given: Any) -> str:
     """Return the name of an optimizer that a group names in any case, or gives as a class."""
     if given is None:
-        raise HyperparameterError(f"a parameter group of Mixed lacks its `{RULE}`. {WAY_OUT}")
+        raise HyperparameterError(f"a parameter group of Mixed has no `{RULE}`. {WAY_OUT}")
     if isinstance(given, type):
         entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
         if entry is not None and own == (entry.rule, entry.hyper):
@@ -140,6 +140,6 @@ def name_of(given: Any) -> str:
     elif isinstance(given, str) and given.lower() in BY_LOWER:
         return BY_LOWER[given.lower()]
     close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
-    way_out = did_you_mean(close) or "Classes of layerwise.torch are taken as well."
-    allowed = f"the name of an optimizer, one of {', '.join(map(repr, BY_LOWER))}"
+    way_out = did_you_mean(close) or "Classes of layerwise.torch work too."
+    allowed = f"the name of an optimizer: {', '.join(map(repr, BY_LOWER))}"
     raise HyperparameterError(sentence(RULE, allowed, given, way_out))

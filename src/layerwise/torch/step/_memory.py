@@ -52,12 +52,12 @@ def unreadable(x: Tensor) -> str:
     if not has_address(x) or x.layout is not torch.strided:
         return ""
     if torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return "is a stand-in within a transformation of functions and has no memory. Step outside of it."
+        return "is a placeholder inside a function transform and has no memory. Step outside the transform."
     if x.is_neg():
-        return "is a view that is negated when it is read, whose memory has the other sign. Use its resolve_neg()."
+        return "is a negated view: its memory has the opposite sign. Pass its resolve_neg()."
     if x._is_zerotensor():
-        return "is a tensor of zeros without memory. Use its clone()."
-    return "had its memory freed: its storage is smaller than it. Fill the storage again." if _is_freed(x) else ""
+        return "is a tensor of zeros without memory. Pass its clone()."
+    return "has a storage smaller than itself: its memory was freed. Fill the storage again." if _is_freed(x) else ""
 
 
 def _is_freed(x: Tensor) -> bool:
@@ -111,6 +111,6 @@ def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[
     for arrays in by_device.values():
         if found := shared(arrays):
             raise ParameterError(
-                f"{found[0]} and {found[1]} share memory, and both would be written. Tied weights are one parameter: "
-                "use the same Parameter in both places. Give anything else memory of its own, such as a clone()."
+                f"{found[0]} and {found[1]} share memory, and both would be written. If the weights are tied, use "
+                "the same Parameter in both places. Otherwise give one of them memory of its own, such as a clone()."
             )

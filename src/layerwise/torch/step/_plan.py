@@ -31,8 +31,11 @@ from layerwise.torch.step._products import quick
 from layerwise.torch.step._tensors import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
-WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
-WAY_OUT_OF_FLAT = "Load whole tensors by layerwise.torch.flat.load_full_state_dict, and what lay on other ranks too."
+WAY_OUT = (
+    "Create the optimizer with the options it was saved with. To read state of other optimizers, use "
+    "layerwise.torch.convert."
+)
+WAY_OUT_OF_FLAT = "Load whole tensors, and state of other ranks, with layerwise.torch.flat.load_full_state_dict."
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,11 @@ class Plan(plan.Plan):
             # What stands beside weights or state is cut as they are; scales have at most two dimensions.
             kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
             if kept is not None:
-                way_out = "Load it through torch.distributed.checkpoint, which moves it."
+                way_out = "Load it through torch.distributed.checkpoint, which reshards it."
                 return placed(f"{key!r} of {self.name}", value, self.cut.mesh, self.cut.along(kept), way_out)
         if is_dtensor(value):
             raise StateError(
-                f"{key!r} of {self.name} is sharded, and the parameter is not. Load it through "
+                f"{key!r} of {self.name} is sharded, but the parameter is not. Load it through "
                 "torch.distributed.checkpoint, or pass the state's full_tensor()."
             )
         return value
@@ -132,7 +135,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_gradient(name, p, g)
     if differentiable and p.is_leaf and p.requires_grad:
         raise ParameterError(
-            f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
+            f"{name} is a leaf that requires grad, so a differentiable step cannot write to it. Step a clone of it."
         )
     check_alike(name, p, g)
 

@@ -27,13 +27,15 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         last_epoch: The number of the last step taken, counted from 0 as in PyTorch's schedulers; -1 begins a run.
     """
     if isinstance(optimizer, Schedule):
-        way_out = "The optimizer goes first: scheduler(optimizer, schedule)."
+        way_out = "The optimizer comes first: scheduler(optimizer, schedule)."
         raise HyperparameterError(sentence("optimizer", "an optimizer", optimizer, way_out))
-    SCHEDULE("schedule", schedule, "Pass one of layerwise.schedules; for any other callable there is LambdaLR.")
+    SCHEDULE(
+        "schedule", schedule, ("Pass a schedule of layerwise.schedules. For any other callable, use torch's LambdaLR.")
+    )
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     if None in rates or not any(_same(rate, schedule.peak) for rate in rates):
-        allowed = f"the lr of a group, which is {' or '.join(map(_shown, rates))}"
-        way_out = f"Give the optimizer lr={schedule.peak:g}, or the schedule the intended peak."
+        allowed = f"the lr of a group: {' or '.join(map(_shown, rates))}"
+        way_out = f"Set the optimizer's lr to {schedule.peak:g}, or change the peak of the schedule."
         raise ContradictionError(sentence("schedule.peak", allowed, schedule.peak, way_out))
 
     def factor(step: int) -> float:  # a function, because LambdaLR saves other callables' attributes and loads them

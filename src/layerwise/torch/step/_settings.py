@@ -102,25 +102,27 @@ class Groups:
         own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
-                f"`{RULE}` of a parameter group is {other}, and every group of {own} has the rule {own}. Pass the "
-                "groups to layerwise.torch.Mixed."
+                f"a parameter group has `{RULE}`={other}, but {own} steps all of its groups by the rule {own}. Pass "
+                "the groups to layerwise.torch.Mixed."
             )
         for key in group.keys() - {*known, "params", "param_names", RULE}:
             if key in NOT_OF_A_GROUP:
                 raise HyperparameterError(
-                    f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
+                    f"`{key}` applies to the whole optimizer. Pass it to the constructor, not in a parameter group."
                 )
             if key == "lr_scale":  # as a number it is for schedulers of others
                 if not is_by_name(group[key]):
                     continue
-                raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
+                raise HyperparameterError(
+                    "only layerwise.numpy takes `lr_scale` by name. Give each group an lr instead."
+                )
             if key in ALL_OPTIONS:
-                way_out = guess(key, kind.options, CUTOFF) or "Leave it out of the group."
-                raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
+                way_out = guess(key, kind.options, CUTOFF) or "Remove it from the group."
+                raise HyperparameterError(f"{kind.hyper.optimizer} has no option `{key}`. {way_out}")
             hint = "" if key in NOT_HERE else guess(str(key), known, CUTOFF)
             if hint and key not in self._warned:
                 self._warned.add(key)  # programs put keys of their own in groups, and in all of them
-                warn(f"a parameter group has the key {key!r}, which is no option. {hint}")
+                warn(f"a parameter group has the unknown option {key!r}. {hint}")
 
     def see(self, group: Mapping[str, Any]) -> None:
         """Take note of a group's keys, which are as its maker wants them."""
@@ -191,7 +193,7 @@ class Groups:
         for name in ("lr", "weight_decay", "eps"):
             value = group.get(name)
             if isinstance(value, (int, float)) and value > most:
-                way_out = "Pass a smaller one; parameters of float64 are computed with in float64."
+                way_out = "Pass a smaller number, or use float64 parameters: they are computed in float64."
                 raise HyperparameterError(
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
@@ -291,8 +293,8 @@ def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:
         if RULE not in group:
             raise
         raise HyperparameterError(
-            f"a group with the rule {kind.hyper.optimizer} lacks its option {missing}. A group that changes its rule "
-            "needs all options of the new one: take them from a group that was made with it."
+            f"a group with the rule {kind.hyper.optimizer} has no option {missing}. A group that changes its rule "
+            "needs all options of the new rule: copy them from a group that was created with it."
         ) from None
 
 
@@ -300,8 +302,10 @@ def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) 
     """Return an lr for each group, the first group's being this one, in the proportions they have now."""
     now = [group["lr"] for group in groups]
     if not isinstance(now[0], Tensor) and now[0] == 0:
-        way_out = "Set the groups' lr one by one."
-        raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
+        way_out = "Set the lr of each group."
+        raise ContradictionError(
+            sentence("proportional", ("False while the lr of the first group is 0"), True, way_out)
+        )
     return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 

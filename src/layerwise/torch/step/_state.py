@@ -25,8 +25,8 @@ from layerwise.torch.step._tensors import LOW
 State = dict[str, Any]
 ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
 REMADE = (
-    "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
-    "which moves it."
+    "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
+    "which reshards it."
 )
 MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
 
@@ -63,7 +63,7 @@ def _check_readable(name: str, key: str, value: Tensor) -> None:
 
 def _check_there(name: str, key: str, value: Tensor) -> None:
     if value.is_meta:
-        raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
+        raise StateError(f"{key!r} of {name} is on the meta device and has no values. Load its values.")
 
 
 def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool) -> None:
@@ -117,12 +117,12 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
             as_step(plan.name, x)
         if key not in own:
             raise StateError(
-                f"{key!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the state "
-                "of the rule before with clear_state(), or give its group that rule again."
+                f"{key!r} of {plan.name} is not part of the state of {plan.h.optimizer}, the current rule of its "
+                "group. Drop the state of the previous rule with clear_state(), or restore that rule."
             )
     for key, part in parts.items():
         if part.of in state and key not in state:
-            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits and lacks {key!r}. {WAY_OUT}")
+            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits, but {key!r} is missing. {WAY_OUT}")
     _check_shapes(plan, parts, state)
 
 
@@ -139,7 +139,7 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
         kind = "a plain tensor" if plan.cut is None else "a DTensor"
         return f"must be {kind} as its parameter is. {REMADE}"
     shares = has_address(local(x)) and lying(local(x)).overlaps_itself
-    return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
+    return "is expanded: its elements share memory. Pass its contiguous()." if shares else ""
 
 
 def _parts(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
@@ -170,20 +170,20 @@ def _check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
 def _allowed(plan: Plan, part: Part) -> str:
     """Return the dtypes that a part of the state may have, in words."""
     if not part.dtypes:
-        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
-        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
+        whose = "full_precision_state_dict skips it and reads the 16-bit weight that it belongs to"
+        return f"absent for weights of {plan.dtype}, which need no extra bits ({whose})"
     if part.others == part.dtypes:
         return f"a tensor of {' or '.join(part.dtypes)}"
     codes = "".join(f", or its 8-bit codes in torch.{one}" for one in part.others)
-    return f"a tensor of 16 to 64 bit floats{codes}"
+    return f"a tensor of 16- to 64-bit floats{codes}"
 
 
 def checked_lr(name: str, lr: Any, within: bool) -> float:
     """Return the lr to multiply LARS's momentum by if it is to be `within`, else to divide it by."""
     if not float(lr) > 0:
         raise StateError(
-            f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "
-            f"form. Make the optimizer with lr_in_momentum={not within}."
+            f"the momentum of {name} was saved at lr={float(lr):g} with lr_in_momentum={not within}, and cannot be "
+            f"converted to the other form. Create the optimizer with lr_in_momentum={not within}."
         )
     return float(lr)
 
@@ -226,8 +226,8 @@ def _check_loaded(plan: Plan, state: State) -> None:
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {plan.name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
-            f"{WAY_OUT}"
+            f"the state of {plan.name} does not fit these options: unknown keys {sorted(map(str, unknown))}, missing "
+            f"keys {sorted(missing)}. {WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
         _check_values(plan, parts[key], key, state[key])

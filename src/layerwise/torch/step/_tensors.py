@@ -45,7 +45,7 @@ def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     check_kind(name, p)
     if p.is_meta:
-        raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
+        raise ParameterError(f"{name} is on the meta device and has no values. Materialize the model first.")
     check_described(name, p)
     if why := unreadable(p):
         raise ParameterError(f"{name} {why}")
@@ -56,19 +56,20 @@ def check_parameter(name: str, p: Tensor) -> None:
 def check_kind(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor of a kind that can be stepped, if it holds numbers."""
     if is_lazy(p):
-        raise ParameterError(f"{name} has no shape yet. Run the model's forward once before making the optimizer.")
+        raise ParameterError(f"{name} has no shape yet. Run the model's forward once before creating the optimizer.")
     if p.is_nested:
-        raise ParameterError(f"{name} is a nested tensor, which has no norm of its own. Make parameters of its parts.")
+        raise ParameterError(f"{name} is a nested tensor, which has no single norm. Make its components parameters.")
     if is_fake(p):
         raise ParameterError(
-            f"{name} is met under FakeTensorMode, where tensors hold no numbers. Make the optimizer, and step, outside."
+            f"{name} cannot be stepped under FakeTensorMode: fake tensors have no values. Create and step the "
+            "optimizer outside it."
         )
     if p.is_complex():
         raise ParameterError(
             f"{name} is complex. Make torch.view_as_real(p.detach()).requires_grad_() the parameter instead."
         )
     if p.dtype not in FLOATING:
-        raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
+        raise ParameterError(f"{name} must have a floating-point dtype of 16 to 64 bits, but has {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
 
@@ -76,20 +77,28 @@ def check_kind(name: str, p: Tensor) -> None:
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
     if g.is_nested:
-        raise GradientError(f"the gradient of {name} is a nested tensor. Pass one of the parameter's shape.")
+        raise GradientError(f"the gradient of {name} is a nested tensor. Pass a dense tensor of the parameter's shape.")
     if is_fake(local(g)):
-        raise GradientError(f"the gradient of {name} is of FakeTensorMode and holds no numbers. Compute it outside.")
+        raise GradientError(
+            f"the gradient of {name} is a fake tensor, which has no values. Compute it outside FakeTensorMode."
+        )
     if g.layout is not torch.strided:
         raise GradientError(
-            f"the gradient of {name} is sparse ({g.layout}), and the norm of a tensor needs all of it. "
-            "Use sparse=False in the embedding, or p.grad = p.grad.to_dense()."
+            f"the gradient of {name} is sparse ({g.layout}), but the norm of a tensor needs all of it. Use "
+            "sparse=False in the embedding, or p.grad = p.grad.to_dense()."
         )
     if g.dtype not in FLOATING:
-        raise GradientError(f"the gradient of {name} must be floating point of 16 to 64 bits, but is {g.dtype}.")
+        raise GradientError(
+            f"the gradient of {name} must have a floating-point dtype of 16 to 64 bits, but has {g.dtype}."
+        )
     if g.shape != p.shape:
-        raise GradientError(f"the gradient of {name} has the shape {tuple(g.shape)}, its parameter {tuple(p.shape)}.")
+        raise GradientError(
+            f"the gradient of {name} has the shape {tuple(g.shape)}, but its parameter has {tuple(p.shape)}."
+        )
     if g.device != p.device:
-        raise GradientError(f"the gradient of {name} is on {g.device}, its parameter on {p.device}. Move one of them.")
+        raise GradientError(
+            f"the gradient of {name} is on {g.device}, but its parameter is on {p.device}. Move one of them."
+        )
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:

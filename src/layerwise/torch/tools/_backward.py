@@ -22,7 +22,7 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.sharding._owner import stepper_of
 
-LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
+LEFT = "this module was not stepped; the modules before it in this backward pass were"
 
 
 class InBackward:
@@ -62,8 +62,9 @@ class InBackward:
         found = self._optimizer()
         if found is None:
             raise ParameterError(
-                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
-                "while you train; to train without it, call remove() on what step_in_backward() returned."
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to "
+                "it while you train. To train without it, call remove() on the object that step_in_backward() "
+                "returned."
             )
         return found
 
@@ -148,9 +149,9 @@ class InBackward:
             return
         if not self._alone and cuts.several_processes():
             raise ContradictionError(
-                "step_in_backward would step with the gradients of this process alone, and this is one of several: "
-                "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
-                "optimizer.step() after it; pass alone=True where no other process has these parameters."
+                "step_in_backward would use only this process's gradients, but there are several processes: "
+                "DistributedDataParallel and others reduce gradients after the hooks of a backward pass. Call "
+                "optimizer.step() after it, or pass alone=True if no other process has these parameters."
             )
         Alone(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
 
@@ -183,10 +184,15 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
-            sentence("optimizer", "one of layerwise.torch itself", optimizer, "What wraps one steps by itself.")
+            sentence(
+                "optimizer",
+                "one of layerwise.torch itself",
+                optimizer,
+                ("Pass the layerwise optimizer itself, not its wrapper."),
+            )
         )
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
-    every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
     for group in optimizer.param_groups:
         Alone(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
     units = units_of(optimizer.parameters())
@@ -199,11 +205,13 @@ def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, int]) 
     """Raise unless fully_shard tells for some parameters when their gradients are complete."""
     if not units:
         raise ContradictionError(
-            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
-            "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "
-            "after the backward pass, which needs one or two for all of them."
+            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, but "
+            "these belong to no module of fully_shard: each would need a collective of its own. Call "
+            "optimizer.step() after the backward pass, which needs one or two for all of them."
         )
     if alone:
         raise ContradictionError(
-            sentence("alone", "False with sharded parameters", alone, "Other processes have parts of these parameters.")
+            sentence(
+                "alone", "False with sharded parameters", alone, ("Other processes hold parts of these parameters.")
+            )
         )

@@ -104,8 +104,8 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
     steps = {int(state.pop("step")) for state in each.values()}
     if len(steps) > 1:
         raise StateError(
-            f"the tensors in {own.name} have taken {sorted(steps)} steps, and a flat buffer has one count. Keep them "
-            "in parameters of their own (use_orig_params=True), or leave the state out."
+            f"the tensors in {own.name} have taken {sorted(steps)} steps, but a flat buffer has one count. Keep them "
+            "in separate parameters (use_orig_params=True), or leave the state out."
         )
     keys = dict.fromkeys(key for state in each.values() for key in state)
     parts = {key: {name: state[key] for name, state in each.items() if key in state} for key in keys}
@@ -117,7 +117,7 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
 def _numbers(plan: Plan, member: Plan, state: Any) -> State:
     """Return the state of a whole tensor with numbers for codes, if it is one."""
     if not isinstance(state, Mapping) or "step" not in state:
-        raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
+        raise StateError(f"the checkpoint has state for some tensors of {plan.name}, but none for {member.name}.")
     whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
     own, theirs = checked_state(member, whole, {})
     return named_state({**theirs, **own}).in_numbers()

@@ -49,8 +49,8 @@ KINDS: dict[str, Test] = {
     "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
 }
 WAY_OUT = (
-    'Pass any of "bias", "norm", "embedding", "head", a pattern such as "head.*", a module type, '
-    "a number of dimensions (parameters of at most so many), or a callable of (name, parameter, module)."
+    'Pass any of "bias", "norm", "embedding", "head", a pattern such as "head.*", a module type, a number of '
+    "dimensions (for parameters with at most that many), or a callable of (name, parameter, module)."
 )
 
 
@@ -117,8 +117,8 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
-            f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself, of whose "
-            "modules the rules speak."
+            f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself: the groups "
+            "depend on its modules."
         )
     _check_options(options)
     first, second = rules_of(rule, others, options)
@@ -160,13 +160,14 @@ def _check_options(given: Iterable[str]) -> None:
     for name in [one for one in given if one not in KEYS]:
         hint = guess(name, ARGUMENTS) or guess(name, sorted(ALL_OPTIONS | {*SWITCHES}), CUTOFF)
         if hint or name in ("params", "param_names"):
-            way_out = hint or "The model has them."
+            way_out = hint or "The model provides them."
             raise UnknownOptionError(
-                f"param_groups has no argument {name!r}. {way_out} Set a key of your own in the groups afterwards."
+                f"param_groups has no argument {name!r}. {way_out} To add a key of your own, set it in the groups "
+                "afterwards."
             )
         warn(
-            f"param_groups puts {name!r} into each group, where nothing reads it: it is neither one of the arguments, "
-            f"{', '.join(ARGUMENTS)}, nor an option. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
+            f"param_groups puts {name!r} into each group, but nothing reads it: it is not an option, and not one of "
+            f"the arguments {', '.join(ARGUMENTS)}. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
         )
 
 
@@ -181,8 +182,8 @@ def _warn_of_norms(places: Mapping[Tensor, Places], tests: Sequence[Callable[[Te
     ]
     if left:
         warn(
-            f'"norm" leaves out {", ".join(left[:5])}{", …" * (len(left) > 5)}: it goes by classes, whose names end in '
-            'Norm. Add a pattern such as "*norm*" where they are meant.'
+            f'"norm" does not match {", ".join(left[:5])}{", …" * (len(left) > 5)}: it matches modules whose class '
+            'name ends in Norm. If you mean these parameters too, add a pattern such as "*norm*".'
         )
 
 

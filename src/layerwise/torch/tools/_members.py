@@ -35,7 +35,7 @@ class Member(NamedTuple):
 def checked(optimizer: Any) -> Optimizer:
     """Return the optimizer, or raise if it is none of ours."""
     if not isinstance(optimizer, Optimizer):
-        way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its state."
+        way_out = "Pass the layerwise optimizer itself, not a wrapper: a wrapper need not hold all of its state."
         raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, way_out))
     return optimizer
 

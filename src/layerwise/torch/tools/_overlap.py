@@ -44,7 +44,7 @@ class Overlap:
         stepper: Stepper | None = self._stepper()
         host = None if stepper is None else stepper.host
         if host is not None and host.sums is not None and host.sums.count:
-            raise ContradictionError("gradients were added up on the host. Call opt.zero_grad() before remove().")
+            raise ContradictionError("gradients were accumulated on the host. Call opt.zero_grad() before remove().")
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -91,14 +91,21 @@ def overlap(
             all gradients are in host memory together, whatever this says.
     """
     if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch itself", optimizer, "Pass that."))
+        raise HyperparameterError(
+            sentence(
+                "optimizer",
+                "one of layerwise.torch itself",
+                optimizer,
+                ("Pass the optimizer of layerwise.torch itself."),
+            )
+        )
     host = stepper_of(optimizer).host
     if host is None:
-        raise ContradictionError("overlap() is for an optimizer with offload=True, and this one steps on the device.")
+        raise ContradictionError("overlap() needs an optimizer with offload=True, but this one steps on the device.")
     found = _called([modules] if _is_called(modules) else modules)
-    host.every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
-    checks.one_of("device", "host")("accumulate", accumulate, "Name where gradients are added up.")
-    host.most = checks.integer(1)("memory", memory, "Pass bytes, such as 2**28.")
+    host.every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
+    checks.one_of("device", "host")("accumulate", accumulate, "Pass where gradients are accumulated.")
+    host.most = checks.integer(1)("memory", memory, "Pass a number of bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":
         host.sums = Sums(memory)
@@ -109,8 +116,8 @@ def _called(modules: Any) -> list[nn.Module]:
     """Return the modules, or raise if one has no forward, before which it could wait."""
     found = list(modules)
     if odd := [one for one in found if not _is_called(one)]:
-        way_out = "Pass the modules that a ModuleList has."
-        raise HyperparameterError(sentence("modules", "modules that are called", odd[0], way_out))
+        way_out = "Pass the modules in a ModuleList, which is never called itself."
+        raise HyperparameterError(sentence("modules", "modules with a forward method", odd[0], way_out))
     return found
 
 

@@ -33,7 +33,9 @@ def rules_of(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[Option
     if others is False or (others is None and not usual):
         return first, None
     if rule is None:
-        raise HyperparameterError(sentence("rule", "given beside others", None, 'Pass one such as rule="lamb".'))
+        raise HyperparameterError(
+            sentence("rule", ("given when `others` is given"), None, 'Pass one such as rule="lamb".')
+        )
     own = dict(others) if isinstance(others, Mapping) else {} if others is None else {RULE: others}
     own[RULE] = name_of(own.get(RULE, usual.get(RULE)))
     return first, {**usual, **own} if own[RULE] == usual.get(RULE) else own
@@ -65,5 +67,5 @@ def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Op
 def check_other_params(rest: Options | None, given: Any) -> None:
     """Raise if parameters are chosen for a rule that there is not."""
     if rest is None and given is not None:
-        way_out = 'Pass their rule, such as others="adamw".'
-        raise ContradictionError(sentence("other_params", "None without others", given, way_out))
+        way_out = 'Pass the rule for them, such as others="adamw".'
+        raise ContradictionError(sentence("other_params", "None without `others`", given, way_out))

@@ -62,7 +62,7 @@ class Adafactor(Codec):
         wanted = self.averages(place.group)
         if ("exp_avg" in ours) != wanted:
             raise StateError(
-                "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
+                "one of the two optimizers has momentum and the other has none. Set beta1 in both, or in neither."
             )
         if not wanted:
             return {}
@@ -82,8 +82,8 @@ def means_of(ours: State, place: Place, dims: Dims, name: str = "exp_avg_sq") ->
     for key, gone in ((f"{name}_row", cols), (f"{name}_col", rows)):
         if key not in ours or tuple(ours[key].shape) != (*shape[:gone], 1, *shape[gone + 1 :]):
             raise StateError(
-                f"theirs factors a tensor of the shape {shape} by rows along {rows} and columns along {cols}, "
-                f"and ours did not. Only a run with factored=({rows}, {cols}) for it can go on there."
+                f"the target factors a tensor of shape {shape} by rows along {rows} and columns along {cols}, but "
+                f"the state does not. It can only continue a run with factored=({rows}, {cols}) for this tensor."
             )
         found.append(ours[key])
     return found[0], found[1]
@@ -97,7 +97,10 @@ class TorchAdafactor(Adafactor):
 
     def write_momentum(self, ours: State, place: Place) -> State:
         if "exp_avg" in ours:
-            raise StateError("torch.optim.Adafactor has no momentum, and ours has beta1. Go on without conversion.")
+            raise StateError(
+                "torch.optim.Adafactor has no momentum, but the state was made with beta1. It can only be loaded "
+                "without conversion."
+            )
         return {}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
@@ -127,7 +130,7 @@ class T5Adafactor(Adafactor):
                 return found
         smallest = group.get("min_dim_size_to_factor")
         of = "" if smallest is None else f" from min_dim_size_to_factor={smallest}"
-        raise StateError(f"means of the shapes {row} and {col} are of no tensor that theirs factors{of}.")
+        raise StateError(f"means of shapes {row} and {col} do not match any tensor that it factors{of}.")
 
     def read_options(self, theirs: Group) -> State:
         rates = super().read_options(theirs)

@@ -44,8 +44,8 @@ class Place(NamedTuple):
         """Raise unless our state was made with the value of an option that theirs is made with."""
         if (made := self.ours.get(option, True)) != wanted:
             raise StateError(
-                f"the state was made with {option}={made}, and theirs is made with {option}={wanted}. Only a run "
-                "with the same option can go on there."
+                f"the state was made with {option}={made}, but the target has {option}={wanted}. It can only "
+                "continue a run with the same option."
             )
 
 

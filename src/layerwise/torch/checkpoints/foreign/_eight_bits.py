@@ -47,7 +47,9 @@ def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
     """Return the scale of each of so many codes, in blocks of the first of these sizes with which scales are enough."""
     found = next((size for size in sizes if -(-numel // size) == scales.numel()), None)
     if found is None:
-        raise StateError(f"{numel} codes with {scales.numel()} scales are no blocks of {' or '.join(map(str, sizes))}.")
+        raise StateError(
+            f"{numel} codes with {scales.numel()} scales are not blocks of {' or '.join(map(str, sizes))}."
+        )
     return scales.repeat_interleave(found)[:numel]
 
 
@@ -63,12 +65,12 @@ class OfBits(Codec):
             return x
         if f"absmax{number}" not in state:
             raise StateError(
-                "the checkpoint has 8-bit state with one scale a tensor, of block_wise=False, which bitsandbytes has "
-                "given up. Only block-wise state can be converted."
+                "the checkpoint has 8-bit state with one scale per tensor (block_wise=False), which bitsandbytes no "
+                "longer writes. Only block-wise state can be converted."
             )
         table, largest = state[f"qmap{number}"].float(), state[f"absmax{number}"].float()
         if table.numel() != 256:
-            raise StateError(f"a table of 8 bits has 256 numbers, and that of the checkpoint {table.numel()}.")
+            raise StateError(f"an 8-bit table must have 256 entries, but the checkpoint's has {table.numel()}.")
         found: Tensor = table[x.flatten().long()] * by_element(largest, x.numel(), BLOCK, OLD_BLOCK)
         return found.view(x.shape)
 
@@ -95,7 +97,7 @@ class BitsAdam(OfBits, Adam):
     def read(self, theirs: State, group: Group) -> State:
         found = super().read(theirs, group)
         if found["exp_avg"].shape != found["exp_avg_sq"].shape:
-            raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
+            raise StateError("the checkpoint is of AdEMAMix, which has two momenta, and cannot be converted.")
         return found
 
 
@@ -108,7 +110,7 @@ class BitsSGD(OfBits, Momentum):
         momentum, second = group["betas"][:2]
         if second or not momentum or group["eps"]:
             raise StateError(
-                f"betas={tuple(group['betas'])} and eps={group['eps']} are not those of SGD or LARS of bitsandbytes. "
+                f"betas={tuple(group['betas'])} and eps={group['eps']} are not those of bitsandbytes' SGD or LARS. "
                 "Its Lion, RMSprop and Adagrad cannot be converted."
             )
         return super().read(theirs, group)
@@ -132,8 +134,8 @@ class Bounded(OfBits):
         states = [_unwrapped(one)["state1"] for one in saved["state"].values()]
         if bounded := sum(x.dtype is not torch.uint8 for x in states):
             yield (
-                f"{bounded} of {len(states)} tensors have float32 state. bitsandbytes bounds their steps by "
-                f"max_unorm·‖p‖, and those of the others not. {self.options}"
+                f"{bounded} of {len(states)} tensors have float32 state. bitsandbytes bounds the steps of these by "
+                f"max_unorm·‖p‖, and does not bound the others. {self.options}"
             )
 
 
@@ -141,15 +143,17 @@ class BitsLamb(Bounded, BitsAdam):
     """Two moments, of Adam with bounded steps."""
 
     options: ClassVar = (
-        'Give them a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and the others '
-        "adapt=False."
+        'Put them into a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and set '
+        "adapt=False in the other groups."
     )
 
 
 class BitsLars(Bounded, BitsSGD):
     """A momentum, of SGD with bounded steps."""
 
-    options: ClassVar = "Lars has no such bound: give them a group with a smaller lr, and the others adapt=False."
+    options: ClassVar = (
+        "Lars has no such bound: put them into a group with a smaller lr, and set adapt=False in the other groups."
+    )
 
 
 class Flash(Codec):

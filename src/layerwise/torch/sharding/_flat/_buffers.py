@@ -63,7 +63,7 @@ class Flat:
 
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits."""
-        return "stretches of a flat buffer begin and end within groups"
+        return "stretches of a flat buffer begin and end inside groups"
 
     def described(self) -> tuple[Any, ...]:
         each = [(one.name, one.shape, [[stretch[2:4] for stretch in own] for own in one.ranks]) for one in self.spreads]
@@ -109,8 +109,8 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
     flat = flat_of(p)
     if flat is FORGOTTEN:
         raise ParameterError(
-            f"{name} is the copy of a flat buffer, which does not say what it holds. Describe it with "
-            "layerwise.torch.Segments, as the buffer that was copied."
+            f"{name} is a copy of a flat buffer, and does not say what it holds. Describe it with "
+            "layerwise.torch.Segments, as the original buffer."
         )
     if flat is not None and (p.ndim != 1 or p.numel() != flat.length or not p.is_contiguous()):
         raise ParameterError(
@@ -130,8 +130,9 @@ def check_saved_whole(parameters: Iterable[Tensor]) -> None:
     """
     if any(flat.saved_whole for flat in map(flat_of, parameters) if flat is not None):
         raise StateError(
-            "optimizer.state_dict() would have this rank's part of flat shards, which PyTorch takes for whole tensors. "
-            "Call layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
+            "optimizer.state_dict() would contain this rank's part of flat shards, which PyTorch would take for "
+            "whole tensors. Call layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and "
+            "load_full_state_dict() to load it."
         )
 
 

@@ -18,7 +18,9 @@ from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
-SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
+SAME = (
+    "All ranks must describe the same number of buffers in the same order, and each element of each tensor exactly once"
+)
 
 
 class Shard(NamedTuple):
@@ -121,7 +123,7 @@ def exchanged(
         cut = len(ranks) > 1 or any(len(each) > 1 for spread in spreads for each in spread.ranks)
         if cut and group is None:
             raise ParameterError(
-                "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
+                "a buffer holds a tensor in several stretches, so their sums need a process group. Call "
                 "torch.distributed.init_process_group first."
             )
         axes = ((axis_of(group), None),) if cut else ()
@@ -137,7 +139,7 @@ def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
     mine, problem = list[list[Stretch]](), None
     try:
         if not isinstance(buffers, Mapping):
-            raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
+            raise ParameterError(f"`buffers` must map tensors to their stretches, but is {buffers!r}.")
         mine = [_described(f"buffer {i}", p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
     except Exception as error:
         problem = error
@@ -152,7 +154,7 @@ def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
 def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
-        raise ParameterError(f"{what} must be a tensor of one dimension, its elements in a row, but is {shown}.")
+        raise ParameterError(f"{what} must be a contiguous tensor of one dimension, but is {shown}.")
     found, at = list[Stretch](), 0
     for one in given:
         try:
@@ -160,21 +162,22 @@ def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
             place = at if not rest or rest[0] is None else int(rest[0])
             found.append(Stretch(str(name), tuple(map(int, shape)), int(start), int(end), place))
         except (TypeError, ValueError):
-            raise ParameterError(f"a stretch of {what} must be five things, but is {one!r}. {WAY_OUT}") from None
+            raise ParameterError(f"a stretch of {what} must have five entries, but is {one!r}. {WAY_OUT}") from None
         at = place + found[-1].end - found[-1].start
     end = 0
     for name, shape, start, stop, offset in sorted(found, key=lambda one: one.offset or 0):
         place = offset or 0
         if min(shape, default=0) < 0 or not 0 <= start <= stop <= prod(shape):
             raise ParameterError(
-                f"{what} has elements {start} to {stop} of {name!r}, whose shape {shape} has {prod(shape)}. {WAY_OUT}"
+                f"{what} has elements {start} to {stop} of {name!r}, but its shape {shape} has only {prod(shape)} "
+                f"elements. {WAY_OUT}"
             )
         if start == stop:
             continue
         if place < end or place + stop - start > p.numel():
             raise ParameterError(
-                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its "
-                f"{p.numel()}. {WAY_OUT}"
+                f"elements {start} to {stop} of {name!r}, at {place} of {what}, overlap others or exceed its "
+                f"{p.numel()} elements. {WAY_OUT}"
             )
         end = place + stop - start
     return found
@@ -184,7 +187,9 @@ def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
     """Raise unless all ranks describe as many buffers, and have each tensor in the same one with the same shape."""
     for number, one in zip(ranks, said, strict=True):
         if isinstance(one, str):
-            raise SynchronizationError(f"rank {number} cannot describe its flat buffers ({one}). None were taken.")
+            raise SynchronizationError(
+                f"rank {number} cannot describe its flat buffers ({one}). No buffers were registered."
+            )
     lengths = [len(one) for one in said]
     if len(set(lengths)) > 1:
         alike = ([rank for rank, n in zip(ranks, lengths, strict=True) if n == each] for each in dict.fromkeys(lengths))

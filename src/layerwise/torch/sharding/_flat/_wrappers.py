@@ -15,7 +15,7 @@ from layerwise.torch.sharding._flat._buffers import is_known
 # Packages that put flat partitions in the groups of optimizers, and how these are described.
 DESCRIBED_BY = {
     "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
-    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and take its groups.",
+    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and use its groups.",
 }
 
 
@@ -32,8 +32,8 @@ def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -
         elif not added or p in added:
             continue
         raise ParameterError(
-            f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not "
-            f"say whose it is. {DESCRIBED_BY[wrapper]}"
+            f"{name} seems to be a flat partition of {wrapper}, which replaces parameters and does not say which. "
+            f"{DESCRIBED_BY[wrapper]}"
         )
 
 
@@ -50,9 +50,9 @@ def check_described(name: str, p: Tensor) -> None:
     alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
     if hasattr(p, "_is_flat_param") or (not alone and getattr(p, "_fsdp_flattened", False)):
         raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, which does not say of which tensor. Call "
-            "layerwise.torch.flat.from_fsdp1(model) on all ranks before making the optimizer, or shard the model with "
-            "torch.distributed.fsdp.fully_shard (FSDP2)."
+            f"{name} is a flat shard of FullyShardedDataParallel, which does not say of which tensors. Call "
+            "layerwise.torch.flat.from_fsdp1(model) on all ranks before creating the optimizer, or shard the model "
+            "with torch.distributed.fsdp.fully_shard (FSDP2)."
         )
 
 

@@ -17,7 +17,10 @@ from layerwise.torch.sharding._owner import stepper_of
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
 STAGE_1_IN_BF16 = ("fp32_groups_flat_partition", "bf16_groups")
 STAGE_3 = ("fp32_partitioned_groups_flat", "fp16_groups")
-WAY_OUT = "Pass what deepspeed.initialize returned first, with ZeRO of stage 1, 2 or 3; stage 0 cuts nothing."
+WAY_OUT = (
+    "Pass the engine, the first value that deepspeed.initialize returned, with ZeRO stage 1, 2 or 3; stage 0 shards "
+    "nothing."
+)
 
 
 def from_deepspeed(engine: Any) -> Segments:
@@ -82,10 +85,12 @@ def _check_stepped_together(inner: Any, steps: int) -> None:
     """Raise for options that look at all gradients: DeepSpeed steps each partition by itself."""
     bounds = [group["max_grad_norm"] for group in inner.param_groups if group.get("max_grad_norm") is not None]
     if steps > 1 and bounds:
-        way_out = 'Set "gradient_clipping" in its config, which is of all gradients.'
+        way_out = 'Set "gradient_clipping" in DeepSpeed\'s config, which clips all gradients together.'
         raise ContradictionError(
-            sentence("max_grad_norm", "None where DeepSpeed steps groups apart", bounds[0], way_out)
+            sentence("max_grad_norm", "None when DeepSpeed steps groups separately", bounds[0], way_out)
         )
     if steps > 1 and stepper_of(inner).setup.skip_nonfinite:
-        way_out = "DeepSpeed looks for infinities itself where it scales the loss."
-        raise ContradictionError(sentence("skip_nonfinite", "False where DeepSpeed steps groups apart", True, way_out))
+        way_out = "DeepSpeed checks for infinities itself where it scales the loss."
+        raise ContradictionError(
+            sentence("skip_nonfinite", ("False when DeepSpeed steps groups separately"), True, way_out)
+        )

@@ -19,8 +19,8 @@ from layerwise.torch.sharding._forms import without_wrappers
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
 ATTRIBUTES = ("optimizer", "buffers", "gbuf_ranges", "data_parallel_group", "model_chunks", *LISTS[0], *LISTS[1])
 WAY_OUT = (
-    "Of what get_megatron_optimizer returned, pass each of `chained_optimizers` by itself; Megatron-FSDP has no such "
-    "shards."
+    "Pass each member of `chained_optimizers` of what get_megatron_optimizer returned on its own. Megatron-FSDP has "
+    "no such shards."
 )
 
 
@@ -81,8 +81,8 @@ def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None
     cut = [name for name, p in params if getattr(p, "tensor_model_parallel", False)]
     if cut and max([*sizes, 1 if own is None else own.size()]) > 1:
         raise ParameterError(
-            f"{cut[0]} is tensor parallel: its shards here are of a slice, and a step needs the norms "
-            "of the whole tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
+            f"{cut[0]} is tensor parallel: its shards are of a slice, but a step needs the norms of the whole "
+            "tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
         )
 
 
@@ -111,7 +111,7 @@ def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[
     # Only ranks that hold something of a parameter know its group, and whether it has a shard.
     where = {name: each for one in said for name, each in one.items()}
     if any(dtype is None for _, dtype in where.values()):
-        way_out = "Set use_precision_aware_optimizer=False, which leaves float32 weights to the optimizer."
+        way_out = "Set use_precision_aware_optimizer=False, so that the optimizer gets float32 weights."
         kind = type(distributed).__name__
         raise HyperparameterError(sentence("optimizer", "one with shards in float32", kind, way_out))
     found = []
