@@ -1,4 +1,4 @@
-"""The cuts of parameters: none under jit; under shard_map, by the axes of a mesh."""
+"""The sharding of parameters: none under jit; under shard_map, by the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a t
 
 
 def axes_of(axis_name: Any, specs: Any) -> Axes:
-    """Return the axes of a mesh that may cut parameters; none under jit."""
+    """Return the mesh axes that may shard parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
@@ -33,7 +33,7 @@ def axes_of(axis_name: Any, specs: Any) -> Axes:
 
 
 def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
-    """Return the cut of each parameter."""
+    """Return the sharding of each parameter."""
     if not axes:
         return [()] * len(leaves.arrays)
     each = _trees.by_leaf("specs", specs, params, leaves, _spec)
@@ -76,7 +76,7 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
 
 
 def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
-    """Return the cut of a piece, in the dimensions that the rule sees."""
+    """Return the sharding of a piece, in the dimensions that the rule sees."""
     part = piece.part
     if not cut or part is None or part.drop or part.one is not None:
         return cut
@@ -84,14 +84,16 @@ def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
 
 
 def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> Any:
-    """Return zeros for the state of a parameter, laid out over devices like it; scales are `of_rows` of groups."""
+    """Return zeros for the state of a parameter, laid out over devices like it; `of_rows` if they are scales of
+    groups.
+    """
     sharding = _sharding(p, shape, of_rows)
     if sharding is None and shape == tuple(p.shape):
         return jnp.zeros_like(p, dtype=dtype)
     made = jnp.zeros(shape, dtype, device=sharding)
     if not cut or not varying(p):
         return made
-    # Marked for JAX as differing along the axes that cut it: of scales all, else those of dimensions that it has.
+    # Marked for JAX as varying along the axes that shard it: scales along all, others along those of their dimensions.
     along = cut if of_rows else [axes for axes, n in zip(cut, shape, strict=True) if n > 1]
     axes = tuple(axis for one in along for axis in one)
     lax: Any = jax.lax
@@ -100,7 +102,7 @@ def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> 
 
 
 def _sharding(p: Any, shape: Shape, of_rows: bool) -> NamedSharding | None:
-    """Return the parameter's sharding, without cuts of dimensions that the state lacks or has shorter."""
+    """Return the parameter's sharding, without dimensions that are missing or shorter in the state."""
     traced = isinstance(p, jax.core.Tracer)
     found = getattr(jax.typeof(p) if traced else p, "sharding", None)
     if not isinstance(found, NamedSharding):

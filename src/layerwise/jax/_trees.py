@@ -18,7 +18,9 @@ CALL = "Call update(gradients, state, params)."
 
 
 class Leaves(NamedTuple):
-    """The parameters of a tree. None, masked nodes and integers are none, and a state has None in their places."""
+    """The parameters of a tree. None, masked nodes and integers are not parameters; a state has None in their
+    places.
+    """
 
     names: list[str]
     arrays: list[Any]
@@ -27,7 +29,7 @@ class Leaves(NamedTuple):
     still: list[Any]  # for each leaf of `given` None, or an integer array, which no step moves
 
     def like(self, leaves: Sequence[Any]) -> Any:
-        """Return a tree of the form of the parameters."""
+        """Return a tree with the structure of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
 
     def part_of_state(self, values: Sequence[Any]) -> Any:
@@ -38,22 +40,22 @@ class Leaves(NamedTuple):
         return Grouped(*map(self.like, zip(*both, strict=True)))
 
     def by_measurement(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the measurements of each parameter as a tree for each measurement."""
+        """Return the measurements as one tree for each measurement."""
         names = dict.fromkeys(name for one in measured for name in one)
         return {name: self.like([one.get(name) for one in measured]) for name in names}
 
     def of_all(self, leaves: Sequence[Any]) -> Any:
-        """Return the same with zeros for integers: the update of every leaf."""
+        """Return the updates of every leaf, with zeros for integers."""
         each = iter(leaves)
         return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
 
     def moving(self, found: Sequence[Any]) -> list[Any]:
-        """Return the values of the parameters, out of values for every leaf."""
+        """Return the values for the parameters, out of values for every leaf."""
         return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
 
 def parameters(params: Any) -> Leaves:
-    """Return the parameters, each a floating or complex array with a name for messages."""
+    """Return the parameters, each a floating-point or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
     found = [(name_of(path), _array(leaf)) for path, leaf in paths]
     still = [leaf if _is_integer(leaf) else None for _, leaf in found]
@@ -64,7 +66,7 @@ def parameters(params: Any) -> Leaves:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array of JAX if it is a number, or an array of NumPy, whose float64 JAX may narrow."""
+    """Return a leaf as a JAX array if it is a number or a NumPy array, whose float64 JAX may narrow."""
     of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
     return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 
@@ -87,7 +89,7 @@ def _parameter(name: str, leaf: Any) -> Any:
 
 
 def gradients(leaves: Leaves, updates: Any) -> list[Any]:
-    """Return the gradient of each parameter; None for none."""
+    """Return the gradient of each parameter, or None."""
     try:
         found = leaves.moving(leaves.given.flatten_up_to(updates))
     except ValueError:
@@ -121,7 +123,7 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
     except ValueError:
         try:
-            found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax has state of integers, too
+            found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax keeps state for integers, too
         except ValueError:
             what = _difference(leaves.like(leaves.names), tree)
             raise StateError(
@@ -138,7 +140,7 @@ def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
 
 def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
     """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
-    with jax.ensure_compile_time_eval():  # what is made of shapes is known, if it was made by jax.numpy
+    with jax.ensure_compile_time_eval():  # a value computed from shapes is known, if jax.numpy computed it
         tree = given(params) if _is_function(given) else given
 
     def spread(one: Any, under: Any) -> Any:
@@ -157,7 +159,7 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
 
 
 def _is_function(given: Any) -> bool:
-    return callable(given) and jax.tree_util.all_leaves([given])  # a module is callable too, and a tree
+    return callable(given) and jax.tree_util.all_leaves([given])  # a module is both callable and a tree
 
 
 def _is_end(x: Any) -> bool:
@@ -165,7 +167,7 @@ def _is_end(x: Any) -> bool:
 
 
 def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
-    """Return the first place where a tree differs from the parameters', or from a prefix of it."""
+    """Return the first place where a tree differs from the parameters' tree, or from a prefix of it."""
     return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
 
@@ -193,7 +195,7 @@ def _children(tree: Any, where: str) -> dict[str, Any]:
 
 
 def flag(argument: str, value: Any) -> bool:
-    """Return a leaf of a mask, or raise if it is not a bool."""
+    """Return a leaf of a mask; raise if it is not a bool."""
     return bool(FLAG(argument, value, "A mask consists of True and False, known before the step."))
 
 

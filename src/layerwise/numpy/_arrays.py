@@ -1,4 +1,4 @@
-"""The parameters and gradients that the NumPy front accepts, and their reading and writing."""
+"""The parameters and gradients that the NumPy API accepts, and how they are read and written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""
 
 
-@cache  # asked for every array of every step, and a dtype's name is slow to come by
+@cache  # called for every array of every step, and NumPy computes a dtype's name slowly
 def name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype.name)
 
@@ -35,7 +35,7 @@ def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def named_dtype(argument: str, name: str) -> np.dtype[Any]:
-    """Return the dtype of that name, if this process knows it: bfloat16 comes to NumPy from outside."""
+    """Return the dtype of that name, if this process knows it: bfloat16 needs another package."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -45,7 +45,7 @@ def named_dtype(argument: str, name: str) -> np.dtype[Any]:
 
 
 def squares(x: Array, dims: tuple[int, ...]) -> Array:
-    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     terms = np.square(x, dtype=np.float64)
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
@@ -75,7 +75,7 @@ BITS = SimpleNamespace(
 
 
 class Arrays(Whole):
-    """Arrays as the rule engine reads and writes them, and as the core makes them."""
+    """Arrays as the rule engine reads and writes them, and as the core creates them."""
 
     bits: Any = BITS
     xp: Any = SimpleNamespace(
@@ -108,7 +108,7 @@ class Arrays(Whole):
         return array.shape, array.dtype
 
     def stack(self, arrays: Sequence[Array]) -> Array:
-        # Each stays in one piece, which is how they are read and written fastest.
+        # Each stays in one piece: that is the fastest way to read and write it.
         return np.moveaxis(np.stack(arrays), 0, -1)
 
     def write_stack(self, stored: Sequence[Array], new: Array) -> None:
@@ -117,7 +117,7 @@ class Arrays(Whole):
 
 
 def is_finite(grad: Array, weights: Array) -> bool:
-    """Return True if the gradient is finite in the dtype in which it will be used."""
+    """Return True if the gradient is finite in the dtype of the arithmetic."""
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
@@ -157,7 +157,7 @@ def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
         )
     try:
         array = np.asarray(grad)
-    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+    except Exception as problem:  # a foreign array may raise anything when it is read
         raise GradientError(f"the gradient of {name!r} cannot be read as an array of numbers: {problem}") from None
     if array.dtype.kind not in "fiu" and name_of(array.dtype) not in FLOATING:
         raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")

@@ -1,4 +1,4 @@
-"""The options of an optimizer, all checked together, by name too, and their changes while training."""
+"""The options of an optimizer, checked together, including those by name, and their changes while training."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Options:
         return Options.of, (type(self.h), self.given)
 
     def changed(self, values: Mapping[str, Any]) -> Options:
-        """Return the same with other values, checked together with the rest."""
+        """Return the same settings with other values, checked together with the rest."""
         for name in RATES:
             if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
                 value = values[name]
@@ -91,7 +91,7 @@ class Options:
             raise ContradictionError(f"{problem} To set options together, use set_options({name}=…, …).") from None
 
     def in_words(self) -> str:
-        """Return what differs from the defaults, as it would be passed."""
+        """Return the options that differ from the defaults, as they would be passed."""
         usual = {**vars(type(self.h)()), **dict.fromkeys(FLAGS, False), **Wanted().words(), "state_dtype": None}
         shown = [key for key, value in self.given.items() if key in ALWAYS_SHOWN or repr(value) != repr(usual.get(key))]
         return ", ".join(f"{key}={self.given[key]!r}" for key in shown)
@@ -109,7 +109,7 @@ def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
 
 
 def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
-    """Return the factor on a name's weight_decay, or for LAMB its place in the formula."""
+    """Return the factor on a name's weight_decay; for LAMB, its place in the formula."""
     own, allowed = h.__dataclass_fields__.get("decay"), checks.FLAG | SCALE
     allowed = allowed if own is None else allowed | own.metadata["check"]
     found = allowed(argument, value, "True and False turn weight_decay on and off; a number multiplies it.")
@@ -117,12 +117,14 @@ def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
 
 
 def _may_begin(rule: Any, field: str) -> bool:
-    """Return True if a part of the state may begin at 0, or go, in the middle: an average that may be negative too."""
+    """Return True if a part of the state may begin at 0, or be dropped, during training: also an average that may be
+    negative.
+    """
     return is_signed(rule, field) or field in rule.State._field_defaults
 
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
-    """Return the slot of one name for changed options, or raise if the present state does not allow them."""
+    """Return the slot of one name for changed options; raise if the present state does not allow them."""
     state, dtypes, others = NamedState(Arrays(), dict(slot.arrays)), options.h.state_dtypes(), before.h.state_dtypes()
     wide = any(slot.arrays[field].dtype == np.float64 for field in plan.state_shapes if field in slot.arrays)
     for field, shape in plan.state_shapes.items():

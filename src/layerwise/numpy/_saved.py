@@ -1,4 +1,4 @@
-"""A state as plain arrays under plain keys: "name/field" for each tensor, and a few about the whole."""
+"""A state as plain arrays under plain keys: "name/field" for each tensor, and a few for the whole."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
 WAY_OUT = "Pass all that state_dict() returned, unchanged."
-# lr and weight_decay are there where they were not schedules.
+# lr and weight_decay are saved unless they are schedules.
 SETTINGS = {"lr": number(0), "weight_decay": number(0), "relative_step": one_of(False, "factor", "cap"), "seed": SEED}
 
 
 class Saved(NamedTuple):
-    """A state dict taken apart."""
+    """The parts of a state dict."""
 
     slots: dict[Name, Slot]
     settings: dict[str, Any]
@@ -38,7 +38,7 @@ def dump(
     state.update({name: np.array(value) for name, value in settings.items()})
     ids = [str(name) for name in slots if isinstance(name, int)]
     if ids:
-        state["ids"] = np.array(ids)  # as text, which has no largest number
+        state["ids"] = np.array(ids)  # as text, because it may exceed every integer dtype
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
@@ -49,7 +49,7 @@ def dump(
 def load(
     optimizer: str, state: Any, here: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]
 ) -> Saved:
-    """Take a state dict apart, if it fits this optimizer, its settings and its plans."""
+    """Split a state dict into its parts; raise unless it fits this optimizer, its settings and its plans."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
         raise StateError(f"the state must be a mapping from strings to arrays, but contains {odd[0]!r}. {WAY_OUT}")
@@ -80,7 +80,7 @@ def load(
 
 
 def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
-    """Return the entries, with integers for the names that were integers."""
+    """Return the entries, with integers for names that were integers."""
     ids = header.get("ids", np.array([], np.str_))
     numbers = {str(one): int(str(one)) for one in ids.ravel() if str(one).lstrip("-").isdecimal()}
     if ids.ndim != 1 or list(map(str, numbers.values())) != ids.tolist() or not numbers.keys() <= entries.keys():
@@ -91,12 +91,12 @@ def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]
 def _readable(key: str, value: Any) -> Array:
     try:
         return np.asarray(value)
-    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+    except Exception as problem:  # a foreign array may raise anything when it is read
         raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
 def held(key: str, entry: Mapping[str, Any], check: Check, whose: str = "") -> Any:
-    """Return a number of a state, or raise unless it is one that this check allows."""
+    """Return a number of a state; raise unless this check allows it."""
     try:
         return check.convert(entry.get(key))
     except Refused:
@@ -118,7 +118,7 @@ def _settings(header: Mapping[str, Array], here: Mapping[str, Any]) -> dict[str,
 
 
 def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]) -> Slot:
-    """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
+    """Return one tensor's state, with the shapes checked against the options and the tensor's shape."""
     shape = entry.get("shape")
     if shape is None or shape.ndim != 1 or (shape.size and shape.dtype.kind not in "iu") or (shape < 0).any():
         raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {shape!r}. {WAY_OUT}")
@@ -143,8 +143,8 @@ def _keys(name: Name, fields: set[str]) -> str:
 
 
 def _array(key: str, array: Array, part: Part) -> Array:
-    """Return an array, if it is what this part of the state must be."""
-    if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
+    """Return an array, if it is valid for this part of the state."""
+    if array.dtype == np.dtype("V2"):  # files store bfloat16, which NumPy does not know, as these bytes
         try:
             array = np.asarray(array.view(named_dtype(key, "bfloat16")))
         except HyperparameterError as problem:

@@ -57,7 +57,7 @@ BETA2 = number(0, 1)
 
 
 def _eps1(value: Any) -> float | None:
-    # 0 would make 0/0 of every gradient that is zero from the start.
+    # With eps = 0, a gradient that is zero from the start would give 0/0.
     return None if value is None else float(number(0, above=True).convert(value))
 
 
@@ -105,7 +105,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8.",
         optax="decay_rate",
     )
-    # Not in the representation, by which processes compare their settings: a function's differs from one to another.
+    # Not in the representation, by which processes compare settings: a function's differs between processes.
     beta2: Scheduled | None = option(
         None,
         BETA2 | schedule() | NONE,
@@ -189,7 +189,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         yield not given and asked is False, "lr", "given when relative_step=False", way_out
         way_out = "Use it with relative_step, or warm lr up with a schedule."
         yield self.warmup_init and not self._role, "warmup_init", "False without a relative step", way_out
-        twice = self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6  # it may have been a float32
+        twice = self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6  # it may come from a float32
         yield twice, "beta2", f"None with the exponent {self.beta2_decay}", "Drop one: both set it."
         constant = self.decay_offset and is_number(self.beta2)
         yield constant, "decay_offset", f"0 with beta2={self.beta2}", "A constant beta2 does not depend on the step."
@@ -212,7 +212,9 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
             return self.beta2
         step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
         found = self.beta2(step)
-        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
+        if hasattr(found, "dtype") and not (
+            is_number(t) or is_number(found)
+        ):  # on a device or traced: its value is not read
             return found
         return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
 
@@ -278,7 +280,7 @@ def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
 
 
 def _decay(now: Now, h: Any) -> Scalar:
-    """Return the share of itself that p loses, whatever the size of its step."""
+    """Return the fraction by which p decays, whatever the size of its step."""
     if is_zero(now.weight_decay):
         return 0.0
     factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)
@@ -290,7 +292,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     g = yield from ready(xp, g, h, now)
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
     measured = divided(xp, g, state[:3], h.factored, Averaging(k.b2, k.a2, k.eps1, k.least), *wanted)
-    g = g if h.caution else None  # what waits for the sums is p and u
+    g = g if h.caution else None  # only p and u are kept during the sums
     moment, u, uu, answers = yield from measured
     rms = length(xp, uu, u)
     clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, clip_of(xp, rms, k.threshold))
