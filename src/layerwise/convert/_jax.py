@@ -1,4 +1,4 @@
-"""Conversion of states of the JAX API: of optax's, into other storage formats, and bit by bit to and from PyTorch."""
+"""Conversion of states of the JAX API: from optax's, to other storage formats, and bit by bit to and from PyTorch."""
 
 from __future__ import annotations
 
@@ -35,12 +35,11 @@ from layerwise.storage.weights import BESIDE
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of our `transform` that continues where the optax optimizer of the same name left off.
 
-    Either may be inside chains, partitions, masks and injected hyperparameters. A warning names what is not converted.
+    Either may be inside chains, partitions, masks and injected hyperparameters. A warning lists values that are not
+    converted.
 
-    Args:
-        state: The state of optax's optimizer.
-        transform: The transformation of `layerwise.jax`, or one of optax with such inside.
-        params: The parameters.
+    Args: state: The state of optax's optimizer. transform: The transformation of `layerwise.jax`, or one of optax that
+    contains it. params: The parameters.
     """
     whole = transform.init(params)
     used: list[int] = []
@@ -65,14 +64,12 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of optax's `transform` that continues where ours left off with `state`.
 
-    Args:
-        state: The state of an optimizer of `layerwise.jax`, or one of optax with such inside.
-        transform: The transformation of optax.
-        params: The parameters.
+    Args: state: The state of an optimizer of `layerwise.jax`, or one of optax that contains it. transform: The
+    transformation of optax. params: The parameters.
     """
     ours = [in_numbers(own_of(one), parameters(masked_like(one, params))) for one in found_in(state, is_ours)]
     if not ours:
-        parts_of(state)  # which raises
+        parts_of(state)  # raises an error
 
     def fill(one: Any) -> Any:
         if is_injected(one):
@@ -198,7 +195,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
 
 
 def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]:
-    """Return one parameter's state of PyTorch under the rule's names, and what stands beside its weights.
+    """Return one parameter's state of PyTorch under the rule's names, and the companion of its weights.
 
     Groups stay groups if dimensions keep their places.
     """

@@ -1,4 +1,4 @@
-"""Paddle as the rules and their engine see it, and the tensors that the Paddle API accepts."""
+"""Paddle as the rules and their engine use it, and the tensors that the Paddle API accepts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layerwise.engines.compiled import know_plain
 from layerwise.engines.overlap import Lying, check_distinct
 from layerwise.errors import GradientError, ParameterError
 
-Tensor = Any  # a paddle.Tensor, of which the types say little, or a variable of the static graph
+Tensor = Any  # a paddle.Tensor, whose type hints are incomplete, or a variable of the static graph
 Variable = paddle.pir.Value
 TENSORS = (paddle.Tensor, Variable)
 
@@ -45,13 +45,13 @@ def _sum(x: Tensor, axis: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     terms = paddle.square(paddle.cast(x, "float64"))
     return _sum(terms, dims, True) if dims else terms
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Return √x, which of infinite numbers Paddle makes nan on some CPUs."""
+    """Return √x; Paddle's own gives nan for infinite numbers on some CPUs."""
     return paddle.where(x == inf, x, paddle.sqrt(x))
 
 
@@ -60,7 +60,7 @@ def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
 
 
 def _where(condition: Tensor, yes: Any, no: Any) -> Tensor:
-    """Return a choice in the dtype of the one that is an array; a number has none of its own."""
+    """Return a choice in the dtype of the array among the two; a number has no dtype."""
     like = yes if isinstance(yes, TENSORS) else no
     yes, no = (x if isinstance(x, TENSORS) else paddle.full_like(like, x) for x in (yes, no))
     return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
@@ -71,7 +71,7 @@ def _asarray(x: Any, dtype: Any) -> Tensor:
 
 
 def quick(dtype: str) -> str | None:
-    """Return the dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+    """Return the dtype in which the device multiplies faster than in float32, or None."""
     return "float16" if dtype != "float64" and _on_gpu() else None
 
 
@@ -80,12 +80,12 @@ def _on_gpu() -> bool:
 
 
 def _multiplies(x: Tensor, dtype: str) -> str | None:
-    """Return a dtype of 16 bits if the device has products of it."""
+    """Return a 16-bit dtype if the device has products of it."""
     return dtype if _on_gpu() else None
 
 
 def _weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
-    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    """Return a + b·G + c·G² of matrices, summed before rounding."""
     own, squared = computing(G), paddle.matmul(G, G)
     return a * paddle.eye(G.shape[-1], dtype=own) + (b * paddle.cast(G, own) + c * paddle.cast(squared, own))
 
@@ -109,12 +109,12 @@ FUNCTIONS: Any = SimpleNamespace(
 
 
 class Arrays(Whole):
-    """Tensors as the rule engine reads and writes them, and as the core makes them."""
+    """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
     xp: Any = FUNCTIONS
     pure: Any = FUNCTIONS
     dtype = staticmethod(dtype_name)
-    bits: Any = None  # no tensor is stored in another way than as its numbers
+    bits: Any = None  # tensors are always stored as their numbers
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
         return paddle.cast(array, computing(like))
@@ -144,7 +144,7 @@ class Arrays(Whole):
             self.write(place, one)
 
 
-# ---- what is accepted
+# ---- accepted tensors
 
 
 def lying(x: Tensor) -> Lying:
@@ -153,14 +153,14 @@ def lying(x: Tensor) -> Lying:
 
 
 def unreadable(x: Tensor) -> str:
-    """Return why a tensor has no numbers to read, or an empty string."""
+    """Return the reason why a tensor has no values to read, or an empty string."""
     if isinstance(x, Variable):
         return ""
     if not x._is_initialized():
         return "has no values"
     try:
         x.data_ptr()
-    except RuntimeError:  # of memory that is too short for it
+    except RuntimeError:  # its memory is too short
         return "has less memory than elements"
     return ""
 
@@ -170,17 +170,17 @@ def is_dense(x: Tensor) -> bool:
 
 
 def listed(which: Any) -> list[Any]:
-    """Return what an argument names: several, one, or nothing."""
+    """Return the items of an argument: several, one, or none."""
     return [] if which is None else [which] if isinstance(which, (str, *TENSORS)) else list(which)
 
 
 def is_same(one: Tensor, p: Tensor) -> bool:
-    """Return True if two objects are one tensor, or one variable."""
+    """Return True if two objects are the same tensor or variable."""
     return one is p or (isinstance(one, Variable) and isinstance(p, Variable) and bool(one.is_same(p)))
 
 
 def check_loss(loss: Any) -> None:
-    """Raise unless this is a loss: a tensor, or in the static graph a variable of one number."""
+    """Raise unless this is a loss: a tensor, or in the static graph a variable, of one number."""
     if not isinstance(loss, paddle.Tensor if paddle.in_dynamic_mode() else Variable):
         shown = type(loss).__name__
         raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
@@ -189,7 +189,7 @@ def check_loss(loss: Any) -> None:
 
 
 def check_parameter(p: Any) -> None:
-    """Raise unless `p` can be stepped: a tensor in place, or in the static graph a variable."""
+    """Raise unless `p` can be stepped: a tensor that can be changed in place, or in the static graph a variable."""
     wanted = paddle.Tensor if paddle.in_dynamic_mode() else Variable
     if not isinstance(p, wanted):
         kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
@@ -213,15 +213,15 @@ def check_parameter(p: Any) -> None:
 
 
 def check_apart(params: Iterable[Tensor]) -> None:
-    """Raise if parameters are tied. Variables have memory of their own."""
+    """Raise if parameters share memory. Variables always have memory of their own."""
     tensors = (p for p in params if isinstance(p, paddle.Tensor))
     check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other its own memory.")
 
 
 def dense(g: Tensor) -> Tensor:
-    """Return a gradient of some rows, such as that of nn.Embedding(sparse=True), with all rows.
+    """Return all rows of a gradient that has only some, such as that of nn.Embedding(sparse=True).
 
-    Those without a gradient are stepped as Paddle's Lamb and Momentum step them: with zeros.
+    Rows without a gradient are stepped with zeros, as in Paddle's Lamb and Momentum.
     """
     rows, wide = g.rows(), computing(g)
     with paddle.no_grad():
@@ -255,6 +255,6 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
 
 
 def all_finite(grads: Sequence[Tensor]) -> Tensor | None:
-    """Return whether all gradients are free of nan and inf, as a tensor; they are read once, where they lie."""
+    """Return whether all gradients are finite, as a tensor; they are read once, on their device."""
     found = [paddle.isfinite(g).all() for g in grads if prod(shape_of(g))]
     return paddle.stack(found).all() if found else None

@@ -1,4 +1,4 @@
-"""What an optimizer saves and takes over, in both of Paddle's modes."""
+"""Saving and loading of an optimizer, in both of Paddle's modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from layerwise.storage.weights import MASTER
 class Checkpoints:
     """The state of an optimizer as Paddle saves it."""
 
-    # What the optimizer has.
+    # The optimizer's attributes.
     _hyper: Any
     _rule: Any
     _name: str | None
@@ -38,7 +38,7 @@ class Checkpoints:
     _plan_of: Any
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        """Forget the state of one parameter, given itself or by name, or of all: the next step starts it again."""
         name = which.name if isinstance(which, TENSORS) else which
         if self._graph is None:
             self._tensors.clear(name)
@@ -70,9 +70,9 @@ class Checkpoints:
         return found
 
     def set_state_dict(self, state_dict: Any) -> None:
-        """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was.
+        """Load a saved state of this class or of Paddle's own; or raise StateError and change nothing.
 
-        It may have been saved in the other mode. In the static graph run the startup program before.
+        It may have been saved in the other mode. In the static graph, run the startup program first.
         """
         if not isinstance(state_dict, Mapping):
             shown = type(state_dict).__name__
@@ -115,7 +115,7 @@ class Checkpoints:
         return slots
 
     def _masters(self, saved: Any, known: Mapping[str, Tensor], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the master weights that are wanted here; those of a program are among the rest of the state."""
+        """Return the master weights that are needed here; those of a program are part of the rest of the state."""
         masters = {} if saved is None else saved
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
             shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__

@@ -20,7 +20,7 @@ from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, che
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
 BOUNDS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
-PLAIN = ""  # in place of "params", where parameters are no groups
+PLAIN = ""  # the key of parameters that are not in groups
 
 
 class Group(NamedTuple):
@@ -30,16 +30,16 @@ class Group(NamedTuple):
     h: Any
     excludes: Callable[[Tensor], Any] | None
     clip: Any
-    given: dict[str, Any]  # what the group said for itself, in Paddle's form
+    given: dict[str, Any]  # settings of the group itself, in Paddle's form
 
 
 def of_program(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> Group:
-    """Return the group of all parameters of a program, which has none before the program is known."""
+    """Return the group of all parameters of a program; it is empty until the program is known."""
     return _group(hyper, given, {PLAIN: []}, 0, lr)
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
-    """Return the groups, if everything that was given is right; nothing of Paddle's is changed yet."""
+    """Return the groups, if all arguments are valid; nothing of Paddle's is changed yet."""
     found = [_group(hyper, given, one, i, lr) for i, one in enumerate(_as_dicts(given["parameters"]))]
     found = [group for group in found if group.params]
     seen: dict[str, Tensor] = {}
@@ -60,7 +60,7 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
 
 
 def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with numbers in place of tensors that have one, but for parameters."""
+    """Return arguments with numbers in place of tensors of one element, except for parameters."""
     one = {key for key, x in given.items() if isinstance(x, paddle.Tensor) and x.size == 1} - {"parameters"}
     return {key: x.item() if key in one else x for key, x in given.items()}
 
@@ -116,7 +116,7 @@ def _params(params: Any, number: int) -> list[Tensor]:
 
 
 def check_scale(scale: Any) -> None:
-    """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that is the rate itself."""
+    """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that holds the rate itself."""
     if isinstance(scale, LRScheduler):
         way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor here."
         raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
@@ -125,7 +125,7 @@ def check_scale(scale: Any) -> None:
 
 
 def register(group: Group, regularizes: bool) -> None:
-    """Note on its parameters what a group says of them, where Paddle's optimizers note it."""
+    """Store a group's settings on its parameters, where Paddle's optimizers store them."""
     for p in group.params:
         if regularizes:
             p.regularizer = as_regularizer(group.given.get("weight_decay"))
@@ -133,19 +133,19 @@ def register(group: Group, regularizes: bool) -> None:
 
 
 def rate_of(p: Tensor, lr: Any) -> Any:
-    """Return the learning rate of a parameter: a factor of its own times that of the optimizer, or a variable's."""
+    """Return the learning rate of a parameter: its own factor times the optimizer's rate, or a variable's value."""
     scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
     if isinstance(scale, Variable):
         return scale
     if scale == 1.0 and not isinstance(scale, paddle.Tensor):
         return lr
     check_scale(scale)
-    # A tensor is the rate itself, as in Paddle.
+    # A tensor holds the rate itself, as in Paddle.
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
 def rates_of(params: Sequence[Tensor], lr: Any) -> list[Any]:
-    """Return the learning rate of each parameter: in a program one variable for all of the same factor."""
+    """Return the learning rate of each parameter: in a program, one variable for each factor."""
     keys = list(map(_factor_key, params))
     found = {key: rate_of(p, lr) for key, p in dict(zip(keys, params, strict=True)).items()}
     return list(map(found.__getitem__, keys))
@@ -159,7 +159,7 @@ def _factor_key(p: Tensor) -> Any:
 def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
     """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
     found, prepared = {}, []
-    # A rule clips by the norm of all gradients, and Paddle by that of those in a group that are to be clipped.
+    # A rule clips by the norm of all gradients, Paddle by the norm of those in a group that are clipped.
     by_all = len(groups) == 1 and all(map(_is_clipped, groups[0].params))
     for group in groups:
         hs = [_with_clip(group, p, by_all) for p in group.params]
@@ -177,7 +177,7 @@ def _is_clipped(p: Tensor) -> bool:
 
 
 def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
-    """Return the settings with what clips and penalizes a parameter, or None where no option does the same."""
+    """Return the settings with a parameter's clipping and penalty, or None if no option does the same."""
     h = with_both(group.h, group.clip if _is_clipped(p) else None, getattr(p, "regularizer", None))
     by_others = h is not None and group.clip is not None and h.model_bound and not by_all
     return None if by_others else h
@@ -187,22 +187,22 @@ def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tenso
     """Return gradients as Paddle clips and penalizes them, in copies."""
     made = list(pairs) if group.clip is None else _clipped(group.clip, list(pairs))
     found = [g for _, g in optimizer.append_regularization_ops(made, None)]
-    # Paddle makes a vector of a single number of a scalar.
+    # Paddle turns a scalar into a vector of one number.
     return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]
 
 
 def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
     try:
         return clip(pairs)
-    except NotImplementedError:  # in the static graph, where the operations of the dynamic one do the same
+    except NotImplementedError:  # in the static graph, where the dynamic graph's operations give the same
         return clip._dygraph_clip(pairs)
 
 
-# ---- Paddle's clips and regularizers, as options of a rule where these do the same to a gradient
+# ---- Paddle's clips and regularizers, as options of a rule that have the same effect on a gradient
 
 
 def check_clip(clip: Any, h: Hyper) -> None:
-    """Raise unless this is a clip of Paddle's, or None, and no other bound contradicts it."""
+    """Raise unless this is one of Paddle's clips, or None, and no other bound contradicts it."""
     if clip is None:
         return
     if not isinstance(clip, GradientClipBase):
@@ -214,7 +214,7 @@ def check_clip(clip: Any, h: Hyper) -> None:
 
 
 def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
-    """Return the settings with what a clip and a regularizer do, or None where no options do the same."""
+    """Return the settings with a clip and a regularizer, or None if no options do the same."""
     found, own = bounds_of_clip(clip), h.__dataclass_fields__
     if found is None or not found.keys() <= own.keys():
         return None
@@ -224,12 +224,12 @@ def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
         found["l2"] = h.l2 + regularizer._coeff
     try:
         return settled(h, **{option: type(h).check(option, value) for option, value in found.items()})
-    except HyperparameterError:  # for numbers that only Paddle takes, such as a bound below 0
+    except HyperparameterError:  # for numbers that only Paddle accepts, such as a bound below 0
         return None
 
 
 def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
-    """Return what a clip does, as options; None if no options do the same."""
+    """Return a clip as options, or None if no options do the same."""
     kind = type(clip)
     if clip is None:
         return {}
@@ -241,7 +241,7 @@ def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
 
 
 def as_regularizer(value: Any) -> Any:
-    """Return the `weight_decay` of a group as Paddle's optimizers understand it: a penalty on the gradient."""
+    """Return the `weight_decay` of a group in the meaning of Paddle's optimizers: a penalty on the gradient."""
     if value is None or isinstance(value, WeightDecayRegularizer):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):
