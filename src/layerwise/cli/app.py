@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The commands."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     except UsageError as problem:
         typer.echo(printable(in_one_line(problem)), err=True)
         return WRONG
-    except typer.Abort:  # what some versions make of Ctrl-C
+    except typer.Abort:  # some versions turn Ctrl-C into this
         return INTERRUPTED
 
 
@@ -47,7 +47,7 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show and exit.")
     ] = False,
 ) -> None:
-    del version  # its callback has done the work
+    del version  # the callback of this option has done the work
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -64,7 +64,7 @@ def info(
     facts.show(devices, json, report)
 
 
-app.command("presets", short_help="List the named variants, or show one.")(presets.command)
+app.command("presets", short_help="List the presets, or show one.")(presets.command)
 app.command("bench", short_help="Time a step of your model, compared with PyTorch's.")(bench.command)
 app.command("memory", short_help="Memory needed to train a model of any size.")(memory.command)
 app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

@@ -1,6 +1,6 @@
-"""The engines that would carry out a step here, and why not faster ones. Needs no package besides NumPy.
+"""The engines that are available here, and the reasons why others are not. Needs only NumPy.
 
-A framework is imported only to list its devices: that takes seconds, and its version is known without.
+Frameworks are imported only to list their devices: that takes seconds, and versions are known without it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
     "JAX_PLATFORMS", "JAX_ENABLE_X64", "XLA_FLAGS", "PYTHON_GIL",
 )  # fmt: skip
-# Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
+# Files that GPU drivers create: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows shares with Linux.
 DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128", "/dev/dxg")
 
 
@@ -105,7 +105,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def advice(found: dict[str, Any]) -> str:
-    """Return the one thing to do here that matters most."""
+    """Return the most important advice for this machine."""
     engines, packages = found["engines"], found["packages"]
     if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
         return "only NumPy is installed; layerwise also steps parameters of PyTorch, JAX, MLX and Paddle"
@@ -117,7 +117,7 @@ def advice(found: dict[str, Any]) -> str:
 
 
 def reported(found: dict[str, Any]) -> Iterator[str]:
-    """Yield these lines and the environment, as Markdown for a bug report, without the name of somebody's folder."""
+    """Yield these lines and the environment, as Markdown for a bug report, without names of home folders."""
     set_here = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the global interpreter lock"
     build = f"{platform.python_implementation()}, {platform.python_compiler()}{gil}, {platform.platform()}"
@@ -152,14 +152,14 @@ def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
-    """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or what is wrong."""
+    """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or the problem."""
     try:
         torch = importlib.import_module("torch")
         fronts = importlib.import_module("layerwise.torch")
         names = [entry.name for entry in ENTRIES.values() if entry.rule.__name__ in RULES]
         if devices is None:
             devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    except Exception as problem:  # this is what is asked when something is wrong
+    except Exception as problem:  # this command is used when something is wrong
         return {"torch": {"import": f"{type(problem).__name__}: {problem}"}}
     return {
         device: {
@@ -199,7 +199,7 @@ def _compiled() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Return whether the GPU engine is there, and whether it concerns this machine, which may have no GPU."""
+    """Return whether the GPU engine is available, and whether it matters: this machine may have no GPU."""
     concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
     if why := why_no_gpu():
         return {"available": False, "concerns": concerns, "why": why}
@@ -214,13 +214,13 @@ def _foreach() -> dict[str, Any]:
 
 
 def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
-    """Return whether a driver says that there is a GPU for Triton: no framework is imported for that."""
+    """Return whether a driver reports a GPU for Triton, without importing a framework."""
     nvidia = Path(os.environ.get("SYSTEMROOT", "")) / "System32" / "nvcuda.dll"
     return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
 
 
 def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
-    """Return the answer, or the error as text: users ask for devices when something is wrong."""
+    """Return the result, or the error as text: this command is used when something is wrong."""
     try:
         return ask()
     except ModuleNotFoundError:
@@ -230,7 +230,7 @@ def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
 
 
 def _torch_devices() -> list[str] | str:
-    """Return torch's devices besides the processor."""
+    """Return torch's devices other than the CPU."""
     torch = importlib.import_module("torch")
     cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     hip = torch.version.hip

@@ -1,4 +1,4 @@
-"""Models that commands are given: a user's own, and the shapes of published ones."""
+"""Models for commands: the user's own, and shapes of published models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model
 
 
 def model_of(path: str, said: str) -> nn.Module:
-    """Return the model that the callable returns. An error in the user's code is one line, which begins with `said`."""
+    """Return the model that the callable returns. An error in the user's code becomes one line that begins with
+    `said`.
+    """
     module, _, name = path.partition(":")
     if not (module and name):
         raise LayerwiseError(f"{said.removesuffix(path)}{path!r} contains no callable. {SHAPE}")
@@ -46,7 +48,7 @@ def model_of(path: str, said: str) -> nn.Module:
 
 
 class Decoder(NamedTuple):
-    """The sizes of a language model like Llama 3 or Qwen3, as its published configuration has them."""
+    """The sizes of a language model like Llama 3 or Qwen3, from its published configuration."""
 
     vocabulary: int
     hidden: int
@@ -59,7 +61,7 @@ class Decoder(NamedTuple):
     tied: bool = False  # the output head is the embedding
 
     def model(self) -> nn.Module:
-        """Return its parameters, in modules of their kinds; it computes nothing."""
+        """Return its parameters in modules of the right kinds, which compute nothing."""
         made = nn.ModuleDict({"embed": nn.Embedding(self.vocabulary, self.hidden)})
         made["layers"] = nn.ModuleList(nn.ModuleDict(self._layer()) for _ in range(self.layers))
         made["norm"] = nn.RMSNorm(self.hidden)
@@ -91,7 +93,7 @@ PUBLISHED: Mapping[str, Decoder] = {
 
 
 def on_meta(path: str) -> nn.Module:
-    """Return a published or a user's model without its numbers, so that any size fits."""
+    """Return a published or a user's model without values, so that any size fits."""
     with torch.device("meta"):
         if (found := PUBLISHED.get(path.lower())) is not None:
             return found.model()

@@ -60,12 +60,12 @@ def command(
     print(as_json(found) if as_text else "\n".join([*lines, *code(found)]))
 
 
-# How many times AdamW's rate, at the same batch: the page "Start in five minutes".
+# Multiples of AdamW's rate at the same batch size, from the page "Start in five minutes".
 OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
 
 
 def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple[float, ...]:
-    """Return the learning rates to try at the batch at which AdamW has its own."""
+    """Return the learning rates to try, at the batch size at which AdamW's is known."""
     if reference_lr is not None:
         way_out = f"reference_lr is {optimizer}'s own rate and more reliable. Leave out adamw_lr."
         raise ContradictionError(sentence("adamw_lr", "None when reference_lr is given", adamw_lr, way_out))
@@ -97,10 +97,10 @@ def significant(x: float) -> str:
 
 
 def code(found: Recommendation) -> Iterator[str]:
-    """Yield lines of Python that make the optimizer, and its schedule where the length of the run is known.
+    """Yield lines of Python that create the optimizer, and its schedule if the length of the run is known.
 
-    There are none without a run of the asker's: its settings would be another task's. What stays as it was there has a
-    name that the asker has to give, such as `your_betas`.
+    Without a run of the user's there are none: settings of another task would not fit. Unchanged settings get names
+    that the user has to fill in, such as `your_betas`.
     """
     if found.run:
         return

@@ -20,7 +20,7 @@ WAY_OUT = "Pass the path of a table that monitor(optimizer, path) wrote, or that
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Return a figure of the trust ratios of all layers over time; of blocks, the median.
+    """Return a figure of the trust ratios of all layers over time; for blocks, their median.
 
     Args:
         source: A monitor, or the CSV file that it writes.

@@ -7,7 +7,7 @@ With n parts of b examples each, whose gradients g_i have the mean ḡ, G being 
     |G|² ≈ |ḡ|² − (mean |g_i|² − |ḡ|²)/(n − 1)
 
 Only the sum of all |g_i|² is needed. So it does not matter to which pass a parameter's gradient belongs, none is kept,
-and parameters that a pass does not reach count as the zeros they are.
+and parameters that a pass does not reach count as zeros.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _tensors
 
-Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
+Norm = tuple[Tensor, int]  # the local part of a tensor, and the number of its parts
 BATCH = "Pass the number of examples in each micro-batch on each process; skip smaller ones."
 AGAIN = "Call update() once before each optimizer.step(), after the last backward pass and before gradients are cleared"
 KEYS = ("weight", "signal", "noise")
@@ -67,9 +67,9 @@ class Seen(NamedTuple):
 
 
 class NoiseScale:
-    """A measurement of the gradient noise scale tr Σ/|G|², a batch size, of a model in training.
+    """A measurement of the gradient noise scale tr Σ/|G|², a batch size, during training.
 
-    The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
+    The batch must come in parts: micro-batches whose gradients accumulate, or one or more on each process of
     DistributedDataParallel or `fully_shard`. Wrap the model first.
 
     Args:
@@ -107,11 +107,11 @@ class NoiseScale:
     # ---- in the backward pass
 
     def _listen(self, module: nn.Module, _: Any = None) -> None:
-        # In its forward pass a sharded module has whole parameters, whose gradients are those of this process alone.
+        # In its forward pass a sharded module has whole parameters, with gradients of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
                 _tensors.check_parameter(name, p)
-                if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
+                if flat_of(p) is not None:  # its gradient appears without a hook of its own
                     raise ParameterError(
                         f"{name} is a flat shard: its gradient cannot be observed in the backward pass. Measure "
                         "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
@@ -129,10 +129,10 @@ class NoiseScale:
     # ---- before a step
 
     def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
-        """Take in the gradients of one step, after its last backward pass and before anything else touches them.
+        """Read the gradients of one step, after its last backward pass and before anything changes them.
 
-        It returns None for a step that is not measured, and for gradients that are not finite. All processes have to
-        call it.
+        It returns None for a step that is not measured, and for gradients that are not finite. All processes must call
+        it.
 
         Args:
             batch: The number of examples in a micro-batch, or a list with one number for each.
@@ -186,7 +186,7 @@ class NoiseScale:
         return Seen(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
 
     def _of_all(self, seen: Seen, problem: LayerwiseError | None) -> Seen:
-        """Return the sums over all processes, or raise unless all have seen as many micro-batches of one size."""
+        """Return the sums over all processes; raise unless all have the same number and size of micro-batches."""
         if self._axis is None:
             if problem is not None:
                 raise problem
@@ -208,7 +208,7 @@ class NoiseScale:
             )
         return found._replace(passes=seen.passes, batch=seen.batch)
 
-    # ---- what people ask
+    # ---- results
 
     @property
     def signal(self) -> float:
@@ -257,7 +257,7 @@ class NoiseScale:
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that holds no reference: without others, a noise scale is gone, and its model with it."""
+    """Return a hook with only a weak reference: without other references, a noise scale and its model are freed."""
     held = WeakMethod(method)
 
     def hook(*args: Any) -> None:
@@ -289,7 +289,7 @@ def _replicas(replicas: Any, ranks: int) -> int:
 
 
 def _sharded(model: nn.Module) -> Iterator[nn.Module]:
-    """Return the modules that `fully_shard` was called on; none before it has been imported."""
+    """Return the modules on which `fully_shard` was called; none if it has not been imported."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return (m for m in model.modules() if kind is not None and isinstance(m, kind))
 
@@ -306,7 +306,7 @@ def _norm(x: Any) -> Norm:
 
 
 def _squares(norms: Sequence[Norm]) -> float:
-    """Return the local part of the sum of their squares, times the number of processes that it is added up over."""
+    """Return the local part of the sum of their squares, times the number of processes over which it is added up."""
     device = norms[0][0].device if norms else None
     numbers = torch.stack([norm.to(device) for norm, _ in norms]).tolist() if norms else []
     return math.fsum(parts * x * x for x, (_, parts) in zip(numbers, norms, strict=True))

@@ -1,4 +1,4 @@
-"""The question: checked as hyperparameters are, with the same messages."""
+"""The question, checked like hyperparameters and with the same messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refuse
 from layerwise.recipes.points import CURVES, Curve, Point
 
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
-KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
-FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
+KEPT = ("betas", "momentum", "weight_decay")  # settings that no rule scales
+FEWEST = 10  # the number of steps below which a warm-up and a decay do not fit
 ALONE = "None without a reference"
 WHOLE_RUN = "Pass the number of samples in the run: epochs times the size of the data set."
 BATCH = "Pass the number of samples per step, over all devices and micro-batches."
 
 
 def _optimizer(value: Any) -> str:
-    name = getattr(value, "__name__", value)  # a class or function of a front, or its name
+    name = getattr(value, "__name__", value)  # a class or function of an API, or its name
     if not isinstance(name, str) or name.lower() not in BY_LOWER:
         raise Refused
     return BY_LOWER[name.lower()]
@@ -81,7 +81,7 @@ class Question(Checked):
             yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."
 
     def has(self, setting: str) -> bool:
-        """Return True if the optimizer has such an option."""
+        """Return True if the optimizer has this option."""
         return any(spec.name == setting for spec in fields(ENTRIES[self.optimizer].hyper))
 
     @property
@@ -91,7 +91,7 @@ class Question(Checked):
 
     @property
     def yours(self) -> tuple[str, ...]:
-        """Those of them that stay as they were in the asker's run; a kept norm takes the place of decay."""
+        """The settings that stay as in the user's run; a kept norm replaces decay."""
         if self.reference is None:
             return ()
         return tuple(one for one in self.kept if self.reference_decay is None or one != "weight_decay")
@@ -102,17 +102,17 @@ class Question(Checked):
 
     @property
     def curve(self) -> Curve | None:
-        """The published series to use: the one named, or the first."""
+        """The published series to use: the named one, or the first."""
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
     def followed(self) -> Curve | None:
-        """The series whose run is the answer, if the asker has none."""
+        """The series whose run is the answer, if the user has none."""
         return None if self.reference else self.curve
 
     @property
     def reference(self) -> Point | None:
-        """The asker's own point."""
+        """The user's own point."""
         if self.reference_batch is None or self.reference_lr is None:
             return None
         lr = self.reference_lr if self.reference_decay is None else math.sqrt(self.reference_lr * self.reference_decay)
@@ -120,7 +120,7 @@ class Question(Checked):
 
     @property
     def anchor(self) -> Point:
-        """The point to scale: the asker's own, or the nearest published."""
+        """The point to scale: the user's own, or the nearest published one."""
         if self.reference is not None:
             return self.reference
         assert self.curve is not None  # noqa: S101  `contradictions` has seen to it
