@@ -249,7 +249,7 @@ def test_the_reference_has_all_that_is_public(module: str) -> None:
     assert named >= {name for name in imported(module).__all__ if name != "__version__"}
 
 
-def test_rates_are_said_by_api() -> None:
+def test_rates_are_described_for_each_api() -> None:
     """PyTorch takes a tensor and no callable, NumPy, JAX and MLX a callable: LAMB's page says it, others go there."""
     rows = re.findall(r"^\| `(?:lr|weight_decay)` \|.*$", "\n".join(OPTION_PAGES), re.MULTILINE)
     assert len(rows) == 2 * len(OPTION_PAGES)

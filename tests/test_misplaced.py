@@ -81,7 +81,7 @@ def walked(name, opt=None):
     return opt
 
 
-def test_the_state_of_another_model_is_said_in_numpy():
+def test_a_state_of_another_model_warns_in_numpy():
     saved = walked("a").state_dict()
     opt = walked("b")
     opt.load_state_dict(saved)
@@ -99,7 +99,7 @@ def test_the_state_of_another_model_is_said_in_numpy():
 
 
 @pytest.mark.parametrize("key", ["optimizer", "optim"])
-def test_a_checkpoint_within_a_checkpoint_is_named(key):
+def test_a_nested_checkpoint_is_an_error_that_names_its_key(key):
     opt = torch_front.Lamb(MODEL.parameters())
     with pytest.raises(StateError, match=f"has the optimizer's under '{key}'. Pass checkpoint"):
         opt.load_state_dict({"model": MODEL.state_dict(), key: opt.state_dict()})
@@ -109,7 +109,7 @@ def test_a_checkpoint_within_a_checkpoint_is_named(key):
 
 
 @pytest.mark.parametrize("name", ["", "zzz", None])
-def test_a_preset_that_is_like_none_is_answered_in_short(name):
+def test_an_unknown_preset_gets_a_short_answer(name):
     with pytest.raises(PresetError, match=r"Pass one such as 'paper\.Lamb'\. presets\(\) lists them all\.$") as caught:
         preset(name)
     assert len(str(caught.value)) < 100

@@ -59,7 +59,7 @@ FUNCTIONS = {
         ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (0.8 in optax is -0.8 in other libraries)?"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_one_that_is_meant(front, option, meant):
+def test_an_unknown_option_is_answered_with_the_probable_one(front, option, meant):
     with pytest.raises(UnknownOptionError) as caught:
         FUNCTIONS[front](**{option: 0.5})
     assert repr(option) in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_package_says_where_a_name_is_that_it_lacks(module, name, where):
 
 
 @pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}], ids=str)
-def test_conversion_names_the_leaf_that_is_not_there(said):
+def test_conversion_names_the_missing_leaf(said):
     params = {"dense": {"kernel": np.ones((2, 3), np.float32)}}
     transform = jax_front.lamb(0.1)
     theirs = torch_front.Lamb([("dense.kernel", torch.nn.Parameter(torch.ones(2, 3)))])

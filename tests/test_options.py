@@ -476,5 +476,5 @@ def test_contradictions_ask_of_rates_only_whether_they_are_0(cls):
 
 
 @each
-def test_a_zero_has_no_sign(cls):
+def test_negative_zero_is_zero(cls):
     assert repr(cls(weight_decay=-0.0)) == repr(cls(weight_decay=0.0))

@@ -187,7 +187,7 @@ class TestTheWorldAround:
         assert done.returncode == 1
         assert done.stderr == "layerwise: cannot write the output: No space left on device\n"
 
-    def test_whoever_has_read_enough_may_leave(self):
+    def test_a_closed_pipe_is_no_error(self):
         reads, writes = os.pipe()
         os.close(reads)
         done = subprocess.run([*COMMAND, "presets"], stdout=writes, stderr=subprocess.PIPE, text=True, env=PLAIN)
@@ -263,7 +263,7 @@ layerwise.cli.main()
 
 
 @pytest.mark.parametrize(("command", "module"), [("info", "numpy"), ("presets", "typer")])
-def test_what_happens_while_a_command_is_imported_is_no_traceback(command, module):
+def test_errors_while_a_command_is_imported_are_one_line(command, module):
     program = [sys.executable, "-c", WHILE_IMPORTING, command, module]
     done = subprocess.run([*program, "Ctrl-C"], capture_output=True, text=True, env=PLAIN)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -37,7 +37,7 @@ def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
         (("lamb", "4096", "--reference-lr", "1e-3"), "None when reference_lr is given"),
     ],
 )
-def test_adamw_s_rate_where_it_says_nothing(capsys, more, why):
+def test_adamw_s_rate_is_refused_where_it_has_no_effect(capsys, more, why):
     done = here(capsys, "recommend", *more, "--reference-batch", "256", "--adamw-lr", "3e-4", code=2)
     assert f"`adamw_lr` must be {why}, but is 0.0003." in done.err
 

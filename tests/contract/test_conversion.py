@@ -85,7 +85,7 @@ def test_rules_that_take_the_same_steps_take_over_each_other(one, other):
     ],
     ids=["rule", "lr", "option", "momentum"],
 )
-def test_what_does_not_fit_is_refused(one, other, told):
+def test_mismatched_states_are_refused(one, other, told):
     run = walk(NumPy().make(one[0], arrays(0, SHAPES), **RATE, **one[1]), range(2))
     torch = Torch().make(other[0], run.weights(), **RATE, **other[1])
     with pytest.raises(StateError, match=told):

@@ -95,7 +95,7 @@ def test_the_warning_as_an_error_comes_after_the_step(api, rule):
 
 @pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize("rule", ["Lamb", "Lans"])
-def test_steps_that_rounding_loses_are_said_once(api, rule, dtype):
+def test_steps_that_rounding_loses_warn_once(api, rule, dtype):
     run, before = api.make(rule, weights(), dtype=dtype, lr=SMALL[dtype]), weights()
     start = run.weights()
     (first,), *later = said(run, 1.0, 1.0)
@@ -108,7 +108,7 @@ def test_steps_that_rounding_loses_are_said_once(api, rule, dtype):
 
 @pytest.mark.offers("state_dtype")
 @pytest.mark.parametrize("finer", [{"master_weights": "split24"}, {"rounding": "stochastic"}], ids=str)
-def test_steps_that_are_kept_are_not_said_to_be_lost(api, finer):
+def test_steps_that_survive_rounding_do_not_warn(api, finer):
     assert said(api.make("Lamb", weights(), dtype="bfloat16", lr=1e-4, **finer)) == [[]]
     assert said(api.make("Lamb", weights(), dtype="float32", lr=1e-4)) == [[]]
 
@@ -190,7 +190,7 @@ CALM = [
 
 
 @pytest.mark.parametrize(("rule", "lr", "options"), CALM, ids=str)
-def test_steps_that_are_meant_to_be_plain_or_are_not_are_not_named(api, rule, lr, options):
+def test_intended_plain_steps_do_not_warn(api, rule, lr, options):
     assert said(api.make(rule, weights(), dtype="float32", lr=lr, **options), 1e-3) == [[]]
 
 

@@ -48,7 +48,7 @@ def test_a_name_without_a_gradient_is_left_alone(api, case, absent):
 
 @pytest.mark.offers("own_counts", "none")
 @each
-def test_a_step_without_any_gradient_is_none(api, case):
+def test_a_step_without_gradients_does_nothing(api, case):
     run = api.busy(case.name, arrays(4))
     run.step(arrays(5))
     before = run.everything()
@@ -59,7 +59,7 @@ def test_a_step_without_any_gradient_is_none(api, case):
 
 @pytest.mark.offers("own_counts", "clear")
 @each
-def test_a_name_that_is_cleared_begins_anew(api, case):
+def test_a_cleared_name_starts_over(api, case):
     run = api.busy(case.name, arrays(1, SHAPES))
     for t in range(2):
         run.step(arrays(10 + t, SHAPES))

@@ -129,7 +129,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "options", "says"), REFUSED, ids=str)
-def test_a_format_that_there_is_not_is_refused(api, name, options, says):
+def test_an_unknown_format_is_refused(api, name, options, says):
     with pytest.raises(HyperparameterError) as found:
         made(api, name, **options)
     assert says in str(found.value)

@@ -103,7 +103,7 @@ def test_tensors_of_several_devices_that_wait_for_one_another_are_another_engine
     assert not apart.prepared
 
 
-def test_a_job_declined_for_its_gradient_is_asked_about_again():
+def test_a_job_declined_for_its_gradient_is_offered_again():
     otherwise, ([job], [g]) = Recorded(), jobs_of(["here"])
     ready, now = distributed(otherwise, [job]), now_of(H, 1)
     ready.step([g.as_subclass(Odd)], [now])

@@ -223,7 +223,7 @@ def test_lists_step_on_accelerators_and_leave_a_cpu_to_others():
     assert [engine.name for engine in _engines.engines_of("without kernels", False)] == ["foreach", "the rule"]
 
 
-def test_what_is_required_and_not_there_is_an_error(monkeypatch):
+def test_a_required_engine_that_is_missing_is_an_error(monkeypatch):
     monkeypatch.setattr(_engines, "ENGINES", (engines.Candidate("foreach", None, "it was taken out"),))
     with pytest.raises(EngineError, match="it was taken out"):
         layerwise.torch.Lamb([torch.nn.Parameter(torch.ones(2))], lr=0.1, foreach=True)

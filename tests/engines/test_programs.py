@@ -77,7 +77,7 @@ def test_engines_decline_what_has_no_kernels(job, why):
 
 
 @pytest.mark.parametrize("job", [job_with(Warm(lr=0.1, warmth=2.0)), job_with(lamb.Lamb(lr=0.1), OTHER)], ids=str)
-def test_what_has_no_kernels_is_the_rules_and_its_neighbours_are_not(job):
+def test_tensors_without_kernels_are_stepped_by_the_rule_and_others_are_not(job):
     with pytest.raises(EngineError, match="compiled engine does not take .*" + re.escape(programs.missing(job))):
         NUMPY.engine().step([copied(job)])
     ours, theirs = copied(job), copied(job)
@@ -121,7 +121,7 @@ def test_every_setting_has_kernels(case):
     [(None, None), (True, True), (False, False), ("l2", "l2")]
     + [(x, structures.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
 )
-def test_a_number_is_no_form(value, form):
+def test_flags_are_told_from_numbers(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
     assert structures.form_of(value) is form
 

@@ -87,7 +87,7 @@ def test_matrices_that_lie_otherwise_than_adafactor_sums_them(shape, factored, c
     check(make, reason)
 
 
-def test_what_a_rank_holds_is_judged_by_the_shape_of_the_whole():
+def test_the_shape_of_the_whole_decides_not_of_the_shard():
     """All ranks have to choose the same engine, also one whose part is a single row."""
     [job] = jobs_of(ADAFACTOR, [(1, 5)], factored=(1, 0))
     alone = given(replace(job, h=ADAFACTOR.hyper(factored=(1, 0)).fit((1, 5), (), 1e-7)))

@@ -212,7 +212,7 @@ def test_memory_that_runs_out_says_nothing_about_kernels(proof_of, broken):
 
 @pytest.mark.thinned(2)
 @fronts
-def test_who_insists_is_refused_and_nothing_is_stepped(front, proof_of, broken):
+def test_a_required_engine_that_declines_raises_and_nothing_is_stepped(front, proof_of, broken):
     broken("passes.apply")
     params, opt = stepped(front, 0, shapes=[(5,)], fused=True)
     before = bits(params)
@@ -241,7 +241,7 @@ def test_where_the_rule_steps_other_kernels_are_used_and_skipped_steps_are_not_c
     stepped(Lars, fused=True)
 
 
-def test_what_has_failed_is_declined_from_then_on_and_nothing_else(broken, monkeypatch):
+def test_only_failed_kernels_are_declined_from_then_on(broken, monkeypatch):
     broken("passes.apply", of=Lamb)
     engine, lamb = proving(), case_of("Lamb")
     high, low = (jobs_of(lamb, [(5,)], (dtype, dtype, "float32")) for dtype in ("float32", "bfloat16"))
@@ -254,7 +254,7 @@ def test_what_has_failed_is_declined_from_then_on_and_nothing_else(broken, monke
     assert engine.declines([given(high[0])]) == [""]
 
 
-def test_the_environment_skips_it(proof_of, broken, monkeypatch):
+def test_an_environment_variable_skips_the_proof(proof_of, broken, monkeypatch):
     broken("passes.apply", of=Lamb)
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     params, _ = stepped(Lamb, fused=True)

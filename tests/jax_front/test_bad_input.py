@@ -41,7 +41,7 @@ W = {"w": jnp.ones((4, 3))}
     ],
     ids=["key", "text", "object", "float8", "complex"],
 )
-def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
+def test_an_invalid_parameter_is_named(name, leaf, options, says):
     with pytest.raises(ParameterError, match=says):
         made(name, **options).init({"deep": {"w": leaf}})
 
@@ -80,7 +80,7 @@ def test_parameters_are_needed(name):
     [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}, {"accumulator_dtype": "bfloat16"}],
     ids=str,
 )
-def test_but_not_by_sgd_without_decay(options):
+def test_sgd_without_decay_needs_no_parameters(options):
     found = []
     for make in (front.sgd, optax.sgd):
         opt = optax.chain(optax.clip(0.5), make(0.1, **options))
@@ -101,7 +101,7 @@ def test_but_not_by_sgd_without_decay(options):
         {"state_dtype": "int8"},
     ],
 )
-def test_what_needs_parameters_is_named(needing):
+def test_options_that_need_parameters_are_named(needing):
     opt = front.sgd(0.1, momentum=0.9, **needing)
     with pytest.raises(ParameterError, match=f"a step with `{next(iter(needing))}`.* depends on the parameters"):
         opt.update(W, opt.init(W))
@@ -167,7 +167,7 @@ def test_a_part_of_the_state_that_is_no_such_array_is_named(name, one):
 
 @each
 @pytest.mark.parametrize("count", [jnp.zeros(2, int), jnp.float32(1), 1.5, True, None, "1"], ids=str)
-def test_a_count_that_does_not_count_is_refused(name, count):
+def test_an_invalid_count_is_refused(name, count):
     opt = made(name)
     with pytest.raises(StateError, match=r"`count` must be .* Create the state with init"):
         opt.update(W, opt.init(W)._replace(count=count), W)
@@ -269,7 +269,7 @@ def test_a_dtype_that_is_none_is_named():
 
 @pytest.mark.parametrize("option", ["learning_rate", "beta2"])
 @pytest.mark.parametrize("answer", [-1.0, NAN, "0.1", jnp.ones(2), 1j * jnp.ones(())], ids=str)
-def test_a_function_answers_for_itself(option, answer):
+def test_a_bad_value_of_a_function_names_the_call(option, answer):
     opt = made("Adafactor", **{option: lambda count: answer})
     for update in (opt.update, jax.jit(opt.update)):
         with pytest.raises(HyperparameterError, match=rf"`{option}\(.*\)` must be"):

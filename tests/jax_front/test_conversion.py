@@ -134,7 +134,7 @@ def test_states_inside_of_others_are_found(inside):
     ],
     ids=["mean", "injected", "gradients"],
 )
-def test_what_is_lost_is_said(theirs, told):
+def test_losses_of_a_conversion_warn(theirs, told):
     params = {"w": jnp.ones((9, 4))}
     with pytest.warns(UserWarning, match=told) as caught:
         convert.from_optax(theirs.init(params), lamb(0.1), params)
@@ -355,7 +355,7 @@ def test_formats_go_to_pytorch_and_back(axes):
 
 
 @pytest.mark.parametrize("form", ["split", True])
-def test_what_pytorch_stores_in_few_bytes_is_read_as_numbers(form):
+def test_states_that_pytorch_stores_in_few_bytes_are_read_as_numbers(form):
     found = []
     for stored in ("float32", "int8"):
         params = {"p": torch.nn.Parameter(torch.ones(70, 65, dtype=torch.bfloat16))}

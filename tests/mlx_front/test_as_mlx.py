@@ -190,7 +190,7 @@ def test_one_array_may_be_stepped_by_itself(name):
     assert bits(state) == bits(opt.state["matrix"])
 
 
-def test_what_has_no_elements_stays_so_and_disturbs_nothing():
+def test_empty_arrays_stay_empty_and_disturb_nothing():
     empty = {"none": mx.zeros((0, 3)), "nothing": mx.zeros((0,))}
     for case in CASES:
         alone, beside = (getattr(front, case.name)(0.05) for _ in range(2))

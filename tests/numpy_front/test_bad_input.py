@@ -103,7 +103,7 @@ def test_a_gradient_is_needed(front):
 
 
 @fronts
-def test_a_gradient_that_belongs_to_nothing(front):
+def test_a_gradient_without_a_parameter_is_refused(front):
     opt, weights = busy(front), arrays(2)
     with pytest.raises(GradientError, match=r"'vektor'.*'matrix'"):
         opt.step_all(weights, {**arrays(3), "vektor": np.ones(5)})

@@ -131,7 +131,7 @@ def test_decay_of_a_rule_without_that_option_is_by_name_only(value):
 
 @fronts
 @pytest.mark.parametrize("option", ["lr_scale", "decay", "blocks"])
-def test_a_bad_answer_by_name_changes_nothing(front, option):
+def test_a_bad_value_from_a_function_of_the_name_changes_nothing(front, option):
     opt = busy(front, **{option: lambda name: -1 if name == "late" else None})
     weights = arrays(2, {"w": (3,), "late": (3,)})
     opt.step("w", weights["w"], np.ones(3))

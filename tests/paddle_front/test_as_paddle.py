@@ -175,7 +175,7 @@ def test_groups_have_options_of_their_own(name):
     close(numbers(params), numbers(others))
 
 
-def test_what_is_said_of_a_parameter_is_heeded():
+def test_attributes_of_a_parameter_are_used():
     regularizer = paddle.regularizer.L2Decay(0.3)
     params = parameters(8, dtype="float32", learning_rate=0.5, regularizer=regularizer, need_clip=False)
     others = parameters(8, dtype="float32")
@@ -249,7 +249,7 @@ def test_a_norm_is_of_those_in_a_group_that_are_to_be_clipped(groups):
     close(numbers(params), numbers(others), 1e-6)
 
 
-def test_a_clip_of_one_s_own_is_called():
+def test_a_user_s_clip_is_called():
     class Half(nn.ClipGradByValue):
         def _dygraph_clip(self, params_grads):
             return [(p, 0.5 * g) for p, g in params_grads]
@@ -263,7 +263,7 @@ def test_a_clip_of_one_s_own_is_called():
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("how", ["another", "other numbers"])
-def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(how, grouped):
+def test_a_clip_set_by_a_wrapper_is_used(how, grouped):
     params, others = parameters(34), parameters(34)
     opts = []
     for some in (params, others):
@@ -287,7 +287,7 @@ def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(how, grouped):
     close(numbers(params), numbers(others))
 
 
-def test_a_penalty_that_no_option_has_is_added():
+def test_a_penalty_without_a_matching_option_is_applied():
     params, others = (parameters(12, **given) for given in ({"regularizer": paddle.regularizer.L1Decay(0.3)}, {}))
     for name, p in params.items():  # which making another dtype of it leaves out
         p.regularizer = paddle.regularizer.L1Decay(0.3)
@@ -421,7 +421,7 @@ def test_clear_grad():
     assert all(p.grad is None for p in params.values())
 
 
-def test_a_copy_goes_its_own_way():
+def test_a_copy_is_independent():
     params = parameters(21)
     opt = make("Lamb", params)
     walk(opt, params, [1])
@@ -572,7 +572,7 @@ def test_parameters_that_cannot_be_stepped(dtype):
         SGD(parameters=[p])
 
 
-def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():
+def test_a_group_s_ratio_option_overrides_the_optimizer_s():
     p, q = parameters(29, {"p": (2,), "q": (3,)}).values()
     for given, own, wanted in (
         ({"adapt": "decayed"}, {"always_adapt": True}, True),

@@ -81,7 +81,7 @@ def test_the_name_of_a_parameter_may_begin_with_that_of_another():
     assert bits(other.state_dict()) == bits(opt.state_dict())
 
 
-def test_a_rate_that_fell_away_counts_by_the_other_power():
+def test_a_vanished_power_is_replaced_by_the_other_one():
     params = parameters(7, dtype="float32")
     opt = make("Lamb", params)
     walk(opt, params, range(1))
@@ -297,7 +297,7 @@ def test_other_options_do_not_fit():
         make("Lamb", params).set_state_dict({key: x for key, x in opt.state_dict().items() if "_step_" not in key})
 
 
-def test_masters_that_are_not_kept_are_said_to_be_dropped():
+def test_dropped_masters_warn():
     params = parameters(10, dtype="bfloat16")
     opt = make("Lamb", params, multi_precision=True)
     walk(opt, params, range(1))
@@ -310,7 +310,7 @@ def test_masters_that_are_not_kept_are_said_to_be_dropped():
     )
 
 
-def test_an_empty_state_is_refused_but_that_of_a_fresh_optimizer():
+def test_an_empty_state_is_refused_unless_of_a_fresh_optimizer():
     params = parameters(3)
     opt = make("Lamb", params)
     walk(opt, params, range(2))

@@ -402,7 +402,7 @@ def test_some_parameters_are_left_out():
     assert [p.name for p, _ in pairs] == ["last.w"]
 
 
-def test_what_begins_at_zero_is_said_once_before_it_runs():
+def test_parameters_that_begin_at_zero_warn_once_before_a_run():
     with static_graph(), static.program_guard(static.Program(), static.Program()):
         loss = paddle.mean(layer(static.data("x", [2, 3], "float32"), 1, "a"))
         with pytest.warns(UserWarning, match="a.b began at zero, and will hardly move") as said:
@@ -685,7 +685,7 @@ def test_an_overflow_that_a_scaler_finds_skips_the_step():
 # ---- what is refused
 
 
-def test_what_the_static_graph_does_not_take():
+def test_options_that_the_static_graph_refuses():
     with pytest.raises(EngineError, match='`engine` must be None or one of "rule"'):
         Lamb(engine="compiled")
     opt = Lamb()

@@ -102,7 +102,7 @@ def test_an_optimizer_that_has_no_counterpart_is_refused():
         convert.read(keras.optimizers.Adam())
 
 
-def test_what_does_not_fit_changes_nothing():
+def test_a_state_that_does_not_fit_leaves_everything_unchanged():
     run: Any = walk(There("Adam", arrays(0, SHAPES)), range(2))
     before = [np.array(x.value) for x in run.opt.variables]
     kept = convert.read(run.opt)

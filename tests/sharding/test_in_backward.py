@@ -297,7 +297,7 @@ def _otherwise(which: str) -> tuple[str, set[str]]:
     ("which", "own", "said"),
     [("every", TOGETHER, ""), ("shape", TOGETHER, "shape"), ("dropped", "ParameterError", "no longer exists")],
 )
-def test_ranks_that_were_made_otherwise_step_nothing(ranks, which, own, said):
+def test_ranks_with_other_options_do_not_step(ranks, which, own, said):
     """They take other numbers of passes for a step, have other shapes of as many entries, or no optimizer."""
     (told, moved), (error, also) = ranks.run(2, _otherwise, which)
     assert told.startswith(TOGETHER)
@@ -431,7 +431,7 @@ def _refused() -> list[str]:
     return said
 
 
-def test_what_cannot_be_stepped_in_the_backward_pass_is_refused(ranks):
+def test_parameters_that_cannot_step_in_the_backward_pass_are_refused(ranks):
     wanted = [
         ("ContradictionError", "no module of fully_shard"),
         ("ContradictionError", "`alone` must be False"),

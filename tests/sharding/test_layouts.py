@@ -95,7 +95,7 @@ def test_the_norm_of_all_gradients_is_that_of_the_whole_model(ranks, front, row)
     *(Row("two-dimensional", options={"factored": how}) for how in FACTORED[:2]),
     Row("fsdp on 3", options={"momentum_dtype": "bfloat16"}),
 )
-def test_adafactor_keeps_what_it_is_told_to(ranks, row):
+def test_adafactor_steps_with_its_factoring_and_momentum_dtype(ranks, row):
     check(ranks, Adafactor, row)
 
 

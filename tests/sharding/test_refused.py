@@ -62,7 +62,7 @@ def _refused(which: str) -> str:
         ("captured", "ContradictionError: a CUDA graph cannot capture"),
     ],
 )
-def test_what_no_step_can_take_is_refused_by_name(ranks, which, words):
+def test_parameters_that_cannot_be_stepped_are_refused_by_name(ranks, which, words):
     for said in ranks.run(2, _refused, which):
         assert said.startswith(words), said
 

@@ -63,7 +63,7 @@ def test_storage_says_the_format_of_each_field_and_why(form):
 
 
 @pytest.mark.parametrize("option", [{"state_dtype": "int8"}, {"rounding": "stochastic"}, {"master_weights": "split"}])
-def test_what_cannot_be_differentiated_through_is_refused(option):
+def test_options_without_derivatives_are_refused(option):
     with pytest.raises(ContradictionError, match=next(iter(option))):
         Lamb([("w", Parameter(torch.ones(4, 4)))], **option, differentiable=True)
 

@@ -83,7 +83,7 @@ def test_a_checkpoint_that_no_converter_reads_says_so():
         convert(of_adam(), "timm.Lion")
 
 
-def test_adam_of_old_had_fewer_keys_and_counted_in_integers():
+def test_old_adam_checkpoints_have_fewer_keys_and_integer_counts():
     now, old = of_adam(), of_adam()
     kept = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
     old["param_groups"] = [{key: group[key] for key in kept} for group in old["param_groups"]]
@@ -109,7 +109,7 @@ def test_adam_of_old_had_fewer_keys_and_counted_in_integers():
     ],
     ids=str,
 )
-def test_an_unknown_name_is_told_which_there_are(name, told):
+def test_an_unknown_name_is_answered_with_the_known_ones(name, told):
     with pytest.raises(StateError, match=told):
         convert(of_adam(), name)
     with pytest.raises(StateError, match=told):
@@ -117,7 +117,7 @@ def test_an_unknown_name_is_told_which_there_are(name, told):
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW"])
-def test_adam_has_two_names_there_and_back(name):
+def test_adam_converts_under_both_names_in_both_directions(name):
     theirs = getattr(torch.optim, name)(parameters(SMALL), **ADAM)
     begun = go(theirs, range(2))
     mine = AdamW(copies(begun), decay="l2" if name == "Adam" else "decoupled")
@@ -128,7 +128,7 @@ def test_adam_has_two_names_there_and_back(name):
 
 
 @pytest.mark.parametrize(("name", "other"), [("Adam", "AdamW"), ("AdamW", "Adam")])
-def test_adam_named_as_adamw_is_said_there_and_back(name, other):
+def test_adam_named_as_adamw_warns_in_both_directions(name, other):
     theirs = getattr(torch.optim, name)(parameters(SMALL), weight_decay=0.1)
     go(theirs, [1])
     with pytest.warns(UserWarning, match=rf"is of torch\.{name} .*not of torch\.{other}\. .*like\('torch\.{name}'"):
@@ -335,7 +335,7 @@ def test_the_dimensions_that_timm_has_factored_are_found_from_their_means(row, c
     assert col[:rows] + shape[rows : rows + 1] + col[rows:] == shape
 
 
-def test_means_that_are_of_no_tensor_are_refused():
+def test_means_that_match_no_tensor_are_refused():
     with pytest.raises(StateError, match=r"shapes \(4, 3\) and \(5, 3\) .*min_dim_size_to_factor=16"):
         CODECS["timm.Adafactor"].dims_of((4, 3), (5, 3), {"min_dim_size_to_factor": 16})
 
@@ -419,7 +419,7 @@ LAYOUTS = {
 }
 
 
-def test_numbers_that_a_schedule_writes_beside_a_relative_step_are_no_lr():
+def test_a_schedule_does_not_set_lr_with_a_relative_step():
     name = "transformers.Adafactor"
     ours = Adafactor(parameters(SMALL), **preset(name))
     go(ours, [1])
@@ -432,7 +432,7 @@ def test_numbers_that_a_schedule_writes_beside_a_relative_step_are_no_lr():
 
 @pytest.mark.filterwarnings("ignore:.*max_unorm")
 @pytest.mark.parametrize("target", LAYOUTS)
-def test_what_goes_there_lies_as_they_have_it_and_comes_back_as_it_was(target):
+def test_converted_state_has_the_target_s_layout_and_converts_back(target):
     group, attributes, make, shapes = LAYOUTS[target]
     ours = make(parameters([*CUBES, (7,)], torch.float32))
     go(ours, range(2))
@@ -540,7 +540,7 @@ def of_two_counts() -> Any:
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_what_cannot_go_back_is_refused(saved, theirs, target, told):
+def test_states_that_cannot_be_converted_back_are_refused(saved, theirs, target, told):
     with pytest.raises(StateError, match=told):
         convert_back(saved(), theirs(), target)
 
@@ -549,7 +549,7 @@ class Mine(torch.optim.AdamW):
     """A user's own."""
 
 
-def test_an_optimizer_derived_from_theirs_is_theirs():
+def test_a_subclass_of_a_foreign_optimizer_converts_like_it():
     theirs = Mine(parameters(SMALL))
     theirs.load_state_dict(convert_back(of_ours(), theirs, "torch.Adam"))
     assert theirs.state_dict()["state"][0]["step"] == 1
@@ -583,7 +583,7 @@ def test_parameters_of_other_groups_go_by_name():
 
 
 @pytest.mark.parametrize(("name", "told"), [("LAMB", r"trust_clip=\(None, 1\.0\)"), ("LARS", "smaller lr")])
-def test_tensors_whose_steps_bitsandbytes_bounds_are_said(name, told):
+def test_tensors_whose_steps_bitsandbytes_bounds_warn(name, told):
     name = f"bitsandbytes.{name}"
     group, attributes, make, _ = LAYOUTS.get(name, LAYOUTS["bitsandbytes.SGD"])
     make = partial(Lars, adapt=False) if name.endswith("LARS") else make

@@ -113,7 +113,7 @@ def test_an_option_of_the_whole_optimizer_is_refused_in_a_group(front, group):
 
 @pytest.mark.parametrize("name", ["weight_dacay", "max_grad_valeu", "capturabel"])
 @fronts
-def test_a_key_that_is_like_an_option_is_said_once(front, name):
+def test_a_key_similar_to_an_option_warns_once(front, name):
     groups = [{"params": [ones(2)], name: 0.1} for _ in range(2)]
     with pytest.warns(UserWarning, match=name) as said:
         opt = front(groups)
@@ -150,7 +150,7 @@ def two_groups(*options):
     "beside", [{}, dict.fromkeys(("fused", "foreach", "differentiable", "capturable"))], ids=["left out", "None"]
 )
 @fronts
-def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
+def test_options_equal_in_all_groups_are_the_optimizer_s(front, beside):
     """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
     made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "foreach", "differentiable")}
     assert {name: one._stepper.setup.engine for name, one in made.items()} == {
@@ -247,7 +247,7 @@ def used_up():
     ],
     ids=["a method", "a module", "a used generator"],
 )
-def test_what_only_has_parameters_or_had_them_is_refused(make, words):
+def test_models_and_exhausted_generators_are_refused(make, words):
     opt = Lamb([ones(2)])
     given = (Lamb, lambda params: Lamb([{"params": params}]), lambda params: opt.add_param_group({"params": params}))
     for give in given:
@@ -262,14 +262,14 @@ def test_a_group_needs_parameters():
         Lamb([{"lr": 0.1, "weight_decay": 0.1}])
 
 
-def test_an_iterator_that_gives_nothing_is_said():
+def test_an_exhausted_iterator_is_an_error():
     """It may have been used before; a generator that was not is empty on purpose."""
     with pytest.warns(UserWarning, match="its 'params', a filter, gave no parameters"):
         Lamb([{"params": [ones(2)]}, {"params": filter(torch.is_tensor, [])}])
     Lamb([{"params": [ones(2)]}, {"params": (p for p in ())}, {"params": []}])
 
 
-def test_names_that_appear_twice_are_said():
+def test_names_that_appear_twice_warn():
     a, b, c = ones(2), ones(2), ones(2)
     for groups in ([("w", a), ("b", c), ("w", b)], [{"params": [("w", a)]}, {"params": [("w", b), ("b", c)]}]):
         with pytest.warns(UserWarning, match=r"several parameters are named 'w'\. A pattern"):
@@ -321,7 +321,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 @fronts
-def test_a_wrapper_may_lend_its_groups(front):
+def test_a_wrapper_may_pass_its_groups(front):
     """Its own keys stay in them, and one that is like an option is said."""
     options = {key: x for key, x in BUSY[front].items() if key in ("lr", "weight_decay")}
     a, b = parameters(1), parameters(1)

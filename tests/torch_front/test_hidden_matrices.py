@@ -124,7 +124,7 @@ def test_false_leaves_all_to_muon():
 
 
 @pytest.mark.parametrize("options", [{}, {"rule": "lamb"}, {"rule": "muon", "others": False}], ids=str)
-def test_parameters_for_a_rule_that_there_is_not_are_refused(options):
+def test_parameters_for_a_missing_rule_are_refused(options):
     with pytest.raises(ContradictionError, match="`other_params` must be None without `others`"):
         param_groups(Model(), other_params=["embed.*"], **options)
 
@@ -173,7 +173,7 @@ def test_names_of_hidden_matrices(name):
     assert not is_called_otherwise(name)
 
 
-def test_muon_over_a_whole_model_is_said_once_with_the_way_out():
+def test_muon_over_a_whole_model_warns_once_with_the_way_out():
     model = Model()
     backward(model)
     opt = Muon(model.named_parameters())
@@ -192,7 +192,7 @@ def test_without_names_only_vectors_are_said():
     assert text.count("parameter ") == 4
 
 
-def test_nothing_is_said_of_hidden_matrices_alone():
+def test_hidden_matrices_alone_do_not_warn():
     model = Model()
     backward(model)
     matrices = [(name, p) for name, p in model.named_parameters() if name in HIDDEN]

@@ -39,7 +39,7 @@ def whole(front: Any) -> dict[str, Any]:
 # ---- options and rates
 
 
-def test_an_option_that_is_gone_is_left_out():
+def test_a_removed_option_is_left_out():
     opt = Lamb(parameters(0).values(), lr=0.1)
     keys, state = set(opt.param_groups[0]), opt.state_dict()
     state["param_groups"][0]["reproducible"] = True
@@ -259,7 +259,7 @@ def test_state_beside_masters_keeps_the_dtype_it_was_saved_in(front, low):
 
 @lows
 @fronts
-def test_a_master_copy_is_neither_taken_over_unasked_nor_missed(front, low):
+def test_a_master_copy_follows_the_option_and_not_the_checkpoint(front, low):
     """master_weights stays as it was given here, and so must what it does."""
     params = parameters(1, dtype=low)
     opt = busy(front, params.items(), master_weights=True)

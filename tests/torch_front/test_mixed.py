@@ -110,7 +110,7 @@ def group(**options):
         ),
     ],
 )
-def test_what_a_group_may_not_say_is_refused(make, kind, words):
+def test_options_that_a_group_may_not_set_are_refused(make, kind, words):
     with pytest.raises(kind, match=words):
         make()
 

@@ -109,7 +109,7 @@ def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
     ("ours", "words"),
     [("bcde", "missing: 'e'; unknown: 'a'"), ("abc", "unknown: 'd'"), ("abcde", "lacks 'e'")],
 )
-def test_names_that_are_not_the_same_are_said_and_change_nothing(ours, words):
+def test_different_names_raise_and_change_nothing(ours, words):
     opt = stepped(Lamb, parameters(1, SQUARES))
     fresh = busy(Lamb, (ps := parameters(2, dict.fromkeys(ours, (3, 3)))).items(), lr=0.7)
     walk(fresh, ps, [0])

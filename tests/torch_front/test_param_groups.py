@@ -61,7 +61,7 @@ def test_a_rule_is_a_kind_a_pattern_a_class_dimensions_or_a_function(rules, expe
 
 
 @pytest.mark.parametrize("bad", ["bias", nn.Linear, [None], [1.5], [int], [True], 3, None], ids=str)
-def test_what_is_no_rule_is_refused(bad):
+def test_values_that_are_not_rules_are_refused(bad):
     with pytest.raises(HyperparameterError, match="no_decay"):
         param_groups(Odd(), no_decay=bad)
 
@@ -83,7 +83,7 @@ def test_groups_are_made_of_a_model(given):
 
 
 @pytest.mark.parametrize("scale", [{"*.bias": 2}, lambda name: 2])
-def test_an_lr_scale_by_name_does_not_go_unheard(scale):
+def test_an_lr_scale_by_name_is_refused(scale):
     with pytest.raises(HyperparameterError, match="Give each group an lr"):
         Lamb(param_groups(Odd(), lr_scale=scale))
     assert Lamb(param_groups(Odd(), lr_scale=0.5)).param_groups[0]["lr_scale"] == 0.5
@@ -141,7 +141,7 @@ def test_layers_with_a_matrix_are_no_norms(made):
     assert all([name for name, _ in group["params"]] == ["0.bias"] for group in others)
 
 
-def test_what_may_be_a_norm_and_is_left_out_is_said_once():
+def test_a_possible_norm_that_is_not_matched_warns_once():
     model = nn.Sequential()
     model.norm1, model.LayerNormLinear, model.body = nn.Module(), nn.Module(), nn.Linear(2, 2)
     model.norm1.gain, model.LayerNormLinear.gain = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
@@ -204,7 +204,7 @@ def test_muon_has_the_hidden_matrices():
     }
 
 
-def test_which_are_others_may_be_said():
+def test_the_other_parameters_may_be_chosen():
     options = {"rule": "lars", "others": "sgd", "other_params": ["norm.*"], "no_adapt": ["bias", "norm"], "lr": 0.1}
     groups = param_groups(Model(), **options)
     found = {name: (one["rule"], one.get("adapt")) for one in groups for name, _ in one["params"]}
@@ -221,7 +221,7 @@ def test_which_are_others_may_be_said():
         ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches no parameter"),
     ],
 )
-def test_rules_that_cannot_be_are_refused(options, words):
+def test_invalid_rules_are_refused(options, words):
     with pytest.raises(LayerwiseError, match=words):
         param_groups(Model(), **options)
 

@@ -135,7 +135,7 @@ def test_groups_settle_what_their_lr_is():
 
 
 @pytest.mark.parametrize("lr", [1e-3, 0, torch.tensor(1e-3)])
-def test_an_lr_beside_the_relative_step_is_shown_as_it_was_given(lr):
+def test_an_lr_given_with_a_relative_step_is_shown_unchanged(lr):
     with pytest.raises(ContradictionError) as caught:
         Adafactor([Parameter(torch.ones(2))], lr=lr, relative_step=True)
     assert f"but is {lr!r}." in str(caught.value) or f"but is {float(lr)!r}." in str(caught.value)

@@ -156,7 +156,7 @@ def test_weights_of_low_precision_keep_their_digits(way, cls, options):
 
 
 @ways
-def test_a_schedule_is_followed_though_nobody_calls_step(way):
+def test_a_schedule_is_followed_without_a_call_of_its_step(way):
     """Schedulers of PyTorch warn where they are called before a step, which a trainer may never call."""
     plain, (model, optimizer) = made(), made()
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(opt, 5) for opt in (plain[1], optimizer)]
@@ -173,7 +173,7 @@ def test_a_schedule_is_followed_though_nobody_calls_step(way):
 
 @ways
 @pytest.mark.parametrize("first", ["hooks", "checkpoint"])
-def test_a_checkpoint_goes_on(way, first):
+def test_training_continues_from_a_checkpoint(way, first):
     """Loading makes new groups, so that a trainer sets its hooks after it."""
     plain, begun, resumed = made(), made(), made(Lamb, {"lr": 0.5, "weight_decay": 0.3})
     way(begun[1])
@@ -288,7 +288,7 @@ def test_every_is_a_number_of_passes(every):
         step_in_backward(made()[1], every=every)
 
 
-def test_a_dropped_optimizer_is_missed_in_the_backward_pass():
+def test_a_backward_pass_without_its_dropped_optimizer_raises():
     model = nn.Linear(2, 2)
     handle = step_in_backward(Lamb(model.parameters()))
     with pytest.raises(ParameterError, match="Keep a reference to it"):

@@ -16,7 +16,7 @@ from layerwise.contrib._files import printable
 
 app = typer.Typer(
     name="layerwise",
-    help="LAMB, LARS and Adafactor.",
+    help="Optimizers that size each layer's step to the layer.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
