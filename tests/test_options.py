@@ -188,7 +188,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "beta3": (UNIT, "beta3=0.9999"),
     "beta2_decay": (NOT_POSITIVE, "-0.8, not 0.8"),
     "beta2_cap": (UNIT | NONE, "0.999"),
-    "decay_offset": (integers(0, 63), "trained before"),
+    "decay_offset": (integers(0, 63), "earlier steps"),
     "momentum": (UNIT, "momentum=0.9"),
     "momentum_dtype": (DTYPE, "of the other state"),
     "ns_dtype": (NS_DTYPE, "by device"),

@@ -175,7 +175,7 @@ STRANGE = {
 def test_without_another_engine_it_says_why_and_changes_nothing(reason):
     jobs = [mapped(make_job(CASE, H, (6, 4), (), i), WORLD.array) for i in range(3)]
     before = bits(jobs)
-    with pytest.raises(EngineError, match=f"compiled engine does not take.*{reason}"):
+    with pytest.raises(EngineError, match=f"compiled engine cannot step.*{reason}"):
         WORLD.engine().step([*jobs[:2], STRANGE[reason](jobs[2])])
     assert bits(jobs) == before
 
@@ -188,7 +188,7 @@ def _read_only(job):
 @pytest.mark.parametrize(
     ("made", "why"),
     [
-        (lambda: _read_only(make_job(CASE, H, (6, 4), (), 1)), "a job that the engine does not take"),
+        (lambda: _read_only(make_job(CASE, H, (6, 4), (), 1)), "a job that the engine cannot step"),
         (lambda: (job := make_job(CASE, H, (6, 4), (), 1)) and replace(job, g=job.g.astype(">f4")), "the gradient is"),
         (
             lambda: make_job(

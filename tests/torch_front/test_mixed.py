@@ -79,14 +79,14 @@ def group(**options):
         (
             lambda: Mixed(group(rule="lam")),
             HyperparameterError,
-            "one of 'adafactor', .*'adamw', .* mean `lamb`",
+            "an optimizer: 'adafactor', .*'adamw', .* mean `lamb`",
         ),
         (lambda: Mixed(group(rule=3)), HyperparameterError, "`rule` must be the name of an optimizer.* but is 3"),
         (lambda: Mixed(group(rule=torch.optim.SGD)), HyperparameterError, "`rule` must be the name of an optimizer"),
         (
             lambda: Mixed(group(rule="adamw", trust_clip=(0, 1))),
             HyperparameterError,
-            "AdamW has no option `trust_clip`. Leave it",
+            "AdamW has no option `trust_clip`. Remove it",
         ),
         (
             lambda: Mixed(group(rule="sgd", betas=(0.9, 0.9))),
@@ -106,7 +106,7 @@ def group(**options):
         (
             lambda: Lamb(group(rule="lars")),
             HyperparameterError,
-            "`rule` of a parameter group is Lars, .* layerwise.torch.Mixed",
+            "a parameter group has `rule`=Lars, .* layerwise.torch.Mixed",
         ),
     ],
 )

@@ -293,7 +293,7 @@ def test_checkpoints_of_any_form_load_in_any_order(first, form, saved_as):
 
 
 WRONG = {
-    "unknown 'more'": lambda full: {**full, "more": torch.ones(1)},
+    "unknown keys: 'more'": lambda full: {**full, "more": torch.ones(1)},
     "missing 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
     "other.bias.*shape": lambda full: {**full, "other.bias": torch.ones(12)},
     "other.bias.*list": lambda full: {**full, "other.bias": [1.0]},

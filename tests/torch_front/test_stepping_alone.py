@@ -348,7 +348,7 @@ def test_arguments_that_do_not_belong_together_are_refused():
     )
     for match, *arguments in (
         (of_group + r"param_groups\[1\]", p, second, 0),
-        (of_group + "no entry.*loading a checkpoint", p, dict(first), 0),
+        (of_group + "not in .*Loading a checkpoint", p, dict(first), 0),
         *((r"`i` must be the index of '\S+' in its group", p, first, i) for i in (1, -1, 99, True, "0")),
         (of_p + r" this optimizer, but is a tensor of shape \(2,\)", stranger, first),
         (of_p + " this optimizer, but is 'weight'", "weight", first),

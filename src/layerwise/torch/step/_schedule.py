@@ -34,7 +34,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
     )
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     if None in rates or not any(_same(rate, schedule.peak) for rate in rates):
-        allowed = f"the lr of a group: {' or '.join(map(_shown, rates))}"
+        allowed = f"the lr of a group ({' or '.join(map(_shown, rates))})"
         way_out = f"Set the optimizer's lr to {schedule.peak:g}, or change the peak of the schedule."
         raise ContradictionError(sentence("schedule.peak", allowed, schedule.peak, way_out))
 

@@ -109,7 +109,7 @@ def _set(own: Member, value: Tensor) -> None:
 def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
-        lists = f"missing keys {shown(missing)}; unknown keys {shown(unknown)}"
+        lists = f"missing keys: {shown(missing)}; unknown keys: {shown(unknown)}"
         raise StateError(
             f"the state_dict does not fit the model: {lists}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
             "come from wrappers: load into the model that was saved."
