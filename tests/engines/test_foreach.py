@@ -20,8 +20,8 @@ import layerwise.torch
 from layerwise import engines
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
+from layerwise.torch.arrays._library import Tensors
 from layerwise.torch.step import _engines
-from layerwise.torch.step._namespace import Tensors
 
 WORLD, ENGINE = WORLDS[1], _engines.ForeachEngine(anywhere=True)
 ONE_BY_ONE = RuleEngine(Tensors())

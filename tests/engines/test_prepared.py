@@ -22,7 +22,7 @@ from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
 from layerwise.engines import compiled, places
 from layerwise.errors import ParameterError
-from layerwise.torch import _planner
+from layerwise.torch.step import _planner
 
 pytestmark = needed
 

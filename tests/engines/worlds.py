@@ -17,7 +17,7 @@ from layerwise.engines.distributor import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
-from layerwise.torch.step._namespace import Tensors
+from layerwise.torch.arrays._library import Tensors
 
 needed = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")
 NAMES = ("float32", "float64", "bfloat16", "float16")

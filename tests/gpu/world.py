@@ -17,7 +17,7 @@ from layerwise.engines.gpu import GpuEngine
 from layerwise.engines.gpu.layout import Sizes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch.step._namespace import Tensors
+from layerwise.torch.arrays._library import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Sizes(

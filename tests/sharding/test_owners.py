@@ -28,9 +28,8 @@ from layerwise.rules.matrices import AtOnce
 from layerwise.torch import Mixed, Muon
 from layerwise.torch.sharding import _routes
 from layerwise.torch.sharding._cuts import Cut, axis_of
-from layerwise.torch.sharding._held import held_of_cut
-from layerwise.torch.sharding._hops import hops_of
-from layerwise.torch.sharding._routes import Owners, Route, waves_of
+from layerwise.torch.sharding._local_parts import held_of_cut
+from layerwise.torch.sharding._routes import Owners, Route, hops_of, waves_of
 
 Shape = tuple[int, ...]
 LLAMA_7B = [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008)] * 32

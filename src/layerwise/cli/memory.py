@@ -53,7 +53,7 @@ def footprint(
         devices: The number of devices.
         **storage: `master_weights`, `rounding` and `state_dtype`.
     """
-    from layerwise.torch.step._tensors import check_kind
+    from layerwise.torch.step._checks import check_kind
 
     for name, p in model.named_parameters():
         check_kind(name, p)

@@ -17,23 +17,12 @@ from layerwise.layout.blocks import as_blocks
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, check_matched
 from layerwise.options.settings import Hyper
-from layerwise.torch._alone import Alone
-from layerwise.torch._members import apart, is_named, named_by_places
-from layerwise.torch._planner import Setup
-from layerwise.torch._stepper import Stepper
+from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
-from layerwise.torch.sharding import _cuts as cuts
-from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
-from layerwise.torch.sharding._kept_group import kept_group
-from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step import _schedule, _tensors
-from layerwise.torch.step._capture import check_offloaded, check_rates_captured
-from layerwise.torch.step._due import of_group
-from layerwise.torch.step._engines import check_device, engine_name
-from layerwise.torch.step._given import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
-from layerwise.torch.step._settings import (
+from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
+from layerwise.torch.groups._members import apart, is_named, named_by_places
+from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     Groups,
     in_lines,
@@ -41,8 +30,18 @@ from layerwise.torch.step._settings import (
     said_by_groups,
     without_unsaid,
 )
+from layerwise.torch.groups._rules import ByGroup, Kind, Kinds
+from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, of_group
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
+from layerwise.torch.sharding._process_groups import kept_group
+from layerwise.torch.step import _checks
+from layerwise.torch.step._engines import check_device, engine_name
+from layerwise.torch.step._partial import Alone
+from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import is_begun
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Optimizer(torch.optim.Optimizer, Like):
@@ -182,9 +181,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         if setup.offload:
             check_offloaded(group)
         for p, name in stepper_of(self).members.named(number):
-            _tensors.check_parameter(name, p)
+            _checks.check_parameter(name, p)
             cuts.cut_of(name, p)
-            groups.check_fits(group, _tensors.computing(p.dtype))
+            groups.check_fits(group, computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
@@ -276,7 +275,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             lr: The learning rate.
             proportional: Set the first group's rate to it, and keep the proportions of the others.
         """
-        if any(_schedule.moves(self, group) for group in self.param_groups):
+        if any(stepper_of(self).groups.scheduled(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
                 "or drop it and make a new optimizer."
@@ -368,7 +367,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         Args:
             state_dict: The result of `state_dict()`.
         """
-        begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
+        begun_here = any(stepper_of(self).groups.scheduled(self, group) for group in self.param_groups)
         _loading.load(self, state_dict)
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups

@@ -12,10 +12,10 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.options.settings import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
-from layerwise.torch.step._due import RATES, of_group
-from layerwise.torch.step._kinds import RULE
+from layerwise.torch.groups._options import Groups
+from layerwise.torch.groups._rules import RULE
+from layerwise.torch.groups._settings import RATES, of_group
 from layerwise.torch.step._plan import WAY_OUT
-from layerwise.torch.step._settings import Groups
 
 Group = Mapping[str, Any]
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here

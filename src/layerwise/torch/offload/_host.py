@@ -17,8 +17,8 @@ from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.offload._on_host import Sums, Twin
 from layerwise.torch.offload._ring import SLOTS, Kinds, Ring, Slot, aligned
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.step._due import Work
-from layerwise.torch.step._ready import States
+from layerwise.torch.step._prepared import States
+from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default
 RETURNING: Any = WeakTensorKeyDictionary()

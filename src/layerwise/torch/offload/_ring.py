@@ -16,8 +16,8 @@ from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._due import Work
-from layerwise.torch.step._ready import States
+from layerwise.torch.step._prepared import States
+from layerwise.torch.step._work import Work
 
 Kinds = tuple[tuple[Any, ...], ...]
 SLOTS = 4

@@ -12,9 +12,9 @@ from layerwise.engines import Candidate, Engine, Given, Job, compiled, gpu, insi
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.options import checks
-from layerwise.torch.step._lists import Lists
-from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
-from layerwise.torch.step._of_lists import ListsOfTensors
+from layerwise.torch.arrays._library import LIBRARY, DifferentiableTensors
+from layerwise.torch.arrays._list_functions import ListsOfTensors
+from layerwise.torch.arrays._lists import Lists
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and requests them again, which costs more than the arithmetic; slices of this size it keeps.

@@ -21,14 +21,13 @@ from layerwise.options.settings import Hyper
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import Wanted
+from layerwise.torch.arrays._library import LIBRARY, quick
+from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
 from layerwise.torch.sharding._flat import Flat, held_in_buffer
 from layerwise.torch.sharding._flat._states import whole_state
-from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._held import held_of_cut, on_host
-from layerwise.torch.step._namespace import LIBRARY
-from layerwise.torch.step._products import quick
-from layerwise.torch.step._tensors import check_gradient, check_parameter
+from layerwise.torch.sharding._local_parts import held_of_cut, on_host
+from layerwise.torch.step._checks import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._namespace import named_state
-from layerwise.torch.step._tensors import FLOATING, LOW
-from layerwise.torch.tools._members import Member, checked, members
+from layerwise.torch.tools._parameters import Member, checked, members
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""

@@ -13,12 +13,22 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.core.slot import NamedState
+from layerwise.engines import compiled
+from layerwise.engines.half_precision import processor_multiplies
 from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 from layerwise.torch.sharding._cuts import like, local
-from layerwise.torch.step._products import multiplies
-from layerwise.torch.step._tensors import computing
+
+LOW = (torch.float16, torch.bfloat16)
+FLOATING = (*LOW, torch.float32, torch.float64)
+compiled.know_torch(torch)
+
+
+def computing(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the arithmetic and of the state: at least float32."""
+    return torch.float32 if dtype in LOW else dtype
+
 
 PLAIN = [
     "sqrt",
@@ -114,6 +124,31 @@ def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
     found = torch.baddbmm(G, G, G, beta=b, alpha=c)
     found.diagonal(dim1=-2, dim2=-1).add_(a)
     return found
+
+
+# What kinds of devices have units for. CUDA's, which are also AMD's, from this version of their instructions on.
+ON = {"cuda": "float16", "xpu": "float16", "mps": "float16", "xla": "bfloat16", "hpu": "bfloat16"}
+SINCE = (7, 0)
+
+
+def quick(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Return the dtype in which a device multiplies faster what is computed in float32; None if there is none."""
+    return None if dtype == torch.float64 else _quick(device)
+
+
+@cache
+def _quick(device: torch.device) -> str | None:
+    if device.type == "cpu":
+        return processor_multiplies()
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < SINCE:
+        return None
+    return ON.get(device.type)
+
+
+@cache
+def multiplies(device: torch.device, dtype: str) -> torch.dtype | None:
+    """Return a dtype of 16 bits if the device has products of it: a processor only those that are quick."""
+    return getattr(torch, dtype) if device.type != "cpu" or dtype == _quick(device) else None
 
 
 PURE = {name: getattr(torch, name) for name in PLAIN} | {

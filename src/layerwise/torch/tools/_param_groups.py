@@ -12,9 +12,9 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
 from layerwise.options.by_name import check_matched, matches
 from layerwise.options.misspellings import NOT_HERE, guess
+from layerwise.torch.groups._options import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
+from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.step._kinds import RULE, SWITCHES
-from layerwise.torch.step._settings import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.tools._rest import called_otherwise, check_other_params, rules_of
 
 Test = Callable[[str, Tensor, nn.Module], bool]

@@ -13,9 +13,9 @@ from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state
 from layerwise.torch.step._ahead import add_up, at_once
-from layerwise.torch.step._due import Work
+from layerwise.torch.step._work import Work
 
-Stepper = Any  # of `torch/_stepper.py`, which calls these functions
+Stepper = Any  # of `torch/step/_stepper.py`, which calls these functions
 
 
 def take(stepper: Stepper, host: Host, work: Work, might_skip: bool, agreement: Agreement | None) -> None:

@@ -18,7 +18,7 @@ from layerwise.options.checks import FLAG, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 from layerwise.storage.options import OPTIONS, checked
-from layerwise.torch.step._due import PLAIN, RATES, is_fixed, is_on_device
+from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule

@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
-from layerwise.torch._members import Members
+from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._options import Groups
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._kept_group import KeptGroup
-from layerwise.torch.sharding._modules import check_replaced
-from layerwise.torch.step._settings import Groups
+from layerwise.torch.sharding._process_groups import KeptGroup
+from layerwise.torch.sharding._wrapped_modules import check_replaced
 
 
 class Ranks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 from torch import optim
@@ -12,7 +11,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.checks import Check, Refused
 from layerwise.schedules import Schedule
-from layerwise.torch.sharding._owner import stepper_of
 
 
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
@@ -40,16 +38,6 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         return float(schedule(step) / schedule.peak)
 
     return LambdaLR(optimizer, factor, last_epoch)
-
-
-def moves(optimizer: Any, group: Mapping[str, Any]) -> bool:
-    """Return True if a scheduler moves the group's lr.
-
-    Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. PyTorch's
-    schedulers also wrap the optimizer's step.
-    """
-    here = not stepper_of(optimizer).groups.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    return here and "initial_lr" in group
 
 
 def _schedule(value: Any) -> Schedule:

@@ -22,9 +22,8 @@ import torch
 from torch import Tensor
 
 from layerwise.engines import Job
-from layerwise.torch.step._buffers import Buffer, Layout, Shapes
-from layerwise.torch.step._namespace import held
-from layerwise.torch.step._tensors import computing
+from layerwise.torch.arrays._buffers import Buffer, Layout, Shapes
+from layerwise.torch.arrays._library import computing, held
 
 Dims = tuple[int, ...]
 

@@ -18,21 +18,21 @@ from layerwise.core.step import Step, keep, taken
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.torch._members import Members, apart
-from layerwise.torch._planner import Planner, Setup
-from layerwise.torch._ranks import Ranks
-from layerwise.torch.offload import _stepping as stepping
+from layerwise.torch.groups._members import Members, apart
+from layerwise.torch.groups._settings import Rates, at_hand, capturing, check_capture, check_offloaded, on_gpu, scalar
+from layerwise.torch.offload import _stepper as stepping
 from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
-from layerwise.torch.sharding._kept_group import KeptGroup
-from layerwise.torch.sharding._peers import Skips
-from layerwise.torch.step import _schedule, _state, _tensors
-from layerwise.torch.step._capture import check_capture, check_offloaded
-from layerwise.torch.step._due import Rates, Work, at_hand, capturing, on_gpu, scalar
+from layerwise.torch.sharding._process_groups import KeptGroup
+from layerwise.torch.sharding._ranks import Ranks
+from layerwise.torch.sharding._sums import Skips
+from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._ready import on_host, with_numbers
+from layerwise.torch.step._planner import Planner, Setup
+from layerwise.torch.step._prepared import on_host, with_numbers
+from layerwise.torch.step._work import Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
 
@@ -136,7 +136,7 @@ class Stepper:
         if self.setup.offload:
             check_offloaded(group)
         if capturing():
-            check_capture(group, _schedule.moves(self.members.own(), group), self.ranks.now is not None)
+            check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
         if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
@@ -227,10 +227,9 @@ class Stepper:
             self.skipped += 1
             return
         self.remember(key, step, skip)
-        if self.planner.odd:
-            self.planner.warn_of_new()
-        if self.planner.first and not (skip is not None and skip):
-            self.planner.look_at_first(step, work.dues)
+        firsts = self.planner.firsts
+        if firsts.odd or firsts.waiting:
+            firsts.taken(step, work.dues, skip)
 
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the same with the local parts of parameters and gradients."""
@@ -302,7 +301,7 @@ class Stepper:
     def to_skip(self, work: Work) -> Any:
         """Return True if this process skips the step; the gaps of a flat buffer do not count."""
         looked_at = list(stretched(work.params, work.grads_here))
-        return _tensors.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
+        return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
 
     # ---- afterwards
 
@@ -340,3 +339,9 @@ def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts
     """Prepare steps again, now that these processes have copies."""
     steps.clear()
     planner.copies = copies
+
+
+def stepper_of(optimizer: Any) -> Stepper:
+    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
+    found: Stepper = optimizer._stepper.of(optimizer)
+    return found

@@ -10,14 +10,17 @@ import numpy as np
 from torch import Tensor
 
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
-from layerwise.core.first_step import First
+from layerwise.core.first_step import First, WaysOut, warn_of
 from layerwise.core.step import Step
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
-from layerwise.torch.step._due import Due, is_on_device
-from layerwise.torch.step._kinds import RULE
+from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._options import Groups
+from layerwise.torch.groups._rules import RULE
+from layerwise.torch.groups._settings import is_on_device
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._ready import Ready, on_host
+from layerwise.torch.step._prepared import Ready, on_host
+from layerwise.torch.step._work import Due
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
@@ -122,3 +125,33 @@ def _began_at_zero(measured: Mapping[str, Any]) -> bool:
 def _number(x: Any) -> float:
     """Return a rate, which may be a tensor through which a gradient flows."""
     return float(x.detach() if isinstance(x, Tensor) else x)
+
+
+class FirstSteps:
+    """The first steps of an optimizer's parameters, and the warnings of what they show."""
+
+    def __init__(self, groups: Groups, members: Members) -> None:
+        self._groups, self._members = groups, members
+        self.waiting: dict[int, Tensor] = {}
+        """Parameters whose first step is still to be looked at, by id."""
+        self.odd: list[First] = []  # first steps that are too long, or of what is not for the rule
+        self._warned = False  # of some of these
+
+    def look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
+        """Note, once, parameters that step too far without a trust ratio, or are not for their rule."""
+        states = self._members.optimizer.state
+        new = set() if self._warned else {id(p) for due in dues for p in due.params if p not in states}
+        fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
+        some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
+        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
+
+    def taken(self, step: Step, dues: Sequence[Due], skip: Tensor | None) -> None:
+        """Warn of what the step shows of those to come, if it is the first of some parameters."""
+        if self.odd:
+            odd, self.odd, self._warned = self.odd, [], True
+            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
+        if self.waiting and not (skip is not None and skip):
+            found = list(firsts(step, dues, self.waiting))
+            for p in step.own.params:
+                self.waiting.pop(id(p), None)
+            warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))

@@ -19,9 +19,17 @@ from layerwise.options.by_name import ByName, is_by_name
 from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.options.settings import Hyper, in_words
 from layerwise.storage.options import Wanted, check_fits, wanted
-from layerwise.torch.step._capture import check_rates_captured
-from layerwise.torch.step._due import PLAIN, RATES, Current, Group, Rates, Settings, rates_on
-from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds, name_of
+from layerwise.torch.groups._rules import RULE, SWITCHES, Kind, Kinds, name_of
+from layerwise.torch.groups._settings import (
+    PLAIN,
+    RATES,
+    Current,
+    Group,
+    Rates,
+    Settings,
+    check_rates_captured,
+    rates_on,
+)
 
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
@@ -210,6 +218,15 @@ class Groups:
     def _check_rates(self, kind: Kind, group: Mapping[str, Any]) -> None:
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
+
+    def scheduled(self, optimizer: Any, group: Mapping[str, Any]) -> bool:
+        """Return True if a scheduler moves the group's lr.
+
+        Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. PyTorch's
+        schedulers also wrap the optimizer's step.
+        """
+        here = not self.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
+        return here and "initial_lr" in group
 
     def forget(self) -> None:
         """Forget all checked settings: other groups have come in their place."""

@@ -8,9 +8,8 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch._stepper import Stepper
-from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Member(NamedTuple):

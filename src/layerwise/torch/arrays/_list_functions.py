@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.torch.step import _namespace as of_one
-from layerwise.torch.step._lists import Dims, Many, on_flats
-from layerwise.torch.step._namespace import PURE, Tensors, held, wide_dtype
+from layerwise.torch.arrays import _library as of_one
+from layerwise.torch.arrays._library import PURE, Tensors, held, wide_dtype
+from layerwise.torch.arrays._lists import Dims, Many, on_flats
 
 
 def _added(x: Many, y: Any, a: float = 1.0) -> Many:

@@ -9,34 +9,23 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from layerwise.core.first_step import First, WaysOut, warn_of
 from layerwise.core.slot import own_entries
 from layerwise.core.step import Step
 from layerwise.core.storing import Storing
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
 from layerwise.options.settings import Hyper
-from layerwise.torch._members import Members
+from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._options import Groups
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.step import _memory, _state
-from layerwise.torch.step._due import Due, Work
+from layerwise.torch.step import _state
+from layerwise.torch.step._checks import check_apart, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
-from layerwise.torch.step._first import (
-    BLOCKS,
-    FINER,
-    OTHERS,
-    SLOWER,
-    exempt,
-    firsts,
-    not_hidden,
-    uncut,
-    without_ratio,
-)
+from layerwise.torch.step._first_steps import FirstSteps
 from layerwise.torch.step._plan import Plan, check_step, plan_of
-from layerwise.torch.step._ready import prepared
-from layerwise.torch.step._settings import Groups
-from layerwise.torch.step._tensors import kinds_of
+from layerwise.torch.step._prepared import prepared
+from layerwise.torch.step._work import Work
 
 
 class Setup(NamedTuple):
@@ -52,11 +41,9 @@ class Planner:
     """Plans and prepares the steps of an optimizer's parameters, and looks at the first that each takes."""
 
     def __init__(self, setup: Setup, members: Members) -> None:
-        self._setup, self._members = setup, members
+        self._setup, self._members, self.firsts = setup, members, FirstSteps(setup.groups, members)
         self.copies: tuple[cuts.Axis, ...] = ()
         """The processes that have copies of tensors."""
-        self.odd: list[First] = []  # first steps that are too long, or of what is not for the rule
-        self._said = False  # whether there was a warning of some
         self.resolves = False
         """Whether the memory of a gradient of the last step did not hold its numbers."""
         self.forget()
@@ -65,8 +52,7 @@ class Planner:
         """Plan, check and look at everything again."""
         self._plans: dict[Tensor, tuple[ByName, Plan]] = {}  # with the blocks they were made for
         self._warned: set[tuple[str, str]] = set()
-        self.first: dict[int, Tensor] = {}
-        """Parameters whose first step is still to be looked at, by id."""
+        self.firsts.waiting.clear()
 
     def readable(self, work: Work, always: bool = False) -> Work:
         """Return the same with copies of gradients whose memory does not hold their numbers.
@@ -74,7 +60,7 @@ class Planner:
         That is done before computing with gradients, and before they are checked; and from then on, for as long as some
         are replaced.
         """
-        found = _memory.readable(work.grads_here, partial(self._members.names_of, work.dues))
+        found = readable(work.grads_here, partial(self._members.names_of, work.dues))
         replaced = found is not work.grads_here
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
@@ -119,7 +105,7 @@ class Planner:
                 plans.append(found if found.name == name else found.named(name))
                 if p in kept:
                     _state.check_kept(plans[-1], stepped, kept[p])
-        _memory.check_apart(names, params, kept)
+        check_apart(names, params, kept)
         return work, plans
 
     def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
@@ -127,7 +113,7 @@ class Planner:
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         storings = _storings(work, plans)
         self._warn_of_layouts(plans, storings)
-        self._look_at_new(work.dues, plans)
+        self.firsts.look_at_new(work.dues, plans)
         owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
@@ -137,7 +123,7 @@ class Planner:
                 self._plans[p] = due.blocks, plan
                 # On another device a step would wait for what the first shows.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
-                    self.first[id(p)] = p
+                    self.firsts.waiting[id(p)] = p
                 _state.ready(state, stepped, plan.name, stored, where)
                 if differentiable:
                     _state.apart(state)
@@ -152,27 +138,6 @@ class Planner:
                 if stored.by_layout and (plan.name, key) not in self._warned:
                     warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
-
-    def _look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
-        """Note, once, parameters that step too far without a trust ratio, or are not for their rule."""
-        states = self._members.optimizer.state
-        new = set() if self._said else {id(p) for due in dues for p in due.params if p not in states}
-        fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
-        some = any(self._setup.groups.blocks_of(group).is_given for group in self._members.groups)
-        self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
-
-    def warn_of_new(self) -> None:
-        """Say which parameters take steps that are too long, or are not for their rule, once the first is taken."""
-        if self.odd:
-            odd, self.odd, self._said = self.odd, [], True
-            warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
-
-    def look_at_first(self, step: Step, dues: Sequence[Due]) -> None:
-        """Say what the first steps of parameters show of those to come."""
-        found = list(firsts(step, dues, self.first))
-        for p in step.own.params:
-            self.first.pop(id(p), None)
-        warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:

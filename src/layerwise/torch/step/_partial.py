@@ -12,12 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.torch._members import Members
-from layerwise.torch._stepper import Stepper
+from layerwise.torch.groups._members import Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
-from layerwise.torch.sharding._modules import alive
-from layerwise.torch.step._due import Work
+from layerwise.torch.sharding._wrapped_modules import alive
+from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.step._work import Work
 
 Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
 SET_HOOKS = "Take it from optimizer.param_groups; loading a checkpoint makes new ones, so set hooks after that."

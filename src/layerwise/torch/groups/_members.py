@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -126,3 +126,27 @@ def apart(name: str, others: Sequence[str] | Mapping[str, Any]) -> str:
     """Return a name that is not among the others: two models' parameters may have the same name."""
     copies = sum(other == name or other.startswith(f"{name} (") for other in others)
     return f"{name} ({copies + 1})" if copies else name
+
+
+Form = Callable[[str], str]
+
+# Modules that wrap another and whose attribute nobody else has; DDP's "module" may be a module's own.
+WRAPPERS = {
+    "_orig_mod",
+    "_fsdp_wrapped_module",
+    "_checkpoint_wrapped_module",
+    "_forward_module",
+}
+
+
+def _without(components: set[str]) -> Form:
+    def form(name: str) -> str:
+        *modules, last = name.split(".")
+        return ".".join([*(module for module in modules if module not in components), last])
+
+    return form
+
+
+# Forms in which names are compared, from as they are to what only a wrapper at some depth explains.
+FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
+without_wrappers = FORMS[-1]
