@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise.engines.half_precision import processor_multiplies
+from layerwise.engines.processor import processor_multiplies
 from layerwise.numpy import Muon
 from layerwise.rules import muon
 from layerwise.rules.matrices import in_stretches

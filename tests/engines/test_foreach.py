@@ -219,7 +219,7 @@ def test_lists_step_on_accelerators_and_leave_a_cpu_to_others():
     there = here._replace(p=torch.ones(3, device="meta"))
     [row] = [row for row in _engines.ENGINES if row.name == "foreach"]
     assert row.engine.declines([here, there]) == ["on a CPU it is slower than tensor by tensor", ""]
-    assert row.insisting.declines([here, there]) == ["", ""]
+    assert row.required.declines([here, there]) == ["", ""]
     assert [engine.name for engine in _engines.engines_of("without kernels", False)] == ["foreach", "the rule"]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, parameters, set_grads, twins, walk
 
-from layerwise.engines import compiled, places
+from layerwise.engines import addresses, compiled
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
 from layerwise.torch.step import _prepared
@@ -142,16 +142,16 @@ def watch(request, monkeypatch):
     What it does not read is compared in Python.
     """
     if request.param == "marks":
-        monkeypatch.setattr(places, "_native", None)
+        monkeypatch.setattr(addresses, "_native", None)
     elif compiled._native is None:
         pytest.skip("the extension is not built")
     if request.param == "methods":
         with_table = torch.Tensor.__dlpack_c_exchange_api__
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        compiled.know_torch(torch)
+        compiled.register_torch(torch)
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", with_table)
     yield request.param
-    compiled.know_torch(torch)
+    compiled.register_torch(torch)
 
 
 @changes

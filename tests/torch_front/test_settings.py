@@ -114,8 +114,8 @@ def test_a_momentum_that_contradicts_an_option_is_refused_at_the_next_step(optio
 
 def test_settings_are_checked_again_only_if_something_changed(monkeypatch):
     made = []
-    check = _options.Groups.check
-    monkeypatch.setattr(_options.Groups, "check", lambda self, group: made.append(1) or check(self, group))
+    check = _options.GroupOptions.check
+    monkeypatch.setattr(_options.GroupOptions, "check", lambda self, group: made.append(1) or check(self, group))
     opt = Lamb([{"params": [matrix("a")]}, {"params": [matrix("b", 1)]}], lr=0.1)
     step(opt, 2)
     made.clear()

@@ -14,7 +14,7 @@ from torch.autograd.graph import increment_version
 
 from layerwise.core.slot import NamedState
 from layerwise.engines import compiled
-from layerwise.engines.half_precision import processor_multiplies
+from layerwise.engines.processor import processor_multiplies
 from layerwise.rules.products import worth_halving
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
@@ -22,7 +22,7 @@ from layerwise.torch.sharding._cuts import like, local
 
 LOW = (torch.float16, torch.bfloat16)
 FLOATING = (*LOW, torch.float32, torch.float64)
-compiled.know_torch(torch)
+compiled.register_torch(torch)
 
 
 def computing(dtype: torch.dtype) -> torch.dtype:

@@ -49,7 +49,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
         warn(warning)  # before anything is changed, since a warning may be an error
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
-        groups.see(group)
+        groups.note_keys(group)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 

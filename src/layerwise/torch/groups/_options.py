@@ -19,14 +19,14 @@ from layerwise.options.by_name import ByName, is_by_name
 from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.options.settings import Hyper, in_words
 from layerwise.storage.options import Wanted, check_fits, wanted
-from layerwise.torch.groups._rules import RULE, SWITCHES, Kind, Kinds, name_of
+from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, name_of
 from layerwise.torch.groups._settings import (
     PLAIN,
     RATES,
-    Current,
+    CheckedGroup,
+    CheckedSettings,
     Group,
-    Rates,
-    Settings,
+    GroupRates,
     check_rates_captured,
     rates_on,
 )
@@ -42,10 +42,10 @@ CUTOFF = 0.75  # of how like an option a key is, since programs put keys of thei
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 
 
-class Groups:
+class GroupOptions:
     """The checks of one optimizer's groups, and the hyperparameters made from them."""
 
-    def __init__(self, kinds: Kinds, differentiable: bool, blocks: ByName) -> None:
+    def __init__(self, kinds: RulePerOptimizer, differentiable: bool, blocks: ByName) -> None:
         self.kinds, self.differentiable, self.blocks = kinds, differentiable, blocks
         self.begun_elsewhere = False
         """Whether initial_lr is of a schedule that only the checkpoint had."""
@@ -57,7 +57,7 @@ class Groups:
 
     def __reduce__(self) -> Any:
         # What it remembers may have keys that cannot be pickled.
-        return Groups, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
+        return GroupOptions, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
     def rule_of(self, group: Mapping[str, Any]) -> Any:
         """Return the rule of a group."""
@@ -130,40 +130,42 @@ class Groups:
                 self._warned.add(key)  # programs put keys of their own in groups, and in all of them
                 warn(f"a parameter group has the key {key!r}, which is no option. {hint}")
 
-    def see(self, group: Mapping[str, Any]) -> None:
+    def note_keys(self, group: Mapping[str, Any]) -> None:
         """Take note of a group's keys, which are as its maker wants them."""
         self._seen.update(group)
         self._sizes[id(group)] = len(group)
 
-    def look_at(self, group: Mapping[str, Any]) -> None:
+    def warn_of_new_keys(self, group: Mapping[str, Any]) -> None:
         """Warn of keys that were put into a group since it was made, and that nothing reads."""
         if self._sizes.get(id(group)) == len(group):
             return
         new = group.keys() - self._seen - OF_SCHEDULERS
-        self.see(group)
+        self.note_keys(group)
         for key in new:
             try:
                 self.check_keys({name: x for name, x in group.items() if name == key or name in self.kinds.keys})
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def rates(self, groups: Sequence[Group], before: Rates | None, numbers: Sequence[int] | None) -> Rates:
+    def rates(self, groups: Sequence[Group], before: GroupRates | None, numbers: Sequence[int] | None) -> GroupRates:
         """Return the rates of groups with their settings, or raise if an option that has changed is wrong.
 
         Options that were set in another form get that of plain Python objects.
         """
         if before is not None and before.settings.unchanged(groups):
-            return Rates(before.settings, groups, self._check_now, before)
+            return GroupRates(before.settings, groups, self._check_now, before)
         for group in groups:
             with suppress(HyperparameterError):  # of which the check says more
                 group.update(self.in_plain_form(group))
-        return Rates(Settings(groups, self._checked, self.counted, numbers), groups, self._check_now, before)
+        return GroupRates(
+            CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
+        )
 
-    def _checked(self, group: Group) -> Current:
+    def _checked(self, group: Group) -> CheckedGroup:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step
             self._made.clear()
-        self.look_at(group)
-        return Current(self.rule_of(group), self.check(group), self.wanted(group), self.blocks_of(group))
+        self.warn_of_new_keys(group)
+        return CheckedGroup(self.rule_of(group), self.check(group), self.wanted(group), self.blocks_of(group))
 
     def _check_now(self, group: Group) -> None:
         kind = self.kinds.of(group)
@@ -215,7 +217,7 @@ class Groups:
             found = self._made[key] = kind.settings({**static, **{name: group[name] for name in RATES}})
         return found
 
-    def _check_rates(self, kind: Kind, group: Mapping[str, Any]) -> None:
+    def _check_rates(self, kind: RuleOptions, group: Mapping[str, Any]) -> None:
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
 
@@ -265,7 +267,7 @@ def check_followed(want: Wanted, differentiable: bool) -> None:
         raise ContradictionError(sentence(name, "None when differentiable=True", given, "Drop one of them."))
 
 
-def said_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def agreed_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of the whole optimizer that it was not given, and that groups agree on."""
     groups = [one for one in params if isinstance(one, Mapping)]
     said = {name: [group[name] for group in groups if group.get(name) is not None] for name in OF_ALL_GROUPS}
@@ -276,12 +278,12 @@ def said_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str,
     }
 
 
-def without_unsaid(group: Mapping[str, Any]) -> dict[str, Any]:
+def without_nones(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group without options that are None where PyTorch's optimizers have None for their default."""
     return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
 
 
-def in_lines(name: str, groups: Sequence[Mapping[str, Any]], of: Groups) -> str:
+def described_groups(name: str, groups: Sequence[Mapping[str, Any]], of: GroupOptions) -> str:
     """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
@@ -300,7 +302,7 @@ def _same(value: Any, default: Any) -> bool:
     return _hashable(value) == _hashable(default)
 
 
-def _static(kind: Kind, group: Mapping[str, Any]) -> dict[str, Any]:
+def _static(kind: RuleOptions, group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a group except its rates."""
     try:
         return {name: group[name] for name in kind.options if name not in RATES}

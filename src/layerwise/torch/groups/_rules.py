@@ -26,7 +26,7 @@ OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the s
 WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its options are the other keys of the group.'
 
 
-class Kind:
+class RuleOptions:
     """A rule with its options, and their values in a group that leaves them out."""
 
     def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
@@ -67,11 +67,11 @@ class Kind:
         return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
 
 
-def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, Any]) -> Kind:
-    return Kind(import_module(rule), hyper, defaults)
+def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, Any]) -> RuleOptions:
+    return RuleOptions(import_module(rule), hyper, defaults)
 
 
-class Kinds:
+class RulePerOptimizer:
     """The one rule of all groups."""
 
     keys: tuple[str, ...] = ()
@@ -80,13 +80,13 @@ class Kinds:
     shared: Mapping[str, Any] = {}
     """Options given for all rules that have them."""
 
-    def __init__(self, probe: Kind) -> None:
+    def __init__(self, probe: RuleOptions) -> None:
         self.probe = probe
         """A rule that has all options that the optimizer itself was given."""
         self.defaults = probe.defaults
         """The values of keys that groups leave out."""
 
-    def of(self, group: Mapping[str, Any]) -> Kind:
+    def of(self, group: Mapping[str, Any]) -> RuleOptions:
         """Return the rule of a group."""
         return self.probe
 
@@ -95,7 +95,7 @@ class Kinds:
         return dict(group)
 
 
-class ByGroup(Kinds):
+class RulePerGroup(RulePerOptimizer):
     """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
 
     keys = (RULE,)
@@ -106,26 +106,26 @@ class ByGroup(Kinds):
         if isinstance(given["state_dtype"], Mapping):
             way_out = "Pass a mapping from names of state in a group, whose rule has them."
             raise HyperparameterError(sentence("state_dtype", "one dtype for all rules", given["state_dtype"], way_out))
-        self._kinds: dict[str, Kind] = {}
+        self._kinds: dict[str, RuleOptions] = {}
         super().__init__(self._kind("AdamW"))
         self.defaults = {name: given[name] for name in SWITCHES}
 
     def __reduce__(self) -> Any:
-        return ByGroup, (self._given,)
+        return RulePerGroup, (self._given,)
 
-    def of(self, group: Mapping[str, Any]) -> Kind:
+    def of(self, group: Mapping[str, Any]) -> RuleOptions:
         name = group.get(RULE)
         return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
 
     def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
         return {**group, RULE: name_of(group.get(RULE))}
 
-    def _kind(self, name: str) -> Kind:
+    def _kind(self, name: str) -> RuleOptions:
         if name not in self._kinds:
             entry = ENTRIES[name]
             own = {spec.name: spec.default for spec in fields(entry.hyper)}
             shared = {key: value for key, value in self._given.items() if key in own or key in SWITCHES}
-            self._kinds[name] = Kind(entry.rule, entry.hyper, {**own, **shared})
+            self._kinds[name] = RuleOptions(entry.rule, entry.hyper, {**own, **shared})
         return self._kinds[name]
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 import torch
 from torch import Tensor
 
-from layerwise.engines.places import objects_of
+from layerwise.engines.addresses import state_objects_of
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.by_name import ByName
 from layerwise.options.checks import as_float
@@ -30,7 +30,7 @@ Group = dict[str, Any]
 on_gpu: Callable[[], bool] = torch.cuda.is_initialized
 
 
-class Current(NamedTuple):
+class CheckedGroup(NamedTuple):
     """The settings of one group as they were checked."""
 
     rule: Any
@@ -39,7 +39,7 @@ class Current(NamedTuple):
     blocks: ByName
 
 
-class Settings:
+class CheckedSettings:
     """The checked settings of some groups, for as long as their options are the same objects, and rates on or off.
 
     Parameters are not kept, so that they may go.
@@ -48,7 +48,7 @@ class Settings:
     def __init__(
         self,
         groups: Sequence[Group],
-        check: Callable[[Group], Current],
+        check: Callable[[Group], CheckedGroup],
         counted: Callable[[Hyper], Hyper],
         numbers: Sequence[int] | None = None,
     ) -> None:
@@ -86,11 +86,15 @@ class Settings:
         return all(same) and self._on == list(map(rates_on, groups))
 
 
-class Rates:
+class GroupRates:
     """The rates of groups with these settings, checked; for as long as groups consist of the same objects."""
 
     def __init__(
-        self, settings: Settings, groups: Sequence[Group], check: Callable[[Group], None], before: Rates | None
+        self,
+        settings: CheckedSettings,
+        groups: Sequence[Group],
+        check: Callable[[Group], None],
+        before: GroupRates | None,
     ) -> None:
         self.settings, self._numbers = settings, list(range(len(groups)))
         self._given = [group["lr"] for group in groups], [group["weight_decay"] for group in groups]
@@ -106,7 +110,9 @@ class Rates:
         # A look at all objects pays where nothing but parameters changes, as it does not under a schedule.
         same = before is not None and self._is_given(before._given)
         fixed = same and settings.fixed and all(type(x) in PLAIN for i in odd for x in each[i])
-        self._objects: Any = objects_of(self._numbers, dict(zip(self._numbers, groups, strict=True))) if fixed else None
+        self._objects: Any = (
+            state_objects_of(self._numbers, dict(zip(self._numbers, groups, strict=True))) if fixed else None
+        )
 
     def _is_given(self, given: tuple[list[Any], list[Any]]) -> bool:
         return all(len(x) == len(y) and all(map(is_, x, y)) for x, y in zip(self._given, given, strict=True))

@@ -49,7 +49,7 @@ def _together(stepper: Stepper, host: Host, work: Work, agreement: Agreement | N
     other processes have a share.
     """
     states, parts = stepper.optimizer.state, list[Work]()
-    new = [p for p in work.params if not _state.is_begun(states.get(p))]
+    new = [p for p in work.params if not _state.has_state(states.get(p))]
     try:
         for part in host.parts(work):
             parts.append(part if agreement is not None else _measured(stepper, part))

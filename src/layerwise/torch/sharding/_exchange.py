@@ -24,7 +24,7 @@ Some = dict[int, Tensor]  # tensors by number, or parts of them
 Journey = Generator[None, None, T]  # stops as often as there are messages under way
 
 
-def brought(
+def exchanged(
     waves: Iterable[Wave], parts: Sequence[Tensor], works: Sequence[Work], own: torch.dtype, sent: torch.dtype
 ) -> list[Tensor]:
     """Return this rank's parts of what the works make of whole tensors, given its parts of those.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held, Place, Places, Region
+from layerwise.core.plan import LocalPart, Place, Places, Region
 from layerwise.layout.pieces import Kept, Layout, Piece
 from layerwise.torch.sharding._cuts import Axis, Cut, is_dtensor
 
@@ -17,16 +17,16 @@ Shape = tuple[int, ...]
 CPU = torch.device("cpu")
 
 
-def held_of_cut(
+def parts_of_cut(
     layout: Layout, kept: Mapping[str, Kept | None], cut: Cut | None, replicas: tuple[Axis, ...]
-) -> tuple[Held, ...]:
+) -> tuple[LocalPart, ...]:
     """Return the local parts of a tensor's pieces. Every rank has all blocks along an axis that is cut, some empty."""
     if cut is None or not cut.axes:
-        return tuple(Held(piece, i, replicas=replicas) for i, piece in enumerate(layout.pieces))
+        return tuple(LocalPart(piece, i, replicas=replicas) for i, piece in enumerate(layout.pieces))
     return tuple(_held(piece, i, kept, cut) for i, piece in enumerate(layout.pieces))
 
 
-def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) -> Held:
+def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) -> LocalPart:
     part, axes, place, places = piece.part, cut.axes, None, dict[str, Place]()
     blocks: tuple[list[int], ...] = ()
     if part is not None and part.one is not None and cut.cuts(part.axis):
@@ -42,7 +42,7 @@ def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) 
         axes = tuple((axis, d + (d > part.axis)) for axis, d in axes)
     where = axes, piece.shape, cut.parts, blocks, place, places
     regions = partial(_regions_of_cut, piece, cut, tuple(d for _, d in axes))
-    return Held(piece, number, 0, *where, regions=regions, replicas=cut.replicas)
+    return LocalPart(piece, number, 0, *where, regions=regions, replicas=cut.replicas)
 
 
 def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Shape) -> list[Region]:

@@ -10,7 +10,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch.sharding._cuts import ranks_named
 
 
-class KeptGroup:
+class ProcessGroupRef:
     """A process group that survives copies and pickles of what refers to it.
 
     A copy refers to the same group. A pickle says which ranks there were: the default group is found again where it is
@@ -21,7 +21,7 @@ class KeptGroup:
         self._name, self._group = name, group
         self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
 
-    def __deepcopy__(self, memo: Any) -> KeptGroup:
+    def __deepcopy__(self, memo: Any) -> ProcessGroupRef:
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -41,11 +41,11 @@ class KeptGroup:
         return self._group
 
 
-def kept_group(name: str, group: Any) -> KeptGroup | None:
+def process_group_ref(name: str, group: Any) -> ProcessGroupRef | None:
     """Return the group as an optimizer keeps it, or raise unless it is a process group, or None."""
     if group is None:
         return None
     if dist.is_available() and isinstance(group, dist.ProcessGroup):
-        return KeptGroup(name, group)
+        return ProcessGroupRef(name, group)
     way_out = "Pass what torch.distributed.new_group() gave."
     raise HyperparameterError(sentence(name, "a process group that this process is in", group, way_out))

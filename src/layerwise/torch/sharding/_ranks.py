@@ -13,11 +13,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.torch.groups._members import Members
-from layerwise.torch.groups._options import Groups
+from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._process_groups import KeptGroup
+from layerwise.torch.sharding._process_groups import ProcessGroupRef
 from layerwise.torch.sharding._wrapped_modules import check_replaced
 
 
@@ -27,8 +27,8 @@ class Ranks:
     def __init__(
         self,
         members: Members,
-        groups: Mapping[str, KeptGroup | None],
-        settings: Groups,
+        groups: Mapping[str, ProcessGroupRef | None],
+        settings: GroupOptions,
         alone: AbstractContextManager[Any],
         changed: Callable[[tuple[cuts.Axis, ...]], None],
     ) -> None:
@@ -54,11 +54,11 @@ class Ranks:
         self._searched = False
 
     @property
-    def model_group(self) -> KeptGroup | None:
+    def model_group(self) -> ProcessGroupRef | None:
         """All processes that hold tensors of the model, or None."""
         return self.groups["model_group"]
 
-    def set_group(self, name: str, group: KeptGroup | None) -> None:
+    def set_group(self, name: str, group: ProcessGroupRef | None) -> None:
         """Agree with these processes from now on."""
         self.groups[name], self.described = group, None
 

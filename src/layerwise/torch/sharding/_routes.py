@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.core.plan import Held, Places, Region
+from layerwise.core.plan import LocalPart, Places, Region
 from layerwise.drivers import ToBring
 from layerwise.options import checks
 from layerwise.rules.matrices import PER_NUMBER
@@ -33,7 +33,7 @@ TOGETHER = 1 << 21
 class Route:
     """The way of one tensor along its axes."""
 
-    held: Held  # of one of its parts here
+    held: LocalPart  # of one of its parts here
     dims: Shape  # that have to be whole
     here: Shape  # of what is here
     cut: tuple[Axis, ...]  # that cut it
@@ -100,14 +100,14 @@ class Owners:
         self._loads: dict[tuple[Axis, ...], np.ndarray] = {}
         self._sizes: dict[object, np.ndarray] = {}
 
-    def routes(self, wholes: Sequence[ToBring], helds: Sequence[Held]) -> list[Route]:
+    def routes(self, wholes: Sequence[ToBring], helds: Sequence[LocalPart]) -> list[Route]:
         """Return the routes of tensors, given a part of each. The most work is assigned first."""
         works = [_work(one, held) for one, held in zip(wholes, helds, strict=True)]
         order = sorted(range(len(works)), key=lambda i: -works[i])
         found = {i: self._route(wholes[i], helds[i], works[i]) for i in order}
         return [found[i] for i in range(len(works))]
 
-    def _route(self, one: ToBring, held: Held, work: float) -> Route:
+    def _route(self, one: ToBring, held: LocalPart, work: float) -> Route:
         dims = one.whole.kept + one.whole.summed
         if held.box is not None or not held.piece.shape:  # boxes are cut in all dimensions at once
             dims = tuple(range(len(seen(held.piece))))
@@ -128,14 +128,14 @@ class Owners:
         return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
 
 
-def _work(one: ToBring, held: Held) -> float:
+def _work(one: ToBring, held: LocalPart) -> float:
     """Return the multiplications of an iteration: k²·n of each matrix, whose shorter side has k rows."""
     shape = seen(held.piece)
     sides = [prod(shape[d] for d in some) for some in (one.whole.kept, one.whole.summed)]
     return float(prod(shape) * min(sides))
 
 
-def _sizes(held: Held, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
+def _sizes(held: LocalPart, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
     element = torch.empty(1, device="meta").expand(seen(held.piece))
     found = np.zeros([len(axis.ranks) for axis in axes])
     for at in _places(axes):
@@ -143,7 +143,7 @@ def _sizes(held: Held, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
     return found
 
 
-def _regions(held: Held, dims: Shape, axes: Sequence[Axis], at: Places) -> list[Region]:
+def _regions(held: LocalPart, dims: Shape, axes: Sequence[Axis], at: Places) -> list[Region]:
     """Return what the rank at these places has of what this rank could bring together."""
     along = dict(zip(axes, at, strict=True))
     own = dist.get_rank()

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from layerwise.core.plan import Held
+from layerwise.core.plan import LocalPart
 from layerwise.drivers import TensorRequest, ToBring
 from layerwise.rules.asks import ModelSum, Now
 from layerwise.torch.sharding._agreement import Agreement, Report, reduced
 from layerwise.torch.sharding._cuts import Axis
-from layerwise.torch.sharding._exchange import brought
+from layerwise.torch.sharding._exchange import exchanged
 from layerwise.torch.sharding._flat import seen
 from layerwise.torch.sharding._routes import Owners, Wave, waves_of
 
@@ -32,10 +32,10 @@ class Skips(NamedTuple):
     scaler: bool  # found_inf of a GradScaler
 
 
-class Peers:
+class RankSums:
     """Adds up the sums of jobs that are stepped together."""
 
-    def __init__(self, agreement: Agreement, jobs: Sequence[Held], described: str) -> None:
+    def __init__(self, agreement: Agreement, jobs: Sequence[LocalPart], described: str) -> None:
         self._agreement, self._jobs, self._described = agreement, jobs, f"{described} {agreement.words}"
         self._rounds: list[Round] = []
         self._axes = (*agreement.axes, *agreement.replicas)  # in an order that is the same on all ranks
@@ -96,7 +96,7 @@ class Peers:
                 routes = self._owners.routes([some[0] for some in tensors], [self._jobs[job] for job in firsts])
                 self._waves[firsts] = waves_of(routes, self._axes)
             parts = [torch.cat([one.whole.terms.reshape(-1) for one in some]) for some in tensors]
-            done = brought(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
+            done = exchanged(self._waves[firsts], parts, [some[0].whole.work for some in tensors], *dtypes)
             for some, own in zip(tensors, done, strict=True):
                 for one, x in zip(some, torch.split(own, [one.whole.terms.numel() for one in some]), strict=True):
                     made[one.job] = x.view(one.whole.terms.shape)
@@ -141,7 +141,11 @@ class Round:
 
 
 def round_of(
-    jobs: Sequence[Held], requests: Sequence[TensorRequest], axes: Sequence[Axis], device: torch.device, described: str
+    jobs: Sequence[LocalPart],
+    requests: Sequence[TensorRequest],
+    axes: Sequence[Axis],
+    device: torch.device,
+    described: str,
 ) -> Round:
     """Return the round of these requests.
 
@@ -180,11 +184,11 @@ def round_of(
 
 
 def _common(
-    jobs: Sequence[Held], requests: Sequence[TensorRequest]
-) -> dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]]:
+    jobs: Sequence[LocalPart], requests: Sequence[TensorRequest]
+) -> dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]]:
     """Return the requests of parts by what they are requests of: a tensor's number, and how many it has before."""
     numbers, asked, at = numbers_of(jobs), Counter[int](), 0
-    found: dict[tuple[int, int], list[tuple[Held, TensorRequest, slice]]] = {}
+    found: dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]] = {}
     for q in requests:
         found.setdefault((numbers[q.job], asked[q.job]), []).append((jobs[q.job], q, slice(at, at + q.length)))
         asked[q.job] += 1
@@ -192,7 +196,7 @@ def _common(
     return found
 
 
-def _cells(held: Held, q: TensorRequest) -> np.ndarray:
+def _cells(held: LocalPart, q: TensorRequest) -> np.ndarray:
     """Return the places of a request's totals, one for each entry along the dimensions that it does not run over."""
     if held.box is None:
         return np.arange(q.length)
@@ -200,7 +204,7 @@ def _cells(held: Held, q: TensorRequest) -> np.ndarray:
     return np.arange(prod(shape)).reshape(shape)
 
 
-def _touched(held: Held, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
+def _touched(held: LocalPart, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
     """Return the places of those to which a part adds, in its own order."""
     if held.box is None:
         return cells
@@ -209,7 +213,7 @@ def _touched(held: Held, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
     return found
 
 
-def numbers_of(jobs: Sequence[Held]) -> list[int]:
+def numbers_of(jobs: Sequence[LocalPart]) -> list[int]:
     """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
     known: dict[Hashable, int] = {}
     each = [i if held.box is None else (held.spread, held.number) for i, held in enumerate(jobs)]

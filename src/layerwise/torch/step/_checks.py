@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from torch.nn.parameter import is_lazy
 
 from layerwise.engines import compiled
-from layerwise.engines.overlap import Lying, shared
+from layerwise.engines.addresses import Lying, shared
 from layerwise.errors import GradientError, ParameterError
 from layerwise.torch.arrays._library import FLOATING
 from layerwise.torch.sharding._cuts import local

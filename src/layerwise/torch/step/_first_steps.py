@@ -10,17 +10,17 @@ import numpy as np
 from torch import Tensor
 
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
-from layerwise.core.first_step import First, WaysOut, warn_of
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.step import Step
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
 from layerwise.torch.groups._members import Members
-from layerwise.torch.groups._options import Groups
+from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import is_on_device
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._prepared import Ready, on_host
-from layerwise.torch.step._work import Due
+from layerwise.torch.step._work import DueGroup
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
 SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
@@ -29,7 +29,7 @@ BLOCKS = 'Give each row its own by AdamMini(param_groups(model, rule="adammini")
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
-def exempt(found: Sequence[First], groups: Sequence[Mapping[str, Any]]) -> str:
+def exempt(found: Sequence[FirstStep], groups: Sequence[Mapping[str, Any]]) -> str:
     """Return how to exempt tensors that began at zero.
 
     If they alone have no weight decay, as biases and norms in trainers' groups, an option does. By `param_groups`,
@@ -49,7 +49,7 @@ def exempt(found: Sequence[First], groups: Sequence[Mapping[str, Any]]) -> str:
     return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
 
 
-def _has_none_if_decayed(one: First) -> bool:
+def _has_none_if_decayed(one: FirstStep) -> bool:
     """Return True if adapt="decayed" is an option of the tensor's rule, and turns off its trust ratio."""
     try:
         return not one.weight_decay and one.h.adapt is True and bool(type(one.h).check("adapt", "decayed"))
@@ -57,23 +57,23 @@ def _has_none_if_decayed(one: First) -> bool:
         return False
 
 
-def firsts(step: Step, dues: Sequence[Due], which: Collection[int]) -> Iterator[First]:
+def firsts(step: Step, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps of parameters of these ids that were just taken, but for those that show nothing."""
     own: Ready = step.own
-    each = zip(step.plans, own.params, own.storings, own.states, step.of_plans(), strict=False)
+    each = zip(step.plans, own.params, own.storage_plans, own.states, step.of_plans(), strict=False)
     for due in dues:
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)
-        for plan, p, storing, state, measured in islice(each, len(due.params)):
+        for plan, p, storage_plan, state, measured in islice(each, len(due.params)):
             if not adapted or id(p) not in which:
                 continue
-            dtype = storing.rounds_to(state) if storing.is_low else None
+            dtype = storage_plan.rounds_to(state) if storage_plan.is_low else None
             if p.numel() and (dtype is not None or any(map(_began_at_zero, measured))):
                 for name, found in plan.measured(map(on_host, measured)):
-                    yield First(name, plan.h, found, lam, peak, dtype)
+                    yield FirstStep(name, plan.h, found, lam, peak, dtype)
 
 
-def without_ratio(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+def without_ratio(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps that parameters of these ids are to take without a trust ratio, which are not measured."""
     each = iter(plans)
     for due in dues:
@@ -82,10 +82,10 @@ def without_ratio(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[in
             continue  # nobody waits for a device
         lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
         if not adapts(due.h, lam):
-            yield from (First(name, due.h, {}, lam, peak) for name in names)
+            yield from (FirstStep(name, due.h, {}, lam, peak) for name in names)
 
 
-def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+def not_hidden(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps that a rule for hidden matrices is to take of parameters of these ids that are none.
 
     Names tell embeddings and the head, unless the group named its rule: then they were meant.
@@ -97,17 +97,19 @@ def not_hidden(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int])
             if of_matrices and id(p) in new:
                 for one in plan.members:
                     if is_vector(one.h, one.shape) or (RULE not in due.group and is_called_otherwise(one.name)):
-                        yield First(one.name, due.h, {}, 0.0, misplaced=True)
+                        yield FirstStep(one.name, due.h, {}, 0.0, misplaced=True)
 
 
-def uncut(dues: Sequence[Due], plans: Sequence[Plan], new: Collection[int]) -> Iterator[First]:
+def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps of matrices of these ids that are one block each, by a rule that is for smaller ones."""
     each = iter(plans)
     for due in dues:
         own = list(islice(each, len(due.params)))
         if due.h.by_row:
             found = (one for p, plan in zip(due.params, own, strict=True) if id(p) in new for one in plan.members)
-            yield from (First(one.name, due.h, {}, 0.0, is_whole=True) for one in found if is_whole(one.h, one.shape))
+            yield from (
+                FirstStep(one.name, due.h, {}, 0.0, is_whole=True) for one in found if is_whole(one.h, one.shape)
+            )
 
 
 def _peak(group: Mapping[str, Any]) -> float:
@@ -130,14 +132,14 @@ def _number(x: Any) -> float:
 class FirstSteps:
     """The first steps of an optimizer's parameters, and the warnings of what they show."""
 
-    def __init__(self, groups: Groups, members: Members) -> None:
+    def __init__(self, groups: GroupOptions, members: Members) -> None:
         self._groups, self._members = groups, members
         self.waiting: dict[int, Tensor] = {}
         """Parameters whose first step is still to be looked at, by id."""
-        self.odd: list[First] = []  # first steps that are too long, or of what is not for the rule
+        self.odd: list[FirstStep] = []  # first steps that are too long, or of what is not for the rule
         self._warned = False  # of some of these
 
-    def look_at_new(self, dues: Sequence[Due], plans: Sequence[Plan]) -> None:
+    def look_at_new(self, dues: Sequence[DueGroup], plans: Sequence[Plan]) -> None:
         """Note, once, parameters that step too far without a trust ratio, or are not for their rule."""
         states = self._members.optimizer.state
         new = set() if self._warned else {id(p) for due in dues for p in due.params if p not in states}
@@ -145,7 +147,7 @@ class FirstSteps:
         some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
         self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
-    def taken(self, step: Step, dues: Sequence[Due], skip: Tensor | None) -> None:
+    def warn(self, step: Step, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
         """Warn of what the step shows of those to come, if it is the first of some parameters."""
         if self.odd:
             odd, self.odd, self._warned = self.odd, [], True

@@ -23,7 +23,7 @@ Member = tuple[int, Tensor]  # the number of a group, and a parameter of it
 SET_HOOKS = "Take it from optimizer.param_groups; loading a checkpoint makes new ones, so set hooks after that."
 
 
-class Alone:
+class PartialSteps:
     """The steps of some parameters of an optimizer."""
 
     def __init__(self, stepper: Stepper) -> None:

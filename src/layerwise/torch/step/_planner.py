@@ -11,12 +11,12 @@ from torch import Tensor
 
 from layerwise.core.slot import own_entries
 from layerwise.core.step import Step
-from layerwise.core.storing import Storing
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
 from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Members
-from layerwise.torch.groups._options import Groups
+from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state
@@ -31,7 +31,7 @@ from layerwise.torch.step._work import Work
 class Setup(NamedTuple):
     """What an optimizer was given once for all of its groups."""
 
-    groups: Groups
+    groups: GroupOptions
     skip_nonfinite: bool
     engine: str | None
     offload: bool = False
@@ -111,10 +111,10 @@ class Planner:
     def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
         """Return the step of planned parameters, whose state is there from now on, and in the wanted form."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        storings = _storings(work, plans)
-        self._warn_of_layouts(plans, storings)
+        storage_plans = _storings(work, plans)
+        self._warn_of_layouts(plans, storage_plans)
         self.firsts.look_at_new(work.dues, plans)
-        owns, each = list[Any](), zip(work.params, work.stepped, plans, storings, strict=True)
+        owns, each = list[Any](), zip(work.params, work.stepped, plans, storage_plans, strict=True)
         for due in work.dues:
             own = [states[p] for p in due.params]
             # Counts that once had to be on the device stay there, and those beside them go there as well.
@@ -129,24 +129,24 @@ class Planner:
                     _state.apart(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
-        return prepared(work, plans, storings, states, owns, on_device, engines, agreement)
+        return prepared(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
-    def _warn_of_layouts(self, plans: Sequence[Plan], storings: Sequence[Storing]) -> None:
+    def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""
-        for plan, own in zip(plans, storings, strict=True):
+        for plan, own in zip(plans, storage_plans, strict=True):
             for key, stored in own.chosen.items() if own.want.state else ():
                 if stored.by_layout and (plan.name, key) not in self._warned:
                     warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
 
 
-def _storings(work: Work, plans: Sequence[Plan]) -> list[Storing]:
+def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
     """Return what decides the storage of each parameter: the same of those that are planned alike."""
-    known, found = dict[Any, Storing](), list[Storing]()
+    known, found = dict[Any, StoragePlan](), list[StoragePlan]()
     wants = [due.want for due in work.dues for _ in due.params]
     for p, plan, want in zip(work.stepped, plans, wants, strict=True):
         key = id(plan.held), id(want)
         if key not in known:
-            known[key] = plan.storing(p, want)
+            known[key] = plan.storage_plan(p, want)
         found.append(known[key])
     return found

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from layerwise.core.library import EPSILON
-from layerwise.core.step import Nows, Snapshot, Step
-from layerwise.core.storing import Storing
+from layerwise.core.step import Snapshot, Step, StepNumbers
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.engines import Changed, Counter, Engine, compiled
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.settings import Hyper, in_words
@@ -25,7 +25,7 @@ from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import LIBRARY, named, quick
 from layerwise.torch.sharding._agreement import Agreement, of_gradient
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.sharding._sums import Peers, Skips
+from layerwise.torch.sharding._sums import RankSums, Skips
 from layerwise.torch.step._ahead import Ahead
 from layerwise.torch.step._checks import alike, unreadable
 from layerwise.torch.step._plan import Plan
@@ -37,7 +37,7 @@ States = Mapping[Tensor, Mapping[str, Any]]
 def prepared(
     work: Work,
     plans: Sequence[Plan],
-    storings: Sequence[Storing],
+    storage_plans: Sequence[StoragePlan],
     states: States,
     own: Sequence[Mapping[str, Any]],
     on_device: bool,
@@ -45,8 +45,8 @@ def prepared(
     agreement: Agreement | None = None,
 ) -> Step:
     """Return a step of planned parameters, whose own state is there and in the wanted form."""
-    jobs = list(chain.from_iterable(map(Storing.jobs, storings, plans, work.stepped, own)))
-    ready = Ready(work, plans, storings, own, on_device, agreement)
+    jobs = list(chain.from_iterable(map(StoragePlan.jobs, storage_plans, plans, work.stepped, own)))
+    ready = Ready(work, plans, storage_plans, own, on_device, agreement)
     arrays, grads = ready.arrays(work), work.grads_here
     seen = Snapshot(work.planned_for, work.params, states, arrays, grads)
     step = Step(seen, engines, plans, jobs, ready)
@@ -88,13 +88,18 @@ class Ready:
         self,
         work: Work,
         plans: Sequence[Plan],
-        storings: Sequence[Storing],
+        storage_plans: Sequence[StoragePlan],
         own: Sequence[Mapping[str, Any]],
         on_device: bool,
         agreement: Agreement | None,
     ) -> None:
         here = work.params_here
-        self.params, self.storings, self.on_device, self.agreement = list(work.params), storings, on_device, agreement
+        self.params, self.storage_plans, self.on_device, self.agreement = (
+            list(work.params),
+            storage_plans,
+            on_device,
+            agreement,
+        )
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
@@ -105,7 +110,7 @@ class Ready:
         self._words: Any = None
         self._peers = None if agreement is None else self._with_others(work, plans, agreement)
 
-    def _with_others(self, work: Work, plans: Sequence[Plan], agreement: Agreement) -> Peers:
+    def _with_others(self, work: Work, plans: Sequence[Plan], agreement: Agreement) -> RankSums:
         stored = list(map(dtypes, work.params_here, self.states))
         wants = [due.want for due in work.dues for _ in due.params]
         self._words = partial(_words, plans, wants, stored)
@@ -113,7 +118,7 @@ class Ready:
         # functions, whose addresses each process has its own of.
         options = [(due.group["capturable"], due.want) for due in work.dues]
         described = repr([options, [plan.described() for plan in plans], stored])
-        return Peers(agreement, [one for plan in plans for one in plan.held], described)
+        return RankSums(agreement, [one for plan in plans for one in plan.held], described)
 
     def begin(self, work: Work, step: Step) -> None:
         """Belong to this step."""
@@ -175,18 +180,18 @@ class Counts:
         self._steps = [state["step"] for state in states]
         each = iter(self._steps)
         groups = [
-            OfGroup(list(islice(each, n)), on_device or group["capturable"], by_engine)
+            GroupCounts(list(islice(each, n)), on_device or group["capturable"], by_engine)
             for group, n in zip(work.groups, work.sizes, strict=True)
         ]
         self._elsewhere = groups if any(group.on_device for group in groups) else []
         self._uncounted = [step for group in groups if not group.by_engine for step in group.steps]
-        self._sizes, self._made = work.sizes, Nows(work.hs, work.sizes)
+        self._sizes, self._made = work.sizes, StepNumbers(work.hs, work.sizes)
         self._hs: Sequence[Hyper] = work.hs
 
     def with_settings(self, hs: Sequence[Hyper]) -> Counts:
         """Return the same counts of groups with these settings."""
         made = copy(self)
-        made._hs, made._made = hs, Nows(hs, self._sizes)
+        made._hs, made._made = hs, StepNumbers(hs, self._sizes)
         return made
 
     def nows(self, lr: Sequence[Any], weight_decay: Sequence[Any], g_scale: Any) -> Sequence[Now]:
@@ -283,7 +288,7 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
         torch._foreach_add_(some, 1 if skip is None else [(~skip).to(some[0])] * len(some))
 
 
-class OfGroup:
+class GroupCounts:
     """Step counts that are read as numbers, or on the device by calls that do not wait; or `by_engine`."""
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
@@ -298,7 +303,9 @@ class OfGroup:
         """Return each parameter's numbers of the step from these settings and rates."""
         if not self.on_device:
             lr, weight_decay, scale = rates
-            return Nows([h], [len(self.steps)]).of([n + 1 for n in counts(self.steps)], [lr], [weight_decay], scale)
+            return StepNumbers([h], [len(self.steps)]).of(
+                [n + 1 for n in counts(self.steps)], [lr], [weight_decay], scale
+            )
         if not self.by_engine:
             return [Now(t, *rates, beta2=_beta2(h, t)) for t in torch._foreach_add(self.steps, 1)]
         if h.follows_step:

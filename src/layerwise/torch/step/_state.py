@@ -10,7 +10,7 @@ from torch import Tensor
 
 from layerwise.core.library import FLOATING
 from layerwise.core.slot import Part, names_of, own_entries
-from layerwise.core.storing import Storing
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
 from layerwise.storage.groups import GROUP
@@ -64,7 +64,7 @@ def check_there(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
-def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool) -> None:
+def ready(state: State, p: Tensor, name: str, storage_plan: StoragePlan, on_device: bool) -> None:
     """Make the missing parts of the parameter's state."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
@@ -73,9 +73,9 @@ def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool)
         state["step"] = as_step(name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    storing.put_state_in_form(p, state)
-    if storing.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
-        storing.put_weights_in_form(p, state, local(p.detach()))
+    storage_plan.put_state_in_form(p, state)
+    if storage_plan.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
+        storage_plan.put_weights_in_form(p, state, local(p.detach()))
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
@@ -89,7 +89,7 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
 
 
-def is_begun(state: Mapping[str, Any] | None) -> bool:
+def has_state(state: Mapping[str, Any] | None) -> bool:
     """Return True if a parameter has state of ours, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 

@@ -14,18 +14,26 @@ import torch
 from torch import Tensor
 
 from layerwise.core.lock import OneAtATime
-from layerwise.core.step import Step, keep, taken
+from layerwise.core.step import Step, keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Members, apart
-from layerwise.torch.groups._settings import Rates, at_hand, capturing, check_capture, check_offloaded, on_gpu, scalar
+from layerwise.torch.groups._settings import (
+    GroupRates,
+    at_hand,
+    capturing,
+    check_capture,
+    check_offloaded,
+    on_gpu,
+    scalar,
+)
 from layerwise.torch.offload import _stepper as stepping
 from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
-from layerwise.torch.sharding._process_groups import KeptGroup
+from layerwise.torch.sharding._process_groups import ProcessGroupRef
 from layerwise.torch.sharding._ranks import Ranks
 from layerwise.torch.sharding._sums import Skips
 from layerwise.torch.step import _checks, _state
@@ -44,7 +52,7 @@ class Stepper:
         self,
         optimizer: torch.optim.Optimizer,
         setup: Setup,
-        groups: Mapping[str, KeptGroup | None],
+        groups: Mapping[str, ProcessGroupRef | None],
         skipped: int | Tensor = 0,
     ) -> None:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
@@ -59,7 +67,7 @@ class Stepper:
         self.skipped = skipped
         """How many steps were skipped."""
         self.when_zeroed: list[Callable[[], None]] = []
-        self._rates: dict[tuple[int, ...] | None, Rates] = {}  # of all groups, and of some by their numbers
+        self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
         self._captured: list[Step] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
@@ -117,7 +125,7 @@ class Stepper:
             groups = [groups[i] for i in numbers]
         if found is None or not found.unchanged(groups):
             found = self.groups.rates(groups, found, numbers)
-            keep(self._rates, numbers, found, (self.members.groups,))
+            keep_latest(self._rates, numbers, found, (self.members.groups,))
         if self.setup.offload or self.ranks.model_group is not None or (on_gpu() and capturing()):
             for group, now in zip(groups, found.settings.each, strict=True):
                 self._check_here(group, now.h)
@@ -214,7 +222,7 @@ class Stepper:
             self.skipped += 1
             return
         states, on_device = self.optimizer.state, skip is not None
-        new = () if step is not None else [p for p in work.params if p not in states or not _state.is_begun(states[p])]
+        new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
         try:
             if step is None or step.own.on_device != on_device:
                 step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
@@ -229,7 +237,7 @@ class Stepper:
         self.remember(key, step, skip)
         firsts = self.planner.firsts
         if firsts.odd or firsts.waiting:
-            firsts.taken(step, work.dues, skip)
+            firsts.warn(step, work.dues, skip)
 
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
         """Return the same with the local parts of parameters and gradients."""
@@ -277,7 +285,7 @@ class Stepper:
             work, plans = self.planner.planned(work)  # with errors for what is wrong
             return self.planner.prepare(work, plans, skip is not None, agreement)
 
-        return taken(step, anew, lambda one: one.own.run(one, work, *given))[0]
+        return run_or_remake(step, anew, lambda one: one.own.run(one, work, *given))[0]
 
     @property
     def scale(self) -> Any:
@@ -313,7 +321,7 @@ class Stepper:
         if on_gpu() and capturing() and step not in self._captured:
             self._captured.append(step)
         if next(reversed(self.steps.values()), None) is not step:
-            keep(self.steps, key, step, (self.members,))
+            keep_latest(self.steps, key, step, (self.members,))
 
     def steppers(self) -> dict[str, str]:
         """Return, by parameters' names, the engine that took the last step of each."""

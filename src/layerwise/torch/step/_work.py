@@ -17,14 +17,14 @@ from layerwise.torch.sharding._flat import missing_gradient
 
 if TYPE_CHECKING:
     from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.groups._settings import Group, Rates, Settings
+from layerwise.torch.groups._settings import CheckedSettings, Group, GroupRates
 
 GRADIENT = attrgetter("grad")
 Elsewhere = Callable[[Tensor], Tensor | None]
 Columns = tuple[list[Any], list[Any]]  # lr and weight decay of each group
 
 
-class Due(NamedTuple):
+class DueGroup(NamedTuple):
     """The parameters of one group that are to be stepped, and the group's settings."""
 
     number: int
@@ -39,7 +39,7 @@ class Due(NamedTuple):
 class Work(NamedTuple):
     """What is due, what is stepped in place of the parameters, and the local parts of that and of gradients."""
 
-    settings: Settings
+    settings: CheckedSettings
     which: Sequence[int]  # of the groups that the settings are of
     groups: Sequence[Group]
     sizes: list[int]  # how many parameters of each group are due
@@ -54,7 +54,7 @@ class Work(NamedTuple):
     @classmethod
     def of(
         cls,
-        rates: Rates,
+        rates: GroupRates,
         groups: Sequence[Group],
         asked: Sequence[Sequence[Tensor]],
         elsewhere: Elsewhere | None = None,
@@ -72,12 +72,14 @@ class Work(NamedTuple):
         return cls(rates.settings, which, *_at(which, groups, sizes, columns), *here)
 
     @property
-    def dues(self) -> list[Due]:
+    def dues(self) -> list[DueGroup]:
         """What is due of each group."""
         each, found = iter(self.params), []
         for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
             now, params = self.settings.each[i], [next(each) for _ in range(n)]
-            found.append(Due(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, now.blocks, params))
+            found.append(
+                DueGroup(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, now.blocks, params)
+            )
         return found
 
     @property

@@ -19,7 +19,7 @@ from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
-from layerwise.torch.step._partial import Alone
+from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._stepper import stepper_of
 
 LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
@@ -83,7 +83,7 @@ class InBackward:
             return
         with signals_wait:
             del self._passes[id(p)]
-            Alone(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
+            PartialSteps(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
 
     def _of_module(self, number: int, p: Tensor) -> None:
         """Note a parameter that is stepped with the others of its module, after the turn of the module before."""
@@ -118,7 +118,7 @@ class InBackward:
             with nullcontext() if agreement is None else agreement.reports_errors():
                 stepper = stepper_of(self._there())
                 stepper.ranks.agreement()  # which finds out what has changed about the parameters
-                Alone(stepper).step_and_free(due, agreement)
+                PartialSteps(stepper).step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
 
@@ -152,7 +152,7 @@ class InBackward:
                 "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
                 "optimizer.step() after it; pass alone=True where no other process has these parameters."
             )
-        Alone(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
+        PartialSteps(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
 
     def remove(self) -> None:
         """Step in `optimizer.step()` again; a second call changes nothing."""
@@ -188,7 +188,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        Alone(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
+        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
     units = units_of(optimizer.parameters())
     if stepper_of(optimizer).ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)

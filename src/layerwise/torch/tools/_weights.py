@@ -97,7 +97,7 @@ def _set(own: Member, value: Tensor) -> None:
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.ready(state, stepped, plan.name, plan.storing(stepped, want), own.group["capturable"])
+        _state.ready(state, stepped, plan.name, plan.storage_plan(stepped, want), own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 

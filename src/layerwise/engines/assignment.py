@@ -6,21 +6,21 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from layerwise.drivers import Others
-from layerwise.engines import Changed, Counter, Engine, Given, Job, Prepared, Stats, just_prepared
-from layerwise.engines.places import arrays_of, places_of
+from layerwise.engines import Changed, Counter, Engine, Job, Prepared, Stats, StepInputs, just_prepared
+from layerwise.engines.addresses import addresses_of, arrays_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
 SEVERAL = "tensors that have to be stepped together are of several devices"
 
 
-def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Distributed:
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Assigned:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
     all of them or because other ranks hold parts of them, the first engine that takes all steps all.
     """
-    return Distributed(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
+    return Assigned(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
 
 
 class Share(NamedTuple):
@@ -42,7 +42,7 @@ class Layouts:
         return [*self.by_share] == [(0, tuple(range(jobs)))]
 
 
-class Distributed:
+class Assigned:
     """Jobs, and the engines' shares of them."""
 
     def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
@@ -52,7 +52,7 @@ class Distributed:
         self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
         self._new = True  # until a step was taken: what is wrong before is no change
         self._arrays = arrays_of(self._jobs)
-        self._places = places_of(self._arrays)
+        self._places = addresses_of(self._arrays)
         if layouts.all_by_first(len(self._jobs)):
             [(share, own)] = layouts.by_share.items()
             self._known[self._coupled] = [Share(*share, self._engines[0].prepare(self._jobs, own))]
@@ -81,7 +81,7 @@ class Distributed:
             if not self._new or any(isinstance(now.t, Counter) for now in nows):  # which other engines may not take
                 raise
             self._check_arrays()
-            given = [Given(g, now, skip) for g, now in zip(grads, nows, strict=True)]
+            given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
             shares = self._known[together] = self._distributed(together, given)
             with just_prepared():
                 self._step(shares, grads, nows, skip, others)
@@ -148,11 +148,11 @@ class Distributed:
             self._known[together] = list(other) if len(other) == 1 else self._distributed(together)
         return self._known[together]
 
-    def _distributed(self, together: bool, given: Sequence[Given] | None = None) -> list[Share]:
+    def _distributed(self, together: bool, given: Sequence[StepInputs] | None = None) -> list[Share]:
         self._undecided = []
         return self._shared(self._taken_together(given) if together else self._taken(given))
 
-    def _taken(self, given: Sequence[Given] | None) -> list[int]:
+    def _taken(self, given: Sequence[StepInputs] | None) -> list[int]:
         """Return the engine of each job."""
         found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
         reasons: dict[int, list[str]] = {}
@@ -166,7 +166,7 @@ class Distributed:
             raise self._refusal(reasons[left[0]])
         return found
 
-    def _taken_together(self, given: Sequence[Given] | None) -> list[int]:
+    def _taken_together(self, given: Sequence[StepInputs] | None) -> list[int]:
         """Return the same if one engine must take all of them."""
         reasons: list[str] = []
         for engine in self._engines:
@@ -177,7 +177,7 @@ class Distributed:
             reasons.append(why or SEVERAL)
         raise self._refusal(reasons)
 
-    def _declined(self, engine: Engine, places: Sequence[int], given: Sequence[Given] | None) -> list[str]:
+    def _declined(self, engine: Engine, places: Sequence[int], given: Sequence[StepInputs] | None) -> list[str]:
         found = engine.declines(_at(places, self._jobs), None if given is None else _at(places, given))
         if given is not None:
             odd = [i for i, why in zip(places, found, strict=True) if why]
@@ -187,7 +187,7 @@ class Distributed:
 
     def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
         """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
-        each = ((engine, [self._jobs[i]], [Given(grads[i], nows[i], skip)]) for i, engine in self._undecided)
+        each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
         if any(engine.declines(job, given) == [""] for engine, job, given in each):
             self._check_arrays()
             self._known, self._undecided, self._new = {}, [], True

@@ -1,11 +1,16 @@
-"""A check that arrays are unchanged since their step was prepared, for engines that do not see it on reading."""
+"""The addresses of arrays: whether any has changed since a step was prepared, and which share memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import prod
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
 
 from layerwise.engines import Changed, Job, Prepared
+from layerwise.errors import ParameterError
 from layerwise.rules.asks import Now
 from layerwise.storage.extension import extension
 
@@ -18,19 +23,19 @@ def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     return [array for arrays in each for array in arrays if array is not None]
 
 
-def places_of(arrays: Sequence[Any]) -> Any:
+def addresses_of(arrays: Sequence[Any]) -> Any:
     """Return the quickest possible record of the addresses and layouts of these arrays."""
     try:
-        return Marks(arrays) if _native is None else _native.Places(arrays)
+        return PythonMarks(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
-        return Marks(arrays)
+        return PythonMarks(arrays)
 
 
-class Looks:
+class ArraysSeen:
     """A record of arrays, and of what kinds the first gradients were."""
 
     def __init__(self, arrays: Sequence[Any], grads: Sequence[Any] | None = None) -> None:
-        self._places, self._gradients = places_of(arrays), cast("Any", None)
+        self._places, self._gradients = addresses_of(arrays), cast("Any", None)
         if grads is not None:
             self.same(arrays, grads)
 
@@ -38,7 +43,7 @@ class Looks:
         """Return True if the arrays are as they were, and gradients of the first ones' kinds."""
         grads = list(grads)
         if self._gradients is None:
-            self._gradients = next(one for one in (self._places, Marks([])) if one.like(grads))
+            self._gradients = next(one for one in (self._places, PythonMarks([])) if one.like(grads))
         return bool(self._places.same(arrays) and self._gradients.like(grads))
 
 
@@ -47,7 +52,7 @@ class Watched(Prepared):
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._arrays = arrays_of(jobs)
-        self._looks = Looks(self._arrays)
+        self._looks = ArraysSeen(self._arrays)
 
     def check(self, grads: Sequence[Any], nows: Sequence[Now] = (), skip: Any = None) -> None:
         """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
@@ -55,7 +60,7 @@ class Watched(Prepared):
             raise Changed
 
 
-class Objects:
+class StateObjects:
     """The objects that the state of parameters consists of."""
 
     def __init__(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> None:
@@ -66,9 +71,9 @@ class Objects:
         return self._seen == _objects(params, states)
 
 
-def objects_of(params: list[Any], states: Any) -> Any:
+def state_objects_of(params: list[Any], states: Any) -> Any:
     """Return the quickest possible record of the objects that the state of parameters, a dict each, consists of."""
-    return Objects(params, states) if _native is None else _native.Kept(params, states)
+    return StateObjects(params, states) if _native is None else _native.Kept(params, states)
 
 
 def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
@@ -76,7 +81,7 @@ def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> 
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
 
-class Marks:
+class PythonMarks:
     """The same record for arrays of any library, which are asked one by one."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
@@ -116,3 +121,86 @@ def _address(x: Any) -> Any:
 def _kind(g: Any) -> Hashable:
     # As the extension counts them: its dtype is looked at when a gradient is used.
     return type(g), getattr(g, "layout", None), tuple(g.shape), str(getattr(g, "device", None))
+
+
+Name = TypeVar("Name")
+SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
+
+
+class Lying(NamedTuple):
+    """The place of an array, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte and the one behind the last."""
+        steps = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        below, above = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+        return self.address + below, self.address + above + self.itemsize
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """True if several elements share memory."""
+        each = [(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1]
+        reach = self.itemsize
+        for stride, n in sorted(each):
+            if stride < reach:
+                break
+            reach += (n - 1) * stride
+        else:
+            return False
+        return 0 not in self.shape and self._has_twins(each)
+
+    def _has_twins(self, each: list[tuple[int, int]]) -> bool:
+        if any(stride < self.itemsize for stride, _ in each):
+            return True
+        count = prod(n for _, n in each)
+        if count > SEARCHED:
+            low, high = self.span
+            return high - low < count * self.itemsize
+        offsets = np.zeros(1, np.int64)
+        for stride, n in each:
+            offsets = np.add.outer(offsets, np.arange(n) * stride).ravel()
+        offsets.sort()
+        return bool((np.diff(offsets) < self.itemsize).any())
+
+    def shares(self, other: Lying) -> bool:
+        """Return True if an element of one lies where an element of the other does."""
+        return np.shares_memory(self._as_array(), other._as_array())
+
+    def _as_array(self) -> np.ndarray:
+        # NumPy compares places and reads nothing.
+        interface = {
+            "version": 3,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
+
+
+def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
+    """Return two arrays that share memory, or None."""
+    open_: list[tuple[int, Name, Lying]] = []  # those that end behind the start of the next
+    held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
+    for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
+        open_ = [other for other in open_ if other[0] > start]
+        for _, other, there in open_:
+            if there.shares(lying):
+                return other, name
+        open_.append((end, name, lying))
+    return None
+
+
+def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
+    """Raise if parameters are tied: stepped under two names, one would move twice."""
+    if found := shared(arrays):
+        one, other = found
+        raise ParameterError(
+            f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. {way_out}"
+        )

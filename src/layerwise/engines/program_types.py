@@ -1,4 +1,4 @@
-"""The structures of rules, by which kernels are found: the printed table (`engines/printed.py`) is made of these."""
+"""The structures of rules, by which kernels are found: `engines/printed_programs.py` is a table of these."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from layerwise.core.library import LOW, WIDE, Array, Library, computing
-from layerwise.core.plan import Held, Plan, Shape
+from layerwise.core.plan import LocalPart, Plan, Shape
 from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.rules.states import is_signed
@@ -33,7 +33,7 @@ class Bytes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Storing:
+class StoragePlan:
     """What decides the storage of tensors that are planned alike, so that it is found once for all of them."""
 
     lib: Library
@@ -191,7 +191,7 @@ class Storing:
         return self.plan.itself
 
     @cached_property
-    def _held(self) -> list[tuple[Held, tuple[Any, ...], Where]]:
+    def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
         """The parts that are here, the names of their state, and what their jobs have besides arrays."""
         members = [member.state_shapes.items() for member in self.plan.members]
         keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]
@@ -199,7 +199,9 @@ class Storing:
             (one, keys[one.member], (one.piece.block_dims, one.shape, one.parts, one.cut)) for one in self.plan.held
         ]
 
-    def _storage(self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: Held) -> Storage | None:
+    def _storage(
+        self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: LocalPart
+    ) -> Storage | None:
         """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
         own = replace(self, plan=plan.members[held.member])  # whose name decides what is drawn
         fields = [own._format(arrays, field, held) for field in plan.rule.State._fields]
@@ -210,7 +212,7 @@ class Storing:
         seen = held.index(index) if draws else index_of(held.view(self.lib.here(p)).shape)
         return Storage(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
 
-    def _format_of_weights(self, arrays: Mapping[str, Array], held: Held) -> Format | None:
+    def _format_of_weights(self, arrays: Mapping[str, Array], held: LocalPart) -> Format | None:
         state = self.named(arrays)
         rest = state.remainder
         drawn = self.want.draws_weights(None if rest is None else self.lib.dtype(rest))
@@ -219,7 +221,7 @@ class Storing:
         beside = None if rest is None else held.view(self.lib.here(rest))
         return Format(beside, self._key(WEIGHTS) if drawn else None)
 
-    def _format(self, arrays: Mapping[str, Array], field: str, held: Held) -> Format | None:
+    def _format(self, arrays: Mapping[str, Array], field: str, held: LocalPart) -> Format | None:
         if self.plan.state_shapes[field] is None or field not in arrays:
             return None
         state = self.named(arrays)
