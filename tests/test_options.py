@@ -197,7 +197,7 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "Came.decay_scale": (choices("lr", "none"), '"none" for λ'),
     "StableAdamW.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "scale_parameter": (FLAG | NONE, "on with a relative step"),
-    "relative_step": (choices(True, False, "factor", "cap", None), "on when lr is None"),
+    "relative_step": (choices(True, False, "factor", "cap", None), "on if lr is None"),
     "lr_cap": (POSITIVE, "upper bound"),
     "warmup_init": (FLAG, "True or False"),
     "factored": (dims("last", "largest", "matrix"), "such as ((0,), (1, 2, 3))"),

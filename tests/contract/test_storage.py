@@ -136,7 +136,7 @@ def test_an_unknown_format_is_refused(api, name, options, says):
 
 
 def test_two_options_may_not_give_a_field_two_dtypes(api):
-    with pytest.raises(ContradictionError, match=r"as (momentum_dtype|dtype_momentum), but is 'int8'"):
+    with pytest.raises(ContradictionError, match=r"as in (momentum_dtype|dtype_momentum), but is 'int8'"):
         made(api, "Adafactor", **WHOLE, momentum_dtype="bfloat16", state_dtype="int8")
 
 

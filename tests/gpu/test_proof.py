@@ -23,7 +23,7 @@ from torch_front.front import BUSY, FRONT_OF, bits
 from layerwise import engines
 from layerwise.catalog.registry import ENTRIES
 from layerwise.cli import info
-from layerwise.engines import Candidate, distributor
+from layerwise.engines import Candidate, assignment
 from layerwise.engines.gpu import proof
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
@@ -58,7 +58,7 @@ def is_of(front, constants):
 def proof_of(monkeypatch):
     """A new proof, for the engine that tensors on a GPU get."""
     engine = proving()
-    table = Candidate("gpu", engine, insisting=proving(warns=False)), Candidate("rule", _engines.RULE)
+    table = Candidate("gpu", engine, required=proving(warns=False)), Candidate("rule", _engines.RULE)
     monkeypatch.setattr(_engines, "ENGINES", table)
     return engine.proof
 
@@ -124,7 +124,9 @@ def test_kernels_that_are_right_pass_unnoticed(front, options, proof_of):
 )
 def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of, broken):
     broken(kernel)
-    with pytest.warns(RuntimeWarning, match=f"{front.__name__}.*failed their proof.*The rule steps instead") as warned:
+    with pytest.warns(
+        RuntimeWarning, match=f"{front.__name__}.*failed their proof.*reference implementation is used instead"
+    ) as warned:
         params, _ = stepped(front, **options)
     assert len(warned) == 1
     assert bits(params) == bits(stepped(front, fused=False, **options)[0])
@@ -350,7 +352,7 @@ def test_ranks_pass_or_fall_back_together_even_one_that_holds_nothing(case, righ
     assert 0 in seats[1][0].p.shape
     GPU.rule.step([alone := mapped(job, GPU.array)])
     table = [proving(), RULE]
-    one_of_all = SimpleNamespace(prepare=lambda jobs: distributor.prepare(table, jobs))
+    one_of_all = SimpleNamespace(prepare=lambda jobs: assignment.prepare(table, jobs))
     if not right:
         broken("passes.apply")
     with nullcontext() if right else pytest.warns(RuntimeWarning, match="failed their proof"):

@@ -24,7 +24,7 @@ from gpu.storing import (
 from gpu.world import DEVICE, proving
 
 from layerwise import engines
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.engines.gpu import stored
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.kinds import declined
@@ -175,14 +175,14 @@ def others_scales(rows):
 
 @pytest.mark.parametrize(
     ("form", "breaks", "why"),
-    [(DRAWN, wrong_keys, "other random bits"), (SPLIT, others_scales, "is beside exp_avg")],
+    [(DRAWN, wrong_keys, "other random bits"), (SPLIT, others_scales, "extra bits of exp_avg")],
     ids=["keys", "scales"],
 )
 def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkeypatch):
     job, table_of = stored_job(LAMB, (5, 64), form), stored.table_of
     broken = lambda *args: (breaks(rows := table_of(*args)), rows)[1]  # noqa: E731
     monkeypatch.setattr("layerwise.engines.gpu.tables.table_of", broken)
-    with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*fail their proof.*{why}"):
+    with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*failed their proof.*{why}"):
         prepare([proving(warns=False)], [job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
 
 

@@ -50,7 +50,7 @@ def test_an_invalid_parameter_is_named(name, leaf, options, says):
 @pytest.mark.parametrize(
     ("g", "says"),
     [
-        ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), its parameter \(4, 3\)"),
+        ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), but its parameter has \(4, 3\)"),
         ({"w": jnp.ones((4, 3), int)}, "of w must be a floating array"),
         ({"w": "1"}, "of w must be a floating array, but is '1'"),
         ({"w": jnp.ones((4, 3), complex)}, "of w is complex"),
@@ -121,7 +121,7 @@ def test_a_message_names_the_first_place_that_differs_and_prints_no_arrays():
         (lambda: opt.update(jax.tree.leaves(params), states, params), "it is a list instead of a dict"),
         (lambda: opt.update(params, params, states), "it is a dict instead of a LambState"),
         (lambda: opt.update(tuples, states, params), "`layer3/stack` is a tuple instead of a list"),
-        (lambda: opt.update(integers, states, params), "layer3/kernel must be .* of the shape"),
+        (lambda: opt.update(integers, states, params), "layer3/kernel must be .* shape"),
         (lambda: opt.update({**params, "layer3": {}}, states, params), "`layer3/kernel` is missing"),
         (lambda: opt.update(params, states._replace(mu=tuples), params), "`layer3/stack` is a tuple"),
         (lambda: opt.update(params, states._replace(mu=integers), params), "mu of layer3/kernel must be"),

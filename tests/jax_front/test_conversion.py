@@ -182,7 +182,7 @@ def test_a_state_that_does_not_fit_is_refused(name):
 @pytest.mark.parametrize(
     ("ours", "theirs", "told"),
     [
-        ("Lamb", optax.sgd(0.1, momentum=0.9), "has a TraceState, and a LambState has no trace"),
+        ("Lamb", optax.sgd(0.1, momentum=0.9), "has a TraceState, but LambState has no trace"),
         ("SGD", optax.adafactor(0.1), "FactoredState.*no v_row or v_col or v"),
         ("AdamW", optax.novograd(0.1), r"needs the shape \(\), but the layerwise state has \(9, 4\)"),
     ],
@@ -277,7 +277,7 @@ def test_names_of_another_model_are_given_or_missed():
     params, opt = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}, made("Lamb")
     _, state = opt.update(params, opt.init(params), params)
     theirs = InTorch("Lamb", {"weight": params["kernel"], "bias": params["bias"]})
-    with pytest.raises(StateError, match=r"kernel is kernel there.*names"):
+    with pytest.raises(StateError, match=r"kernel would be named kernel.*names"):
         convert.to_torch(state, params, theirs.opt)
     for names in ({"kernel": "weight"}, lambda leaf: leaf.replace("kernel", "weight")):
         theirs.opt.load_state_dict(convert.to_torch(state, params, theirs.opt, names=names))

@@ -16,7 +16,7 @@ from torch_front.storing import BLOCKS, by_one_engine, engines, give, held, made
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import SGD, Lamb, full_precision_state_dict, load_full_precision_state_dict
-from layerwise.torch.step._namespace import named_state
+from layerwise.torch.arrays._library import named_state
 
 pytestmark = pytest.mark.thinned(1, 2)
 FEW = {"matrix": (9, 7), "stack": (2, 3, 4), "bias": (17,), "other": (17,), "scalar": ()}
@@ -294,7 +294,7 @@ def test_checkpoints_of_any_form_load_in_any_order(first, form, saved_as):
 
 WRONG = {
     "unknown keys: 'more'": lambda full: {**full, "more": torch.ones(1)},
-    "missing 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
+    "missing keys: 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
     "other.bias.*shape": lambda full: {**full, "other.bias": torch.ones(12)},
     "other.bias.*list": lambda full: {**full, "other.bias": [1.0]},
     "other.bias.*int16": lambda full: {**full, "other.bias": torch.ones(13, dtype=torch.int16)},

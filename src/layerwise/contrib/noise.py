@@ -34,10 +34,11 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.options import checks
+from layerwise.torch.arrays._library import computing
 from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.step import _tensors
+from layerwise.torch.step import _checks
 
 Norm = tuple[Tensor, int]  # the local part of a tensor, and the number of its parts
 BATCH = "Pass the number of examples in each micro-batch on each process; skip smaller ones."
@@ -110,8 +111,8 @@ class NoiseScale:
         # In its forward pass a sharded module has whole parameters, with gradients of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
-                _tensors.check_parameter(name, p)
-                if flat_of(p) is not None:  # its gradient appears without a hook of its own
+                _checks.check_parameter(name, p)
+                if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
                     raise ParameterError(
                         f"{name} is a flat shard: its gradient cannot be observed in the backward pass. Measure "
                         "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
@@ -122,7 +123,7 @@ class NoiseScale:
     def _note(self, name: str, number: int, g: Tensor) -> None:
         if self._updates % self._every:
             return
-        _tensors.check_gradient(name, self._hooked[number], g)
+        _checks.check_gradient(name, self._hooked[number], g)
         self._norms.append(_norm(g.detach()))
         self._passes[number] += 1
 
@@ -302,7 +303,7 @@ def _norm(x: Any) -> Norm:
         else:
             cuts = enumerate(x.placements)
             parts = math.prod(x.device_mesh.size(i) for i, placement in cuts if not placement.is_replicate())
-    return torch.linalg.vector_norm(local(x), dtype=_tensors.computing(x.dtype)), parts
+    return torch.linalg.vector_norm(local(x), dtype=computing(x.dtype)), parts
 
 
 def _squares(norms: Sequence[Norm]) -> float:
