@@ -1,4 +1,4 @@
-"""The tensors of an API that keeps their state in slots, and the steps that it takes of them."""
+"""The tensors of an API that keeps their state in slots, and their steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerwise.storage.options import Wanted
 
 
 class Due(NamedTuple):
-    """The tensors that are due: their names, weights and gradients."""
+    """The tensors to step: their names, weights and gradients."""
 
     names: Sequence[Name]
     params: Sequence[Array]
@@ -29,15 +29,15 @@ class Due(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The plan of one tensor's step, and what its API says besides."""
+    """The plan of one tensor's step, and the API's additions."""
 
     plan: Plan
     want: Wanted
-    own: Any = None  # what only the API reads
+    own: Any = None  # read only by the API
 
 
 class Rates(NamedTuple):
-    """What changes from step to step: for each tensor the step that it takes, its learning rate and weight decay."""
+    """The numbers that change from step to step: for each tensor its step count, its learning rate and weight decay."""
 
     t: Sequence[int]
     lr: Sequence[float]
@@ -45,24 +45,24 @@ class Rates(NamedTuple):
 
 
 class Api(Protocol):
-    """What an API says of its tensors."""
+    """The API's knowledge about its tensors."""
 
     @property
     def keeps(self) -> bool:
-        """Whether weights are the optimizer's, and not lent by the user to each step."""
+        """True if the optimizer keeps the weights; False if the user lends them to each step."""
 
     @property
     def has_blocks(self) -> bool:
-        """Whether blocks were given, be it of other tensors."""
+        """True if blocks were given, possibly for other tensors."""
 
     def kinds(self, due: Due) -> Hashable:
-        """Return what of weights and gradients a prepared step depends on, besides what engines see themselves."""
+        """Return the objects that a prepared step depends on, besides those that engines check themselves."""
 
     def planned(self, due: Due) -> list[Planned]:
         """Return the plan of each tensor, or raise if one cannot be stepped."""
 
     def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
-        """Return the numbers of the next step of tensors that have counted so many steps."""
+        """Return the numbers of the next step of tensors with these step counts."""
 
     def peak(self, planned: Planned, lr: float) -> float | None:
         """Return the largest of a tensor's learning rates, as far as it is known."""
@@ -70,12 +70,12 @@ class Api(Protocol):
 
 @dataclass(eq=False)
 class Ready:
-    """What belongs to a step of tensors with slots, besides its plans and jobs."""
+    """The data of a step of tensors with slots, besides its plans and jobs."""
 
     planned: Sequence[Planned]
-    slots: Sequence[Slot]  # in the wanted form
-    converted: Sequence[tuple[int, Array]]  # weights that become others because they are stored in another way
-    loses: Sequence[str | None]  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
+    slots: Sequence[Slot]  # in the wanted format
+    converted: Sequence[tuple[int, Array]]  # weights that are replaced because their storage changes
+    loses: Sequence[str | None]  # the dtype of 16-bit weights that are rounded to nearest, without a remainder
     masters: Sequence[tuple[int, Array]]  # of which weights are copies
     nows: StepNumbers
     result: StepResult
@@ -87,20 +87,20 @@ class Slots:
     def __init__(self, lib: Library) -> None:
         self.lib = lib
         self.slots: dict[Any, Slot] = {}
-        self.furthest = 0  # the step count of the tensor that has gone furthest
+        self.furthest = 0  # the largest step count of a tensor
         self.skipped = 0
-        self._steps: dict[Hashable, Step] = {}  # by the names of the tensors, the last taken at the end
-        self._said = False  # whether tensors were seen of which the first step alone says what is wrong
+        self._steps: dict[Hashable, Step] = {}  # by the names of the tensors, the most recently taken at the end
+        self._said = False  # whether tensors were seen whose first step alone shows problems
 
     def __reduce__(self) -> Any:
         return Slots, (self.lib,), {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
 
     def forget(self) -> None:
-        """Throw all steps away, and with them their arrays."""
+        """Throw all prepared steps away, and with them their arrays."""
         self._steps.clear()
 
     def begin(self, slots: dict[Any, Slot]) -> None:
-        """Go on with these slots in place of those that there are."""
+        """Continue with these slots in place of the present ones."""
         self.slots = slots
         self.forget()
 
@@ -120,18 +120,18 @@ class Slots:
     # ---- a step
 
     def unchanged(self, api: Api, due: Due) -> Step | None:
-        """Return the step that these tensors had before, if all that it depends on is the same."""
+        """Return the step that these tensors took before, if everything that it depends on is the same."""
         step = self._steps.get((*due.names,))
         if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.kinds(due)):
             return None
-        # Where engines have these very arrays, they look at them themselves. Views would not follow them elsewhere.
+        # If engines have these very arrays, they check them themselves. Views would not follow them to another place.
         viewed = api.keeps and not step.whole
         return step if not viewed or step.seen.lies_as(due.params) else None
 
     def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[FirstStep]:
-        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
+        """Step all of these tensors, or raise and change none. Return the first steps of tensors.
 
-        `step` is the one that is `unchanged`, if there is one.
+        `step` is the step that is `unchanged`, if there is one.
         """
         step, rates = run_or_remake(step, partial(self._made, api, due, engines), partial(self._run, api, due))
         key, ready = (*due.names,), step.own
@@ -145,7 +145,7 @@ class Slots:
         return self._said_once(list(_firsts(api, ready, new, rates)))
 
     def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> Step:
-        """Return the step anew: plans, then slots in the wanted form, then what engines prepare. Nothing is changed."""
+        """Return a new step: plans, then slots in the wanted format, then what engines prepare. Nothing is changed."""
         planned = api.planned(due)
         plans = [one.plan for one in planned]
         dtypes = map(self.lib.dtype, due.params)
@@ -188,7 +188,7 @@ class Slots:
         return rates
 
     def _said_once(self, firsts: list[FirstStep]) -> list[FirstStep]:
-        """Return first steps without those of which there was a warning that is given once."""
+        """Return first steps without those whose warning was already given."""
         if not any(one.is_said_once for one in firsts):
             return firsts
         said, self._said = self._said, True
@@ -196,7 +196,7 @@ class Slots:
 
 
 def _firsts(api: Api, ready: Ready, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
-    """Yield the first steps of these tensors, given by their places."""
+    """Yield the first steps of these tensors, given by their indices."""
     measured = ready.result.stats() if new else []
     for i in new:
         plan, one = ready.planned[i].plan, ready.planned[i]

@@ -1,4 +1,4 @@
-"""The compiled engine: all tensors of a step in one call, in place, where they lie in the machine's memory."""
+"""The compiled engine: all tensors of a step in one call, in place, in CPU memory."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
 
-PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
+PLAIN, SPLIT, GROUPED = range(3)  # formats, by their numbers in the extension
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
     "this wheel, for any platform, has no compiled extension, so steps use the slower reference implementation; `pip "
     "install --force-reinstall --no-binary layerwise layerwise` compiles it"
 )
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
-# Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
+# Methods of tensors take 50 times as long, which matters if each array of each step is asked. The last two are in
 # PyTorch's stable interface, which has nothing like the first, `bool at::native::is_neg(const at::Tensor&)`: hence its
-# name as compilers write it. What they say is compared with methods, and they are not used if it differs.
+# mangled name. Their results are compared with the methods', and they are not used if these differ.
 TORCH_FUNCTIONS = (
     "_ZN2at6native6is_negERKNS_6TensorE",
     "aoti_torch_get_storage_size",
@@ -46,11 +46,11 @@ if _native is not None:
     _native.open_jobs(Job._fields)
 
 signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
-"""While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""
+"""A context in which signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
 def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
-    """Return the row of a front's table."""
+    """Return the row of an API's table."""
     if _native is None:
         return Candidate("compiled", None, reason_missing())
     read_environment()
@@ -79,7 +79,7 @@ def reason_missing() -> str:
 
 
 def register_torch(torch: Any) -> None:
-    """Make PyTorch's tensors known to the extension, which itself knows no framework."""
+    """Register PyTorch's tensors with the extension, which itself knows no framework."""
     if _native is not None:
         floating = torch.float32, torch.float64, torch.bfloat16, torch.float16
         dtypes = *floating, torch.int64, torch.int8, torch.uint8, torch.int16
@@ -90,13 +90,13 @@ def register_torch(torch: Any) -> None:
 
 
 def register_plain(tensor: Any, parameter: Any) -> bool:
-    """Make the tensors of a library known whose numbers lie where its DLPack table says; return whether they are."""
+    """Register the tensors of a library whose DLPack table locates their numbers; return whether this worked."""
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
 
 
 def _addresses(torch: Any) -> tuple[int, ...]:
-    """Return the addresses of PyTorch's own functions; zeros if it lacks them, or they are not found."""
+    """Return the addresses of PyTorch's own functions; zeros if they are missing or cannot be found."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / TORCH_LIBRARY.get(sys.platform, "none")))
         return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in TORCH_FUNCTIONS)
@@ -105,7 +105,7 @@ def _addresses(torch: Any) -> tuple[int, ...]:
 
 
 def _nothing(tensors: list[Any]) -> None:
-    """What is known and done without the extension."""
+    """Fallbacks that work without the extension."""
 
 
 def in_memory(tensors: list[Any]) -> bool:
@@ -114,7 +114,7 @@ def in_memory(tensors: list[Any]) -> bool:
 
 
 counts: Callable[[list[Any]], list[int] | None] = _nothing if _native is None else _native.counts
-"""Return the numbers that these tensors of PyTorch hold, if the extension can read them."""
+"""Return the numbers in these PyTorch tensors, if the extension can read them."""
 
 count: Callable[[list[Any]], Any] = _nothing if _native is None else _native.count
 """Add one to each of them, and return True if that was possible."""
@@ -144,9 +144,9 @@ class Layouts:
 
     def __init__(self, hs: Sequence[Any] = ()) -> None:
         self.hs = list(hs)
-        self.batches: list[Any] = []  # the last used at the start
+        self.batches: list[Any] = []  # the most recently used at the start
         self.numbers = Numbers(self.hs)
-        self.measured: list[tuple[str, ...]] = []  # by each job: the names of its measurements
+        self.measured: list[tuple[str, ...]] = []  # for each job, the names of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -169,7 +169,9 @@ class Layouts:
 
 
 class CompiledEngine(Engine):
-    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library."""
+    """The engine that hands jobs to the extension. `written` gets parameters that change without their library's
+    knowledge.
+    """
 
     name = "the compiled engine"
 
@@ -177,7 +179,7 @@ class CompiledEngine(Engine):
         self.written = written
 
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
-        """Return, for each job, the reason why the extension does not take it, or an empty string."""
+        """Return, for each job, the reason why the extension cannot take it, or an empty string."""
         unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
         each: Sequence[StepInputs | None] = given or [None] * len(jobs)
         return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, each, strict=True)]
@@ -214,20 +216,20 @@ class CompiledEngine(Engine):
 
 
 class PreparedCompiled(Prepared):
-    """Jobs, and the batches laid out for them; the first step makes the first batch."""
+    """Jobs, and the batches laid out for them; the first step creates the first batch."""
 
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs] if engine.written is not None else []
         self._places = addresses_of(arrays_of(self._jobs))
-        self._known = not isinstance(self._places, PythonMarks)  # else one of them is out of the extension's reach
+        self._known = not isinstance(self._places, PythonMarks)  # None if one of them is out of the extension's reach
         self.layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
-        # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
+        # Of the last step. Nothing here refers to this object: arrays are freed when nothing else refers to them.
         self._batch: Any = None
 
     def lend(self, jobs: Sequence[Job] | None) -> bool:
-        """Lend the arrays of the next step, if they lie where those of before lay."""
+        """Lend the arrays of the next step, if they have not moved."""
         if jobs is not None and not (self._known and self._places.same(arrays_of(jobs))):
             return False
         self._jobs = list(jobs or ())
@@ -250,7 +252,7 @@ class PreparedCompiled(Prepared):
 
     @property
     def ahead(self) -> Callable[[Sequence[Any], Sequence[Now]], Iterator[Any]] | None:
-        """What carries out the jobs in three parts, of which the last writes."""
+        """A function that carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
     def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
@@ -285,7 +287,7 @@ class PreparedCompiled(Prepared):
                 raise Changed
 
     def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
-        """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
+        """Create a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
@@ -343,7 +345,7 @@ def form_of(job: Job) -> tuple[Any, ...]:
 
 
 def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
-    """Return the formats of p and of the existing parts of the state, as the extension takes them."""
+    """Return the formats of p and of the existing parts of the state, in the extension's form."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]
     arrays += [_format(one, GROUPED) for one, array in zip(fields, state, strict=True) if array is not None]
