@@ -1,4 +1,4 @@
-"""Parameters as callers give them, and the mistakes that PyTorch passes over or explains by its own code."""
+"""Parameters as callers pass them, and mistakes that PyTorch ignores or reports unclearly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SHOWN = 3  # names in a message
 
 
 def check_given(params: Any, way_out: str) -> None:
-    """Raise for what is no parameters of an optimizer: one of them, a rate, a name, something that has some."""
+    """Raise for values that are not parameters of an optimizer: a single one, a rate, a name, or an object that has
+    some.
+    """
     check_params(params)
     if isinstance(params, Tensor):
         raise ArgumentError(
@@ -31,7 +33,7 @@ def check_given(params: Any, way_out: str) -> None:
 
 
 def check_params(params: Any) -> None:
-    """Raise for what has parameters and is none, and for a generator that has given them all before."""
+    """Raise for an object that has parameters, and for an exhausted generator."""
     if isinstance(params, Mapping):
         raise ArgumentError(f"`params` must be a list of parameters, but is {_mapping(params)}")
     if isinstance(params, nn.Module) and not isinstance(params, nn.ParameterList):
@@ -47,7 +49,7 @@ def check_params(params: Any) -> None:
 
 
 def warn_of_set(params: Any) -> None:
-    """Warn of parameters without an order, in the class in which newer versions of PyTorch do."""
+    """Warn about parameters without an order, with the class that newer versions of PyTorch use."""
     if isinstance(params, (set, frozenset)):
         why = "the order of a set changes from run to run, but checkpoints identify unnamed parameters by their order"
         warn(f"`params` is a {type(params).__name__}: {why}. {NAMED}", FutureWarning)
@@ -62,7 +64,7 @@ def check_group(group: Mapping[str, Any]) -> None:
 
 
 def check_blocks(blocks: Any, group: Mapping[str, Any], named: bool) -> None:
-    """Raise if blocks are said by the names of parameters that have none."""
+    """Raise if blocks are given by name, but the parameters have no names."""
     if isinstance(blocks, Mapping) and group["params"] and not named:
         raise HyperparameterError(
             sentence("blocks", "None when parameters have no names", blocks, "Pass named_parameters().")
@@ -70,7 +72,7 @@ def check_blocks(blocks: Any, group: Mapping[str, Any], named: bool) -> None:
 
 
 def _mapping(params: Mapping[Any, Any]) -> str:
-    """Return what a mapping is, and the way out."""
+    """Return the description of a mapping, and the way out."""
     if "params" in params:
         return "one group. Put it in a list: [group]."
     if any(isinstance(p, Tensor) and p.requires_grad for p in params.values()):
@@ -79,12 +81,12 @@ def _mapping(params: Mapping[Any, Any]) -> str:
 
 
 def listed(params: Any) -> Any:
-    """Return a group's parameters as they can be looked at more than once; a set is left to PyTorch's error."""
+    """Return a group's parameters as a list that can be read more than once; a set is left to PyTorch's error."""
     return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 
 
 def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:
-    """Warn if the last of these groups got nothing out of an iterator, or names that others have."""
+    """Warn if the last of these groups got nothing out of an iterator, or has names that are already taken."""
     if isinstance(given, Iterator) and not isgenerator(given) and not groups[-1]["params"]:
         warn(
             f"a parameter group is empty: its 'params', a {type(given).__name__}, gave no parameters. Pass a "

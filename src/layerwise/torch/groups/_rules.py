@@ -1,4 +1,4 @@
-"""The rules that the groups of an optimizer have: one for all, or one that each group names."""
+"""The rules of an optimizer's groups: one rule for all, or one named by each group."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_devic
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
-OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the same in every rule that has them
+OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options with the same meaning in every rule
 WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the other keys of the group are its options.'
 
 
 class RuleOptions:
-    """A rule with its options, and their values in a group that leaves them out."""
+    """A rule with its options, and their default values in a group."""
 
     def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
         self.rule, self.hyper = rule, hyper
@@ -37,8 +37,8 @@ class RuleOptions:
         self.without_lr = hyper.__dataclass_fields__["lr"].default is None
 
     def settings(self, options: Mapping[str, Any]) -> Hyper:
-        """Return checked settings, which are the same for all rates that are on."""
-        # Nobody waits for a device: a rate there counts as on.
+        """Return checked settings, which are the same for all rates other than 0."""
+        # A rate on a device counts as on, because reading it would mean waiting.
         given = {**options, **{name: 1.0 for name in RATES if is_on_device(options[name])}}
         made: Any = self.hyper
         fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
@@ -46,7 +46,7 @@ class RuleOptions:
         return found
 
     def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of a group's options that are no plain Python objects, such as numbers of NumPy, in such a form.
+        """Return those of a group's options that are not plain Python objects, such as NumPy numbers, as such objects.
 
         Rates that are tensors stay: a captured step reads them.
         """
@@ -82,21 +82,23 @@ class RulePerOptimizer:
 
     def __init__(self, probe: RuleOptions) -> None:
         self.probe = probe
-        """A rule that has all options that the optimizer itself was given."""
+        """A rule with all options that were given to the optimizer itself."""
         self.defaults = probe.defaults
-        """The values of keys that groups leave out."""
+        """The default values of keys in groups."""
 
     def of(self, group: Mapping[str, Any]) -> RuleOptions:
         """Return the rule of a group."""
         return self.probe
 
     def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a group with its rule in the stored form, if groups name theirs."""
+        """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
 
 class RulePerGroup(RulePerOptimizer):
-    """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
+    """The rules of an optimizer whose groups name them. Each rule has its own defaults, except for options that all
+    share.
+    """
 
     keys = (RULE,)
 
@@ -130,7 +132,7 @@ class RulePerGroup(RulePerOptimizer):
 
 
 def name_of(given: Any) -> str:
-    """Return the name of an optimizer that a group names in any case, or gives as a class."""
+    """Return the name of an optimizer that a group names in any case, or passes as a class."""
     if given is None:
         raise HyperparameterError(f"a parameter group of Mixed has no `{RULE}`. {WAY_OUT}")
     if isinstance(given, type):

@@ -1,4 +1,4 @@
-"""Steps that the host takes of parameters on a device, part by part, and sums that it measures before."""
+"""Steps on the host of parameters on a device, part by part, and sums that are measured before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def take(stepper: Stepper, host: Host, work: Work, might_skip: bool, agreement: 
 
 
 def _together(stepper: Stepper, host: Host, work: Work, agreement: Agreement | None) -> Iterable[Work]:
-    """Return the parts of a step, with the sum over the model; or all as one part, if an engine has to add it up, or
+    """Return the parts of a step, with the sum over the model; or all as one part, if an engine has to compute it, or
     other processes have a share.
     """
     states, parts = stepper.optimizer.state, list[Work]()
@@ -59,7 +59,7 @@ def _together(stepper: Stepper, host: Host, work: Work, agreement: Agreement | N
             new = []
             return parts
     finally:
-        for p in new:  # as long as nothing is to be stepped
+        for p in new:  # as long as nothing should be stepped
             _state.forget(states, p)
     for part in parts:
         part.leave()
@@ -67,7 +67,7 @@ def _together(stepper: Stepper, host: Host, work: Work, agreement: Agreement | N
 
 
 def _measured(stepper: Stepper, part: Work) -> Work:
-    """Return a part that is measured, if its engine does that."""
+    """Return a measured part, if its engine can do that."""
     key = stepper.key_of(part)
     step = stepper.unchanged(key, part, at_once=True)
     if step is None:
@@ -79,16 +79,16 @@ def _measured(stepper: Stepper, part: Work) -> Work:
 
 
 def arrived(stepper: Stepper, p: Tensor) -> None:
-    """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is all."""
+    """Handle a gradient that is complete in the backward pass: copy it, and measure its part if that is complete."""
     host: Any = stepper.host
     found = host.arrived(p)
     if found is not None:
-        with suppress(LayerwiseError):  # of settings that the step will refuse
+        with suppress(LayerwiseError):  # for settings that the step will refuse
             _measure(stepper, host, found)
 
 
 def _measure(stepper: Stepper, host: Host, part: Arrived) -> None:
-    """Begin to measure with the numbers of the next step as they are now."""
+    """Begin to measure with the present numbers of the next step."""
     some = frozenset(part.params)
     work = stepper.work_of([[p for p in group["params"] if id(p) in some] for group in stepper.members.groups])
     if list(map(id, work.params)) == part.params:

@@ -1,4 +1,4 @@
-"""The parameters and gradients that the PyTorch front accepts."""
+"""The parameters and gradients that the PyTorch API accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerwise.torch.sharding._flat import check_described, is_marked
 
 
 def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
-    """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
+    """Return the key of tensors for which one check is enough, or None if each needs its own."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
         return repeat(None, len(params))
     return iter(
@@ -95,7 +95,9 @@ def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
-    """Return the decision to skip the step: True or None if that is known at no cost, else a tensor on the device."""
+    """Return the decision to skip the step: True or None if it is known at no cost, otherwise a tensor on the
+    device.
+    """
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
         found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
@@ -106,7 +108,9 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
 
 
 def _any_nonfinite(grads: list[Tensor]) -> Tensor:
-    """Return True for a nan or an infinity: then the largest number is one, and otherwise it cannot overflow."""
+    """Return True if there is a nan or an infinity: then the largest number is not finite, and otherwise it cannot
+    overflow.
+    """
     return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
 
 
@@ -118,12 +122,12 @@ def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
     return ([list(column) for column in zip(*some, strict=True)] for some in rows.values())
 
 
-BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions say what they hold
+BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions define their contents
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Tensor]:
-    """Return the gradients with each one's numbers in its memory; the same list if they already are."""
+    """Return the gradients with their values in memory; the same list if they already are."""
     if compiled.in_memory(grads):
         return grads
     return [_readable(name, g) for name, g in zip(names(), grads, strict=True)]
@@ -139,7 +143,7 @@ def _readable(name: str, g: Tensor) -> Tensor:
 
 
 def resolved(x: Tensor) -> Tensor:
-    """Return a tensor with its numbers in its memory, if a copy is enough for that."""
+    """Return a tensor with its values in memory, if a copy is enough for that."""
     if type(x) not in BY_ADDRESS:
         return x
     if torch._is_functional_tensor(x):
@@ -150,7 +154,7 @@ def resolved(x: Tensor) -> Tensor:
 
 
 def unreadable(x: Tensor) -> str:
-    """Return the reason why a tensor's memory does not hold its numbers, with the way out; empty if it does."""
+    """Return the reason why a tensor's memory does not hold its values, with the way out; empty if it does."""
     x = local(x)
     if not has_address(x) or x.layout is not torch.strided:
         return ""
@@ -172,7 +176,7 @@ def _is_freed(x: Tensor) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """Return True if a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
+    """Return True if a tensor has no values because of a FakeTensorMode, or would get such a state."""
     return hasattr(x, "fake_mode") or is_faking()
 
 
@@ -182,7 +186,7 @@ def is_faking() -> bool:
 
 
 def has_address(x: Tensor) -> bool:
-    """Return True if the local part of a tensor lies at an address; not on the meta device."""
+    """Return True if the local part of a tensor has an address; not on the meta device."""
     return type(x) in BY_ADDRESS and not x.is_meta
 
 
@@ -193,7 +197,7 @@ def lying(x: Tensor) -> Lying:
 
 
 def _are_apart(tensors: Sequence[Any]) -> bool:
-    """Return True if a look is enough to see that tensors share no memory: plain ones, each in one piece."""
+    """Return True if tensors obviously share no memory: plain ones, each in one piece."""
     if not {*map(type, tensors)} <= {*BY_ADDRESS} or False in [x.is_cpu and x.is_contiguous() for x in tensors]:
         return False
     starts = sorted([(x.data_ptr(), x.nbytes) for x in tensors if x.numel()])

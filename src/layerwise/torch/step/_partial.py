@@ -1,4 +1,4 @@
-"""Steps of some parameters by themselves: in the backward pass, or one by one as a trainer asks for it."""
+"""Steps of some parameters by themselves: in the backward pass, or one by one for a trainer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PartialSteps:
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # as `Stepper.step`
     def step(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> None:
-        """Step one parameter, of this group and at this place in it if they are given."""
+        """Step one parameter; its group and its index there may be given."""
         number = self._number_of(p, group, i)
         if p.grad is None:
             return
@@ -70,9 +70,9 @@ class PartialSteps:
             raise ContradictionError(sentence("max_grad_norm", allowed, h.model_bound, way_out))
 
     def check_reduced(self, what: str, steps: bool = True) -> None:
-        """Raise where gradients are those of this process alone, because DistributedDataParallel adds them up later.
+        """Raise if gradients belong to this process alone, because DistributedDataParallel adds them up later.
 
-        It is looked for until parameters step; a model may be wrapped up to then.
+        This is checked until parameters step, because a model may be wrapped until then.
         """
         if not cuts.in_group():
             return
@@ -85,7 +85,7 @@ class PartialSteps:
         ranks.searched_ddp = steps
 
     def _work_of(self, members: Iterable[Member]) -> Work:
-        """Return what is due of these parameters."""
+        """Return the work of these parameters."""
         asked: dict[int, list[Tensor]] = {}
         for number, p in members:
             asked.setdefault(number, []).append(p)
@@ -96,7 +96,7 @@ class PartialSteps:
         return work
 
     def _number_of(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> int:
-        """Return the number of the parameter's group, or raise if this is not it."""
+        """Return the number of the parameter's group; raise if this is not its group."""
         for number, own in enumerate(self._stepper.members.groups):
             if (group is None or own is group) and _has(own["params"], p, i):
                 return number
@@ -121,13 +121,13 @@ def _misplaced(members: Members, p: Any, group: Any, i: Any) -> str:
 
 
 def _has(params: Any, p: Tensor, i: int | None) -> bool:
-    """Return whether this list has the parameter, at the place `i` if that is given."""
+    """Return whether this list has the parameter, at index `i` if given."""
     if i is None:
         return any(own is p for own in params)
     return type(i) is int and 0 <= i < len(params) and params[i] is p
 
 
 def _in_ddp(members: Members) -> bool:
-    """Return whether a DistributedDataParallel that is alive holds one of the parameters."""
+    """Return whether a living DistributedDataParallel holds one of the parameters."""
     own = {id(p) for group in members.groups for p in group["params"]}
     return any(id(p) in own for ddp in list(alive(DistributedDataParallel)) for p in ddp.parameters())

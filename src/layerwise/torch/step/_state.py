@@ -1,4 +1,4 @@
-"""The state of one parameter, and the checks of a checkpoint's."""
+"""The state of one parameter, and the checks of a loaded one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from layerwise.torch.step._checks import has_address, lying, unreadable
 from layerwise.torch.step._plan import WAY_OUT, Plan
 
 State = dict[str, Any]
-ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
+ANY = Part((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
 REMADE = (
     "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
     "which reshards it."
 )
-MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
+MOST_STEPS = 2**53  # exact as a float, of which powers are computed, and far below the limit of int64
 
 
 def as_step(name: str, value: Any) -> Tensor:
@@ -65,7 +65,7 @@ def check_there(name: str, key: str, value: Tensor) -> None:
 
 
 def ready(state: State, p: Tensor, name: str, storage_plan: StoragePlan, on_device: bool) -> None:
-    """Make the missing parts of the parameter's state."""
+    """Create the missing parts of the parameter's state."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.long, device=device)
@@ -79,7 +79,7 @@ def ready(state: State, p: Tensor, name: str, storage_plan: StoragePlan, on_devi
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
-    """Return True if some of these have step counts outside of the machine's memory."""
+    """Return True if some of these have step counts outside of CPU memory."""
     found = [state["step"] for state in states if "step" in state]
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
@@ -90,12 +90,12 @@ def apart(state: State) -> None:
 
 
 def has_state(state: Mapping[str, Any] | None) -> bool:
-    """Return True if a parameter has state of ours, and not only entries of other programs."""
+    """Return True if a parameter has our state, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 
 
 def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
-    """Forget a parameter's state, but for what other programs keep there."""
+    """Forget a parameter's state, except other programs' entries."""
     state = states.get(p, {})
     for key in own_entries(state):
         del state[key]
@@ -104,14 +104,14 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
 
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
-    """Raise unless the kept state of a parameter, without others' entries, can be stepped with and lies rightly."""
+    """Raise unless the kept state of a parameter, without others' entries, is valid and on the right device."""
     parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
         if key != "step":
             check_values(plan, parts.get(key, ANY), key, x)
         if isinstance(x, Tensor) and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
-        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # to look would mean waiting
+        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # reading it would mean waiting
             as_step(plan.name, x)
         if key not in own:
             raise StateError(
@@ -125,7 +125,7 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
 
 
 def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
-    """Return the reason why the memory of a part of the state cannot be stepped in, or an empty string."""
+    """Return the reason why a part of the state cannot be stepped in place, or an empty string."""
     if why := unreadable(x):
         return why
     if key == "step":
@@ -141,7 +141,7 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
 
 
 def parts_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
-    """Return what the parts of a parameter's state must be."""
+    """Return the requirements of the parts of a parameter's state."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 

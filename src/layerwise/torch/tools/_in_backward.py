@@ -35,15 +35,15 @@ class InBackward:
     """
 
     def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, int]) -> None:
-        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would close
-        # a circle, in which weights and state wait for the garbage collector.
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would
+        # create a cycle, in which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone, self._units = ref(optimizer), every, alone, units
-        self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
+        self._passes: Counter[int] = Counter()  # by the parameters' ids, as everything below
         self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
         self._agreements: dict[int, Agreement | None] = {}  # by unit
         self._begin(NO_PASS)
-        # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
-        # Beside such parameters, gradients of others may still have to be added up.
+        # Whether gradients are reduced over processes; fully_shard on one of several processes leaves that to others.
+        # Gradients of parameters outside its modules may then still have to be reduced.
         reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
         one_by_one = alone or not reduces or not cuts.several_processes()
         if one_by_one:
@@ -54,7 +54,7 @@ class InBackward:
             for p in group["params"]
             if p.requires_grad and (id(p) in units or one_by_one)
         ]
-        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
+        # Parameters that the last pass did not reach are stepped by optimizer.step(), and zeroed gradients start again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
         stepper_of(optimizer).when_zeroed.append(self._forget)
 
@@ -87,7 +87,7 @@ class InBackward:
             PartialSteps(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
 
     def _of_module(self, number: int, p: Tensor) -> None:
-        """Note a parameter that is stepped with the others of its module, after the turn of the module before."""
+        """Record a parameter that is stepped with the others of its module, after the turn of the previous module."""
         if current_pass() != self._pass:
             self._begin(current_pass())
         if not self._ends:
@@ -98,9 +98,9 @@ class InBackward:
             self._turn()
         self._unit = unit
         self._passes[id(p)] += 1
-        self._waiting[id(p)] = number, ref(p)  # which a pass that fails leaves behind
+        self._waiting[id(p)] = number, ref(p)  # a failed pass leaves these behind
         if p.device.type != "cpu":
-            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
+            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is computed
 
     def _end(self) -> None:
         """Give the last module of the pass its turn."""
@@ -118,13 +118,13 @@ class InBackward:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
                 stepper = stepper_of(self._there())
-                stepper.ranks.agreement()  # which finds out what has changed about the parameters
+                stepper.ranks.agreement()  # this finds changes of the parameters
                 PartialSteps(stepper).step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
 
     def _agreement_about(self, unit: int) -> Agreement | None:
-        """Return the agreement on the turns of a module, of which every one has its own list of sums."""
+        """Return the agreement on the turns of a module; each agreement has its own list of sums."""
         if unit not in self._agreements:
             # With the processes that hold other parts of these very parameters: others may have none.
             axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] == unit])
@@ -132,7 +132,7 @@ class InBackward:
         return self._agreements[unit]
 
     def _await_gradients(self) -> None:
-        """Let the stream of the step wait for the stream that reduced the gradients."""
+        """Make the stream of the step wait for the stream that reduced the gradients."""
         if self._stream is not None:
             here = torch.accelerator.current_stream(self._stream.device)
             if here != self._stream:
