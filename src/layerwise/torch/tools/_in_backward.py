@@ -144,7 +144,7 @@ class InBackward:
         self._begin(NO_PASS)
 
     def _check_alone(self, optimizer: Optimizer, steps: bool = True) -> None:
-        """Raise if gradients may belong to this process alone, before those of others are added."""
+        """Raise if gradients may belong to this process alone, before those of other processes are added."""
         if not cuts.in_group():
             return
         if not self._alone and cuts.several_processes():
@@ -169,12 +169,12 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """Step each parameter in the backward pass and free its gradient at once.
 
     Gradients then never exist all at the same time. `optimizer.step()` steps only the parameters that the last backward
-    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are. Call remove() of the
-    result to step in `optimizer.step()` again.
+    pass did not reach, so the training loop, its schedulers and its checkpoints need no change. To step in
+    `optimizer.step()` again, call remove() on the result.
 
     The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
-    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
-    DistributedDataParallel is refused, because it adds up gradients after the step would be taken.
+    been reduced, by all processes or by none. Parameters outside of these modules are left to `optimizer.step()`.
+    DistributedDataParallel is refused, because it reduces gradients only after this step.
 
     Args:
         optimizer: An optimizer of `layerwise.torch`.
@@ -202,7 +202,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
 
 
 def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, int]) -> None:
-    """Raise unless fully_shard tells for some parameters when their gradients are complete."""
+    """Raise unless fully_shard signals for some parameters when their gradients are complete."""
     if not units:
         raise ContradictionError(
             "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, but "

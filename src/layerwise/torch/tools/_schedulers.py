@@ -16,8 +16,8 @@ from layerwise.schedules import Schedule
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
     """Return a scheduler that sets the lr of every group by a schedule.
 
-    Call its step() after each step of the optimizer. Groups with another lr keep their proportion to the schedule. A
-    loaded state_dict restores the place in the schedule, and not the schedule itself.
+    Call its step() after each step of the optimizer. Groups with another lr keep their proportion to the schedule.
+    Loading a state_dict restores the position in the schedule, not the schedule itself.
 
     Args:
         optimizer: Any optimizer of PyTorch.
@@ -36,7 +36,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         way_out = f"Set the optimizer's lr to {schedule.peak:g}, or change the peak of the schedule."
         raise ContradictionError(sentence("schedule.peak", allowed, schedule.peak, way_out))
 
-    def factor(step: int) -> float:  # a function, because LambdaLR saves other callables' attributes and loads them
+    def factor(step: int) -> float:  # a function, because LambdaLR saves and loads the attributes of other callables
         return float(schedule(step) / schedule.peak)
 
     return LambdaLR(optimizer, factor, last_epoch)

@@ -1,4 +1,4 @@
-"""A model's weights with all the precision that its optimizer stores: reading and setting."""
+"""Reading and setting a model's weights with all the precision that its optimizer stores."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ WAY_OUT = "Pass what full_precision_state_dict() or the model's state_dict() ret
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
-    """Return model.state_dict() with weights in float32 where the optimizer holds more digits of them than the model.
+    """Return model.state_dict(), with weights in float32 if the optimizer holds more digits of them than the model.
 
-    That is the case with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict():
-    keys, buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights are one tensor.
+    It does with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict(): keys,
+    buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights are one tensor.
 
     Args:
         model: The model.
@@ -51,10 +51,9 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
 
 
 def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
-    """Set the weights of a model, and the digits that its optimizer holds beside them, to those of a state_dict.
+    """Set the weights of a model, and the additional digits that its optimizer holds, from a state_dict.
 
-    Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises StateError and changes
-    nothing.
+    Whole tensors are sharded as in the model. A state_dict that does not fit raises StateError and changes nothing.
 
     Args:
         model: The model.
@@ -95,14 +94,14 @@ def _set(own: Member, value: Tensor) -> None:
     if not want.master and not _is_held(own.state):
         return
     with torch.no_grad():
-        # So that there is something to hold them before the first step as well.
+        # Needed to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
         _state.ready(state, stepped, plan.name, plan.storage_plan(stepped, want), own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 
 
-# ---- what is given
+# ---- the given state_dict
 
 
 def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -128,7 +127,7 @@ def _check(key: str, own: Tensor, value: Any) -> None:
 
 
 def _placed(key: str, own: Any, value: Any) -> Any:
-    """Return a tensor with the placements that ours needs to copy it."""
+    """Return a tensor with the placements from which it can be copied."""
     if not is_dtensor(own):
         if is_dtensor(value):
             raise StateError(f"{key!r} is sharded, but the model's is not. Pass its full_tensor().")

@@ -24,23 +24,25 @@ SAME = (
 
 
 class Shard(NamedTuple):
-    """A parameter as another package maps it: the stretches in it, and the ranks that hold others of its tensors."""
+    """A parameter as another package maps it: the stretches in it, and the ranks that hold other parts of its
+    tensors.
+    """
 
     name: str
     p: Tensor
     stretches: Sequence[Stretch] | None  # None: it is a whole tensor
     group: Any = None
     replicas: Any = None
-    of_group: int = 0  # of the optimizer's
+    of_group: int = 0  # the optimizer's group
     beside: Sequence[Tensor] | None = None  # the parameters that have gradients when this has one
 
 
 class Segments:
     """A description of flat buffers: which parts of which tensors each buffer holds.
 
-    From then on optimizers of `layerwise.torch` step these buffers as the tensors that they hold parts of. All ranks of
-    `group` make their descriptions together, and exchange them. Buffers at the same place of the mapping hold parts of
-    the same tensors; a rank that has no part of a tensor need not name it.
+    From then on optimizers of `layerwise.torch` step these buffers as the tensors whose parts they hold. All ranks of
+    `group` create their descriptions together, and exchange them. Buffers at the same position of the mapping hold
+    parts of the same tensors; a rank that has no part of a tensor need not list it.
 
     Args:
         buffers: The stretches of each flat buffer, a parameter of one dimension: `Stretch`es, or tuples with the same
@@ -71,7 +73,7 @@ class Segments:
         return [p for _, p in self.named_parameters()]
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the buffers with names in the groups that they came in, or in one."""
+        """Return the buffers with names in their original groups, or in one group."""
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
@@ -101,8 +103,8 @@ def exchanged(
 ) -> dict[Tensor, Flat]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
-    `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
-    What several ranks hold is `saved_whole`, unless a package is known to keep their parts apart.
+    `beside` lists for each buffer the parameters that have gradients when it has one; by default all of the buffers.
+    Entries that several ranks hold are `saved_whole`, unless a package is known to keep their parts apart.
     """
     if group is ALONE:
         group = None
@@ -135,7 +137,7 @@ def exchanged(
 
 
 def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
-    """Return the descriptions of all ranks: the others wait for this one's, or for the reason why it fails."""
+    """Return the descriptions of all ranks: the others wait for this one's, or for its error."""
     mine, problem = list[list[Stretch]](), None
     try:
         if not isinstance(buffers, Mapping):
@@ -184,7 +186,9 @@ def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
 
 
 def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
-    """Raise unless all ranks describe as many buffers, and have each tensor in the same one with the same shape."""
+    """Raise unless all ranks describe the same number of buffers, and have each tensor in the same one with the same
+    shape.
+    """
     for number, one in zip(ranks, said, strict=True):
         if isinstance(one, str):
             raise SynchronizationError(

@@ -19,8 +19,8 @@ LEAF = "leaf"
 def from_fsdp1(model: nn.Module) -> Segments:
     """Return a description of the parameters of a model in FullyShardedDataParallel. All ranks call this together.
 
-    Every sharding strategy is supported, with flat parameters and with `use_orig_params=True`. Make the optimizer with
-    `named_parameters()` of the result, or with the model's parameters in groups. Parameters that FSDP leaves out
+    Every sharding strategy is supported, with flat parameters and with `use_orig_params=True`. Create the optimizer
+    with `named_parameters()` of the result, or with the model's parameters in groups. Parameters that FSDP leaves out
     (`ignored_states`) are included as whole tensors.
 
     Args:
@@ -34,7 +34,7 @@ def from_fsdp1(model: nn.Module) -> Segments:
     handles: list[tuple[str, Any, Any]] = [(name, m, m._handle) for name, m in wrapped if m._handle is not None]
     if not handles:
         raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass the model that FSDP returned.")
-    # With the names that what they wrap has without them.
+    # With the names that the wrapped modules have without the wrappers.
     prefixes = [without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip(".") for name, *_ in handles]
     each = zip(prefixes, handles, strict=True)
     shards = [one for prefix, (_, module, handle) in each for one in _shards(prefix, module, handle)]
