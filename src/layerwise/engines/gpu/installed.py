@@ -1,4 +1,4 @@
-"""The GPU engine as far as it is known without importing a framework: whether its kernels can run here."""
+"""What is known about the GPU engine without importing a framework: whether its kernels can run here."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from importlib.util import find_spec
 
 from layerwise.errors import EngineError, sentence
 
-OLDEST = "3.5"  # Triton's version: older ones cannot make kernels with constants from functions
-PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
+OLDEST = "3.5"  # Triton's version: older ones cannot build kernels with functions as constants
+PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # with 0, kernels are used without a proof
 
 
 def proof_wanted() -> bool:

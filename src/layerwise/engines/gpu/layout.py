@@ -1,4 +1,4 @@
-"""How tensors and their layers lie in memory: each layer is one stretch of its tensor's."""
+"""The memory layout of tensors and their layers: each layer is one contiguous stretch of its tensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def states_of(job: Job) -> list[Tensor]:
     return [getattr(job.state, name) for name in program_for(job).states]
 
 
-# ---- what lies in memory as kernels walk through it
+# ---- memory that kernels can walk through
 
 
 def misplaced(job: Job, states: Sequence[Tensor]) -> str:
@@ -57,7 +57,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def lies_like(x: Tensor, p: Tensor) -> bool:
-    """Return True if two tensors of one shape have the same strides, wherever strides matter."""
+    """Return True if two tensors of one shape have the same strides, where strides matter."""
     if x.stride() == p.stride() or not p.numel():
         return True
     return all(s == t for s, t, n in zip(x.stride(), p.stride(), p.shape, strict=True) if n != 1)

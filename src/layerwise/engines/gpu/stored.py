@@ -39,7 +39,7 @@ class Stored(NamedTuple):
         """The bits of its form."""
         rest = self.format.beside
         kind = at.CODES.value if self.is_coded else 0 if rest is None else REMAINDERS[rest.dtype]
-        drawn = self.format.key is not None and kind != at.SPLIT16.value  # which lacks nothing
+        drawn = self.format.key is not None and kind != at.SPLIT16.value  # needs no extra bits
         return int(kind | (at.RANDOM.value if drawn else 0))
 
 
@@ -65,7 +65,7 @@ def remainders(job: Job) -> list[Tensor]:
     return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
 
 
-# ---- what kernels cannot do
+# ---- unsupported storage
 
 
 def unstorable(job: Job) -> str:
@@ -98,7 +98,7 @@ def _in_order(index: Index, p: Tensor) -> bool:
 
 
 def _ungrouped(job: Job) -> str:
-    """Return the reason why programs would cut groups of a job, or an empty string."""
+    """Return the reason why programs would split groups of a job, or an empty string."""
     shape, dims = job.whole, 1 if job.storage is None else job.storage.row_dims
     if prod(shape[:dims]) > 1 and prod(shape[dims:]) % GROUP:
         return f"rows of {shape} end inside groups of {GROUP} elements"

@@ -16,7 +16,7 @@ from layerwise.torch.groups._members import FORMS
 
 Group = Mapping[str, Any]
 
-# What schedulers move in the course of a run, and a resumed run has to find where it was.
+# Options that schedulers change during a run, and that a resumed run must restore.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
 
 
@@ -77,9 +77,10 @@ def _check_keys(keys: Sequence[Any]) -> None:
 
 
 def of_others(saved: Mapping[str, Any]) -> dict[Any, Any]:
-    """Return what other programs keep beside the state of parameters, or raise for state of what is in no group.
+    """Return other programs' entries besides the state of parameters; raise for state that matches no parameter.
 
-    State of parameters goes by numbers or by names, as the groups do. What is there tells names from others' keys.
+    State of parameters is keyed by numbers or by names, like the groups. The groups tell names from other programs'
+    keys.
     """
     keys = {key for group in saved["param_groups"] for key in group["params"]}
     found = {key: one for key, one in saved["state"].items() if key not in keys}
@@ -95,10 +96,10 @@ def _is_state(one: Any) -> bool:
 
 
 def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
-    """Return the checkpoint's names, the surest first.
+    """Return the checkpoint's names, the most reliable first.
 
-    torch.distributed.checkpoint puts keys that are names in the order of the optimizer that loads, and leaves
-    'param_names' in that of the one that saved.
+    torch.distributed.checkpoint orders keys that are names as in the loading optimizer, and leaves 'param_names' as in
+    the saving one.
     """
     keys = list(chain.from_iterable(group["params"] for group in saved))
     if keys and all(isinstance(key, str) for key in keys):
@@ -124,7 +125,7 @@ def _names_in(group: Group) -> list[str]:
 def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
     if (order := _same_names(ours, theirs[0])) is not None:
         return order
-    if theirs[1:] == [ours]:  # names that the caller made up, beside keys that are the model's
+    if theirs[1:] == [ours]:  # names that the caller made up, although the keys are the model's
         return range(len(ours))
     raise StateError(_contradiction(ours, theirs[0]))
 
@@ -143,7 +144,7 @@ def _same_names(ours: list[str], theirs: list[str]) -> Sequence[int] | None:
 
 
 def _without_prefix(a: list[str], b: list[str]) -> tuple[list[str], list[str]]:
-    """Return both without the module that all names of one side lie in, if the other side's do not."""
+    """Return both without the module that contains all names of one side, unless it also contains the other side's."""
     more = (sum(map(len, b)) - sum(map(len, a))) // max(1, len(a))
     if more < 0:
         return _without_prefix(b, a)[::-1]
@@ -170,7 +171,7 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
 
 
 def shown(names: Sequence[str], most: int = 5) -> str:
-    """Return the first of some names in words, and how many more there are."""
+    """Return the first of some names in words, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
@@ -178,7 +179,7 @@ def shown(names: Sequence[str], most: int = 5) -> str:
 def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence[Group]) -> Group:
     """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree.
 
-    A group without parameters continues the one in its place, if that has none either.
+    A group without parameters continues the one at its index, if that has none either.
     """
     sources = _distinct(group for group, _ in members)
     sources = sources or [one for one in saved[number : number + 1] if not one["params"]]
@@ -204,7 +205,7 @@ def _distinct(groups: Iterator[Group]) -> list[Group]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if two options are equal, of whatever kind a checkpoint has them."""
+    """Return True if two options are equal, in whatever type a checkpoint has them."""
     a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
     try:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)

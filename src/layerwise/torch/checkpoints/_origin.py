@@ -12,18 +12,18 @@ from layerwise.torch.checkpoints._matching import MOVED
 from layerwise.torch.groups._options import ALL_OPTIONS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 
-OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
-# Options that change what a state means: `convert` says them, because a warning is due where ours differ.
+OURS = {"master_weights", "max_grad_norm_per_tensor"}  # our groups have one of these, and no other package's have
+# Options that change the meaning of a state: `convert` includes them, because a difference needs a warning.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
-# What a checkpoint that was converted or made by hand may say of a group.
+# Keys that a group of a converted or hand-made checkpoint may have.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
-NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # that ours may share with others
+NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # options that ours may have in common with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
 def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) -> bool:
-    """Return True if ours with these options takes the steps of their rule, as far as is known."""
+    """Return True if our rule with these options takes the same steps as another rule, as far as is known."""
     plain = PLAINLY.get(ours or "") if options.get("adapt") is False and not options.get("keep_norm") else None
     return theirs is None or ours is None or theirs in (ours, plain)
 

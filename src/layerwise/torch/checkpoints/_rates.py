@@ -1,4 +1,4 @@
-"""What a group goes on with: the rates that schedulers had moved, and what a checkpoint says of its options."""
+"""The options with which a group continues: the rates that schedulers had moved, and other options in a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from layerwise.torch.groups._settings import RATES, of_group
 from layerwise.torch.step._plan import WAY_OUT
 
 Group = Mapping[str, Any]
-AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
-GONE = ("reproducible",)  # an option that groups of earlier checkpoints may name
-CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
+AS_GIVEN = ("state_dtype",)  # state is converted to the format requested here
+GONE = ("reproducible",)  # an option that groups of earlier checkpoints may have
+CONVERTED = "lr_in_momentum"  # LARS's momentum is converted to this optimizer's form
 
 
 class Continued(NamedTuple):
-    """A group, and what of a checkpoint it goes on with."""
+    """A group, and the saved group that it continues."""
 
     ours: Group
     begun: Group  # as it was saved
@@ -33,7 +33,7 @@ class Continued(NamedTuple):
 
 
 def continued(stepper: Any, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
-    """Return our groups with the saved ones, or raise if the rates of these do not fit."""
+    """Return our groups with the saved ones; raise if their rates do not fit."""
     begun = [_placed(*each) for each in zip(ours, saved, strict=True)]
     sources = _with_own_rates(stepper.groups, ours, begun)
     settings = [_settings(stepper, i, *each) for i, each in enumerate(zip(ours, sources, strict=True))]
@@ -41,8 +41,8 @@ def continued(stepper: Any, ours: Sequence[Group], saved: Sequence[Group]) -> li
 
 
 def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
-    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
-    ours.
+    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are not our
+    options.
     """
     not_taken = {*groups.known(one.ours), *_origin.MEANING, *GONE, RULE, "params", "param_names"}
     others = {name: copied(name, x) for name, x in one.source.items() if name not in not_taken}
@@ -50,10 +50,10 @@ def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
 
 
 def copied(name: str, value: Any) -> Any:
-    """Return a copy of what no tensor is."""
+    """Return a copy of a value that is not a tensor."""
     try:
         return deepcopy(value)
-    except Exception as problem:  # whatever that object raises
+    except Exception as problem:  # the object may raise anything
         raise StateError(
             f"{name!r} of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
         ) from problem
@@ -78,7 +78,7 @@ def _with_role(group: Group, saved: Group) -> Group:
         return saved
     relative = saved["lr"] is None
     role = group["relative_step"] or "factor" if relative else saved.get("relative_step") or False
-    if role == "cap" and group["relative_step"] == "factor":  # what is lr there is lr_cap here
+    if role == "cap" and group["relative_step"] == "factor":  # the saved lr means lr_cap here
         kept = {name: x for name, x in saved.items() if name not in ("lr", "initial_lr", "relative_step")}
         return {**kept, "lr_cap": saved["lr"]}
     lr = group["lr"] if relative and group["relative_step"] else saved["lr"]
@@ -87,9 +87,10 @@ def _with_role(group: Group, saved: Group) -> Group:
 
 
 def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence[Group]) -> Sequence[Group]:
-    """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
+    """Return the saved groups with our rates if another rule steps any of them: their rates then mean something else.
 
-    A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
+    A group without a ratio, like biases in LAMB, has AdamW's rule, but belongs with the other groups, not with the old
+    run.
     """
     pairs = list(zip(ours, begun, strict=True))
     rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
@@ -100,8 +101,8 @@ def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence
 
 
 def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
-    """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
-    step or back.
+    """Return our settings with the rates to load; raise if these are invalid, or turn a rate into the relative step or
+    back.
     """
     there, here = saved.get("relative_step"), group.get("relative_step")
     if "lr" in saved and (there != here or saved["lr"] is None):
@@ -120,7 +121,7 @@ def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
 
 
 def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
-    """Yield what became of the rates of another rule or of other groups, and which options differ."""
+    """Yield warnings about rates of another rule or of other groups, and about options that differ."""
     if any(one.source is not one.begun for one in each):
         if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
             rules = " and ".join({one.begun[RULE]: None for one in each if RULE in one.begun})

@@ -21,15 +21,15 @@ from layerwise.torch.checkpoints.foreign._moments import Momentum
 from layerwise.torch.groups._rules import RULE
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
-ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such
+ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, if there are any
 
 
 def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
     """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
-    Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
-    schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer that has another
-    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns where they differ.
+    Give options when you create the optimizer, for instance by a preset. Of the groups the result has only the rates
+    that schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer with another
+    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns if they differ.
 
     Args:
         state_dict: The other optimizer's state_dict().
@@ -55,9 +55,9 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
 def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
     """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
-    That optimizer has the same parameters, in the same groups or with names. Its options stay as they were given,
-    except those that schedulers move. If its rule is another than ours, these stay too, and a warning says both.
-    Weights that are held beside the parameters are not carried over.
+    That optimizer has the same parameters, in the same groups or with names. Its options stay unchanged, except those
+    that schedulers move. If its rule differs from ours, these stay unchanged too, and a warning lists both. Master
+    weights are not included.
 
     Args:
         state_dict: The state_dict() of our optimizer.
@@ -88,9 +88,9 @@ def _codec(name: Any, way: str) -> Codec:
 
 
 def _is_named(optimizer: Any, name: str) -> bool:
-    """Return True if an optimizer, or a class that it is derived from, is one of those that a name is for.
+    """Return True if an optimizer, or one of its base classes, is among those that a name stands for.
 
-    A package may have several of one name: with decoupled decay, with state of 8 bits or in the host's memory.
+    A package may have several of one name: with decoupled decay, with 8-bit state, or with state in host memory.
     """
     package, _, kind = name.partition(".")
     names = re.compile(rf"(Paged)?{kind}W?(\d+bit)?")
@@ -101,7 +101,7 @@ def _is_named(optimizer: Any, name: str) -> bool:
 
 @contextmanager
 def _refused(message: str) -> Iterator[None]:
-    """Raise with this message, and the problem in it, where a checkpoint is not as its codec takes it to be."""
+    """Raise with this message and the problem if a checkpoint is not as its codec expects."""
     try:
         yield
     except StateError:
@@ -165,7 +165,7 @@ def _check_numbers(state: State) -> None:
 def _written(
     state_dict: Mapping[str, Any], optimizer: Any, codec: Codec, target: str
 ) -> tuple[dict[str, Any], Iterable[str]]:
-    """Return the checkpoint, and what to warn of."""
+    """Return the checkpoint and the warnings."""
     kept: dict[str, None] = {}
     doubts: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
@@ -213,7 +213,7 @@ def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
 
 
 def _counted(steps: set[int], codec: Codec) -> State:
-    """Return the one number of steps of a group's parameters as theirs keeps it."""
+    """Return the step count of a group's parameters in their form."""
     if len(steps) > 1:
         raise StateError(
             f"parameters of a group have taken {sorted(steps)} steps, but the target keeps one count for all of them."

@@ -1,4 +1,4 @@
-"""Codecs of state in 8 bits.
+"""Codecs of 8-bit state.
 
 bitsandbytes has codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861). FlashOptim has groups
 of 32 with a float16 scale: the softsign of m, and the root of v.
@@ -16,7 +16,7 @@ from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
 
-WRAPPED = "__bnb_optimizer_quant_state__"  # where 0.50 puts them in a checkpoint
+WRAPPED = "__bnb_optimizer_quant_state__"  # where version 0.50 stores them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048
 TABLES = {"state1": "dynamic", "state2": "udynamic"}
 GROUP = 32
@@ -44,7 +44,7 @@ def _in_blocks(x: Tensor) -> Tensor:
 
 
 def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
-    """Return the scale of each of so many codes, in blocks of the first of these sizes with which scales are enough."""
+    """Return the scales of this many codes, in blocks of the first of these sizes for which there are enough scales."""
     found = next((size for size in sizes if -(-numel // size) == scales.numel()), None)
     if found is None:
         raise StateError(
@@ -54,8 +54,8 @@ def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
 
 
 class OfBits(Codec):
-    """What all have: numbers in 8 bits, or as they are where theirs has those of a parameter so; and the norm of an
-    update where theirs bounds it.
+    """Common code: 8-bit numbers, or plain ones for parameters where theirs has those; and the norm of an update if
+    theirs bounds it.
     """
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -102,7 +102,7 @@ class BitsAdam(OfBits, Adam):
 
 
 class BitsSGD(OfBits, Momentum):
-    """A momentum, which is the first of betas; Lion, RMSprop and Adagrad keep other things in its place."""
+    """A momentum, the first of betas; Lion, RMSprop and Adagrad keep other state under its name."""
 
     fields: ClassVar = {"momentum_buffer": "state1"}
 
@@ -125,9 +125,9 @@ class BitsSGD(OfBits, Momentum):
 
 
 class Bounded(OfBits):
-    """LAMB and LARS: theirs bounds the steps of tensors without 8-bit state, and of no others."""
+    """LAMB and LARS: theirs bounds only the steps of tensors without 8-bit state."""
 
-    options: ClassVar[str]  # of ours that take these steps
+    options: ClassVar[str]  # our options with the same steps
 
     def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
         yield from super().doubts(saved)
@@ -157,8 +157,8 @@ class BitsLars(Bounded, BitsSGD):
 
 
 class Flash(Codec):
-    """What both have: numbers in 8 bits, or what they were saved as without them; and an initial_lr also where no
-    schedule began. It quantizes what it loads, so numbers go back.
+    """Common code: 8-bit numbers, or plain ones in their saved dtype; and an initial_lr even without a schedule. It
+    quantizes when it loads, so numbers are converted back.
     """
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -169,7 +169,7 @@ class Flash(Codec):
         if codes.dtype not in (torch.int8, torch.uint8) or not scales.is_floating_point():
             found = f"{codes.dtype} and {scales.dtype}"
             raise StateError(f"{key!r} must have 8-bit codes and float16 scales, but has {found}.")
-        # Beside bfloat16 parameters the bytes of float16 scales are saved as if they were bfloat16.
+        # For bfloat16 parameters, the bytes of float16 scales are saved as if they were bfloat16.
         scales = scales.view(torch.float16).float() if scales.element_size() == 2 else scales.float()
         signed = key != "exp_avg_sq"
         y = codes.flatten().float() / (127 if signed else 255)

@@ -78,7 +78,7 @@ class Momentum(Codec):
         return {} if found["momentum_buffer"] is None else found
 
     def write(self, ours: State, place: Place) -> State:
-        if ours.keys() == {"step"}:  # as without momentum, where theirs keeps nothing either
+        if ours.keys() == {"step"}:  # as without momentum, for which theirs keeps nothing either
             return {}
         buffer = ours["momentum_buffer"]
         if place.ours.get("lr_in_momentum", False):
@@ -110,7 +110,7 @@ class OfTorchao(Adam):
     """Two moments in few bits."""
 
     def stored(self, x: Tensor, key: str, place: Place) -> State:
-        # A buffer of theirs quantizes what is copied there.
+        # Their buffers quantize what is copied into them.
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 

@@ -51,7 +51,7 @@ class AdaFactor(T5Adafactor):
 
 
 class Came(T5Adafactor):
-    """CAME, with means of the squares of two things, where a tensor is factored."""
+    """CAME, with means of the squares of two quantities, for factored tensors."""
 
     pairs: ClassVar = ("exp_avg_sq", "exp_avg_res")
 
@@ -86,7 +86,7 @@ class Came(T5Adafactor):
 
 
 class Lars(Momentum):
-    """A momentum of gradients, which theirs scales and decays for matrices alone."""
+    """A momentum of gradients, which theirs scales and decays only for matrices."""
 
     def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
         for number, group in enumerate(saved["param_groups"]):
@@ -100,7 +100,7 @@ class Lars(Momentum):
 
 
 class StableAdamW(Adam):
-    """Two moments, and what 16-bit weights lack, which theirs may add up beside them."""
+    """Two moments, and the remainders of 16-bit weights, which theirs may keep with them."""
 
     def write(self, ours: State, place: Place) -> State:
         low = place.group["kahan_sum"] and place.p.dtype in (torch.float16, torch.bfloat16)
