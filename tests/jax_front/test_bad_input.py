@@ -51,8 +51,8 @@ def test_an_invalid_parameter_is_named(name, leaf, options, says):
     ("g", "says"),
     [
         ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), but its parameter has \(4, 3\)"),
-        ({"w": jnp.ones((4, 3), int)}, "of w must be a floating array"),
-        ({"w": "1"}, "of w must be a floating array, but is '1'"),
+        ({"w": jnp.ones((4, 3), int)}, "of w must be a floating-point array"),
+        ({"w": "1"}, "of w must be a floating-point array, but is '1'"),
         ({"w": jnp.ones((4, 3), complex)}, "of w is complex"),
         ({"v": jnp.ones((4, 3))}, "a tree like the parameters, but `w` is missing"),
         ({**W, "v": jnp.ones((4, 3))}, "a tree like the parameters, but `v` is not among them"),

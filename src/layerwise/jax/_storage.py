@@ -90,7 +90,7 @@ def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None
         _check_stored(f"scales of {what}", found.scale, ["float32"], scales_of(shape) if shape else None)
         return
     if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
-        raise StateError(f"{what} must be a floating array, but is {shown(found)}. {WAY_OUT}")
+        raise StateError(f"{what} must be a floating-point array, but is {shown(found)}. {WAY_OUT}")
     if (has := None if found is None else tuple(jnp.shape(found))) != shape:
         wanted, there = ("nothing" if one is None else f"the shape {one}" for one in (shape, has))
         raise StateError(f"{what} must have {wanted}, but has {there}. {WAY_OUT}")

@@ -102,7 +102,7 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
     if g is None:
         return None
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
-        raise GradientError(f"the gradient of {name} must be a floating array, but is {shown(g)}.")
+        raise GradientError(f"the gradient of {name} must be a floating-point array, but is {shown(g)}.")
     if g.shape != p.shape:
         raise GradientError(f"the gradient of {name} has the shape {g.shape}, but its parameter has {p.shape}.")
     if jnp.iscomplexobj(g) and not jnp.iscomplexobj(p):

@@ -47,7 +47,7 @@ SAME = (
     ("master_weights multi_precision", ""),
     ("master_weights kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
     ("state_dtype bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    ("state_dtype block_size block_wise", "of groups of 64; `blocks` are parts of a tensor that count as layers"),
+    ("state_dtype block_size block_wise", "groups of 64; `blocks` are the parts of a tensor that count as layers"),
     ("rounding stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
     ("bias_correction correct_bias debias", ""),
     ("decay_scale fixed_decay", 'decay_scale="none"'),

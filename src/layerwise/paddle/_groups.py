@@ -110,7 +110,7 @@ def _params(params: Any, number: int) -> list[Tensor]:
     if isinstance(params, TENSORS):
         return [params]
     if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
-        shown = f"a {type(params).__name__}" + " with nothing left" * checks.is_used_up(params)
+        shown = f"{'an exhausted' if checks.is_used_up(params) else 'a'} {type(params).__name__}"
         raise ParameterError(f"'params' of group {number} must be parameters in order, but are {shown}. Pass a list.")
     return list(params)
 

@@ -147,7 +147,7 @@ def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
         point, whose, far = fitting[0].nearest(q.batch), fitting[0].name, _far(q.batch, fitting[0])
         series, ending = whose, "" if fitting[0].from_scratch else "; it starts from a checkpoint"
     else:
-        return None, Line("warm-up", "keep yours", "give what it was, and it is scaled", "nothing published")
+        return None, Line("warm-up", "keep yours", "give your warm-up, and it is scaled", "nothing published")
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
     why = f"{whose}, {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
