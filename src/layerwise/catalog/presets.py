@@ -24,9 +24,12 @@ from layerwise.options.settings import Hyper, options_in_order
 class Preset:
     """A preset of an optimizer: its options, its differences from our defaults, and what it does not reproduce.
 
-    Attributes: name: The name, with that of the package before the dot. optimizer: The name of the optimizer's class.
-    options: Its options. differs: Its differences from our defaults, in words. not_reproduced: Its behaviour that these
-    options do not reproduce, in words.
+    Attributes:
+        name: The name, with that of the package before the dot.
+        optimizer: The name of the optimizer's class.
+        options: Its options.
+        differs: Its differences from our defaults, in words.
+        not_reproduced: Its behaviour that these options do not reproduce, in words.
     """
 
     name: str

@@ -46,9 +46,12 @@ def footprint(
 ) -> Footprint:
     """Return the memory needed to train a model, for each of the devices among which every tensor is divided by rows.
 
-    Args: model: A `torch.nn.Module`, usually one on the meta device. optimizer: The optimizer's name. With Muon, AdamW
-    steps embeddings, the head, norms and biases. options: Options of its rule, such as {"beta1": 0.9}. devices: The
-    number of devices. **storage: `master_weights`, `rounding` and `state_dtype`.
+    Args:
+        model: A `torch.nn.Module`, usually one on the meta device.
+        optimizer: The optimizer's name. With Muon, AdamW steps embeddings, the head, norms and biases.
+        options: Options of its rule, such as {"beta1": 0.9}.
+        devices: The number of devices.
+        **storage: `master_weights`, `rounding` and `state_dtype`.
     """
     from layerwise.torch.step._checks import check_kind
 

@@ -38,8 +38,10 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
     Either may be inside chains, partitions, masks and injected hyperparameters. A warning lists values that are not
     converted.
 
-    Args: state: The state of optax's optimizer. transform: The transformation of `layerwise.jax`, or one of optax that
-    contains it. params: The parameters.
+    Args:
+        state: The state of optax's optimizer.
+        transform: The transformation of `layerwise.jax`, or one of optax that contains it.
+        params: The parameters.
     """
     whole = transform.init(params)
     used: list[int] = []
@@ -64,8 +66,10 @@ def from_optax(state: Any, transform: Any, params: Any) -> Any:
 def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of optax's `transform` that continues where ours left off with `state`.
 
-    Args: state: The state of an optimizer of `layerwise.jax`, or one of optax that contains it. transform: The
-    transformation of optax. params: The parameters.
+    Args:
+        state: The state of an optimizer of `layerwise.jax`, or one of optax that contains it.
+        transform: The transformation of optax.
+        params: The parameters.
     """
     ours = [in_numbers(own_of(one), parameters(masked_like(one, params))) for one in found_in(state, is_ours)]
     if not ours:

@@ -36,8 +36,10 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
 def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformationExtraArgs:
     """Return a transformation that is equal to another implementation: `like("timm.Lamb", 1e-3, weight_decay=0.1)`.
 
-    Args: name: The name of a preset. *args: Arguments of the preset's function, such as `lamb`. **options: Arguments of
-    that function, in place of the preset's or besides them.
+    Args:
+        name: The name of a preset.
+        *args: Arguments of the preset's function, such as `lamb`.
+        **options: Arguments of that function, in place of the preset's or besides them.
     """
     make = getattr(optimizers, find(name).optimizer.lower())
     unnamed, given = by_name(make, args, options)

@@ -25,8 +25,9 @@ WAY_OUT = "Create the state with init, for the same parameters and options."
 class Grouped(NamedTuple):
     """A part of a state in 8 bits: two trees like the parameters'.
 
-    Attributes: codes: The codes of each parameter, in its shape; or plain numbers, if these are stored. scale: The
-    scale of each group of 64 numbers of a row; None for plain numbers.
+    Attributes:
+        codes: The codes of each parameter, in its shape; or plain numbers, if these are stored.
+        scale: The scale of each group of 64 numbers of a row; None for plain numbers.
     """
 
     codes: Any
@@ -36,8 +37,10 @@ class Grouped(NamedTuple):
 class MasterState(NamedTuple):
     """The state of an optimizer with `master_weights`.
 
-    Attributes: inner: The optimizer's own state. weights: A tree like the parameters': the remainder of each weight in
-    int16 or int8, or its copy in float32; None for parameters that are not of 16 bits.
+    Attributes:
+        inner: The optimizer's own state.
+        weights: A tree like the parameters': the remainder of each weight in int16 or int8, or its copy in float32;
+            None for parameters that are not of 16 bits.
     """
 
     inner: Any

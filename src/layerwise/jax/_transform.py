@@ -188,7 +188,8 @@ class Transformation:
 def stats(state: Any) -> dict[str, dict[str, Any]]:
     """Return the measurements of the last step by parameter: arrays, with one number per block of it.
 
-    Args: state: A state of an optimizer made with stats=True, or one that contains it, as that of optax.chain does.
+    Args:
+        state: A state of an optimizer made with stats=True, or one that contains it, as that of optax.chain does.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):

@@ -39,9 +39,10 @@ WAY_OUT = 'Pass a number of equal blocks, "each" for one block per index, or len
 class Blocks(Checked):
     """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a separate tensor.
 
-    Args: split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a
-    stack of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads). axis: The axis
-    along which the blocks lie; with "each" there may be several.
+    Args:
+        split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a stack
+            of experts or scanned layers), or the blocks' lengths (as in a fused q, k, v of unequal heads).
+        axis: The axis along which the blocks lie; with "each" there may be several.
 
     >>> Blocks(3).parts("qkv", (6, 2))
     [Part(axis=0, count=3, drop=False, one=None, others=())]

@@ -21,8 +21,10 @@ HEADS = (nn.Linear, nn.QuantizedLinear)
 def hidden_matrices(model: Any, exclude_layers: Sequence[str] | None = None) -> Callable[[str, mx.array], bool]:
     """Return a filter for a model's hidden matrices: not its embeddings, its head or its vectors.
 
-    Args: model: The model. exclude_layers: Regular expressions; parameters whose path contains a match are left out.
-    None means the head: the last `nn.Linear` of the model.
+    Args:
+        model: The model.
+        exclude_layers: Regular expressions; parameters whose path contains a match are left out. None means the head:
+            the last `nn.Linear` of the model.
     """
     if not isinstance(model, nn.Module):
         raise ParameterError(

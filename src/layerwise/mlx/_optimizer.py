@@ -126,8 +126,9 @@ class Optimizer(theirs.Optimizer, Like):
 
         Parameters without a gradient are left out. All tensors step together, because a norm may cover all gradients.
 
-        Args: gradients: A tree of gradients. parameters: A tree of parameters, possibly with more parameters than
-        gradients; or the model.
+        Args:
+            gradients: A tree of gradients.
+            parameters: A tree of parameters, possibly with more parameters than gradients; or the model.
         """
         try:
             chosen = tree_map(lambda _, p: p, gradients, parameters)

@@ -84,8 +84,10 @@ class Optimizer(Like):
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place.
 
-        Args: name: The name, under which its state is kept. weights: The array. grad: Its gradient, which is not
-        changed.
+        Args:
+            name: The name, under which its state is kept.
+            weights: The array.
+            grad: Its gradient, which is not changed.
         """
         if limit := self._options.h.model_bound:
             raise ContradictionError(
@@ -273,7 +275,8 @@ class Optimizer(Like):
     def clear_state(self, name: Name | None = None) -> None:
         """Forget the state of one name, or of all. The next step starts it again.
 
-        Args: name: The name; None means all.
+        Args:
+            name: The name; None means all.
         """
         self._tensors.clear(name)
         self._seen = {one: shape for one, shape in self._seen.items() if name not in (None, one)}

@@ -148,8 +148,9 @@ class Optimizer(torch.optim.Optimizer, Like):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with settings of their own; options that are left out are the optimizer's.
 
-        Args: param_group: A mapping with `params` and any options of a group. If other groups have names, parameters
-        without one are named by their position.
+        Args:
+            param_group: A mapping with `params` and any options of a group. If other groups have names, parameters
+                without one are named by their position.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
@@ -240,8 +241,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         takes the same step as `step()` would for this parameter: its step count advances, and `step()` finds nothing to
         do once the gradient is gone. Without a gradient nothing happens.
 
-        Args: p: The parameter. group: Its entry of `param_groups`; None finds it. i: Its index in that entry; None
-        finds it.
+        Args:
+            p: The parameter.
+            group: Its entry of `param_groups`; None finds it.
+            i: Its index in that entry; None finds it.
         """
         PartialSteps(stepper_of(self)).step(p, group, i)
         self._opt_called = True  # schedulers of torch read it, and `step()` need not be called
@@ -315,7 +318,8 @@ class Optimizer(torch.optim.Optimizer, Like):
     def clear_state(self, which: str | Tensor | None = None) -> None:
         """Forget the state of one parameter, or of all, except other programs' entries. The next step starts it again.
 
-        Args: which: The parameter, or its name; None means all.
+        Args:
+            which: The parameter, or its name; None means all.
         """
         found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
         if which is not None and not any(has_state(self.state.get(p)) for p in found):

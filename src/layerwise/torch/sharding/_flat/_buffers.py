@@ -19,9 +19,12 @@ Shape = tuple[int, ...]
 class Stretch(NamedTuple):
     """A stretch of a flat buffer, which holds a part of a tensor.
 
-    Attributes: name: The name of the tensor. shape: The shape of the whole tensor. start: The first element of the
-    tensor in the stretch, counted in row-major order. end: The element after the last one. offset: The place in the
-    buffer where they begin; None is right after the stretch before.
+    Attributes:
+        name: The name of the tensor.
+        shape: The shape of the whole tensor.
+        start: The first element of the tensor in the stretch, counted in row-major order.
+        end: The element after the last one.
+        offset: The place in the buffer where they begin; None is right after the stretch before.
     """
 
     name: str

@@ -29,7 +29,8 @@ def from_deepspeed(engine: Any) -> Segments:
     All ranks call this together. Afterwards the engine's optimizer steps its partitions as the tensors whose parts they
     hold. The returned description is not needed any further.
 
-    Args: engine: The engine, created with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
+    Args:
+        engine: The engine, created with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
     """
     zero = getattr(engine, "optimizer", None) if hasattr(engine, "module") else engine
     kinds = STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3
