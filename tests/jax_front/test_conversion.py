@@ -282,7 +282,7 @@ def test_names_of_another_model_are_given_or_missed():
     for names in ({"kernel": "weight"}, lambda leaf: leaf.replace("kernel", "weight")):
         theirs.opt.load_state_dict(convert.to_torch(state, params, theirs.opt, names=names))
         close(convert.from_torch(theirs.opt.state_dict(), opt, params, names=names), state, 1e-7)
-    with pytest.raises(StateError, match=r"no kernel, the name of kernel there.*names"):
+    with pytest.raises(StateError, match=r"no kernel, the PyTorch name of leaf kernel.*names"):
         convert.from_torch(theirs.opt.state_dict(), opt, params)
 
 

@@ -134,7 +134,7 @@ def from_torch(
     for p, (leaf, name, key, order) in zip(leaves.arrays, places, strict=True):
         one = state_dict["state"].get(key)
         if one is None:
-            raise StateError(f"the state_dict has no {name}, which corresponds to {leaf}. Pass names=…")
+            raise StateError(f"the state_dict has no {name}, the PyTorch name of leaf {leaf}. Pass names=…")
         counts.add(int(one["step"]))
         there = tuple(p.shape if order is None else (p.shape[d] for d in order))
         back = None if order is None else np.argsort(np.asarray(order))
