@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import apart, is_named, named_by_places
+from layerwise.torch.groups._members import apart, is_named, named_by_places, stepper_of
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -32,6 +32,7 @@ from layerwise.torch.groups._options import (
 )
 from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
 from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, of_group
+from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
 from layerwise.torch.sharding._process_groups import process_group_ref
@@ -41,7 +42,7 @@ from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import has_state
-from layerwise.torch.step._stepper import Stepper, stepper_of
+from layerwise.torch.step._stepper import Stepper
 
 
 class Optimizer(torch.optim.Optimizer, Like):
@@ -77,7 +78,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
         processes = {name: process_group_ref(name, given[name]) for name in arguments.PROCESSES}
-        self._stepper = Stepper(self, setup, processes)
+        self._stepper = _stepper_for(setup)(self, setup, processes)
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
@@ -99,7 +100,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup, processes, skipped, flats = state.get("_copied", (None, {}, 0, ()))
         super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
         if setup is not None:
-            self._stepper = Stepper(self, setup, processes, skipped)
+            self._stepper = _stepper_for(setup)(self, setup, processes, skipped)
             for i in flats:
                 forget(self.parameters()[i])
         stepper_of(self).forget()  # torch comes here with every checkpoint as well
@@ -376,3 +377,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups
         )
+
+
+def _stepper_for(setup: Setup) -> type[Stepper]:
+    """Return what takes the steps of an optimizer."""
+    return OffloadedStepper if setup.offload else Stepper

@@ -15,9 +15,9 @@ from layerwise.errors import warn
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates, _states
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
+from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import cuts_of
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import stepper_of
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is

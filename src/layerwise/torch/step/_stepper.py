@@ -21,15 +21,11 @@ from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Members, apart
 from layerwise.torch.groups._settings import (
     GroupRates,
-    at_hand,
     capturing,
     check_capture,
-    check_offloaded,
     on_gpu,
     scalar,
 )
-from layerwise.torch.offload import _stepper as stepping
-from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
@@ -40,7 +36,7 @@ from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._planner import Planner, Setup
 from layerwise.torch.step._prepared import on_host, with_numbers
-from layerwise.torch.step._work import Work
+from layerwise.torch.step._work import Elsewhere, Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
 
@@ -71,10 +67,8 @@ class Stepper:
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
         self._captured: list[Step] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
-        self.host = Host() if setup.offload else None
-        """The host's memory, if parameters are stepped there wherever they are."""
-        if self.host is not None:
-            self.when_zeroed.append(self.host.forget_early)
+        self.elsewhere: Elsewhere | None = None
+        """What finds the gradient of a parameter that has none."""
 
     def of(self, optimizer: Any, steps: bool = False) -> Stepper:
         """Return the life of an optimizer's steps that has this one among its attributes.
@@ -85,7 +79,7 @@ class Stepper:
         own = self.members.own()
         if own is optimizer or not (steps or own is None):
             return self
-        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.groups, self.skipped)
+        optimizer._stepper = made = type(self)(optimizer, self.setup, self.ranks.groups, self.skipped)
         return made
 
     def forget(self) -> None:
@@ -94,18 +88,13 @@ class Stepper:
         self._rates.clear()
         self.steps.clear()
         self.planner.forget()
-        if self.host is not None:
-            self.host.forget()
 
     def in_place_of(self, p: Tensor) -> Tensor:
         """Return what is stepped in a parameter's place, with its numbers of now."""
-        return p if self.host is None else self.host.in_place_of(p)
+        return p
 
     def take_over(self, p: Tensor) -> None:
         """Give a parameter the numbers that were written to what is stepped in its place."""
-        if self.host is not None:
-            self.host.send_back([p])
-            self.host.returned([p])
 
     # ---- what is due
 
@@ -126,14 +115,10 @@ class Stepper:
         if found is None or not found.unchanged(groups):
             found = self.groups.rates(groups, found, numbers)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
-        if self.setup.offload or self.ranks.model_group is not None or (on_gpu() and capturing()):
+        if self.ranks.model_group is not None or (on_gpu() and capturing()):
             for group, now in zip(groups, found.settings.each, strict=True):
                 self._check_here(group, now.h)
-        if self.host is None:
-            return Work.of(found, groups, asked)
-        work = Work.of(found, groups, asked, elsewhere=self.host.gradient_of)
-        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
-        return work._replace(rates=(lr, weight_decay))
+        return Work.of(found, groups, asked, self.elsewhere)
 
     def _follow_names(self) -> None:
         """Plan again, as a parameter has another name, by which its blocks, random bits and measurements go."""
@@ -141,8 +126,6 @@ class Stepper:
         self.steps.clear()
 
     def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
-        if self.setup.offload:
-            check_offloaded(group)
         if capturing():
             check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
@@ -188,10 +171,7 @@ class Stepper:
                 work = self._local(work, agreement)
             if might_skip or self.planner.resolves:
                 work = self.planner.readable(work)
-            if self.host is None:
-                self.step_work(work, might_skip, agreement)
-            else:
-                stepping.take(self, self.host, work, might_skip, agreement)
+            self.take(work, might_skip, agreement)
 
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters that are where they are stepped: by what was prepared before, or by what is made anew."""
@@ -203,6 +183,8 @@ class Stepper:
                 self.step_due(work.as_asked(), self.ranks.renewed(agreement))
                 return
         self._agreed_step(key, work, step, plans, might_skip, agreement)
+
+    take = step_work
 
     def _agreed_step(
         self,
@@ -290,14 +272,7 @@ class Stepper:
     @property
     def scale(self) -> Any:
         scale = getattr(self.optimizer, "grad_scale", None)
-        if scale is None:
-            return 1.0
-        return scalar(scale if self.host is None else at_hand(scale), self.groups.differentiable)
-
-    def arrived(self, p: Tensor) -> None:
-        """See to a gradient that is complete in the backward pass, of a step that the host takes."""
-        with self.one_at_a_time, signals_wait:
-            stepping.arrived(self, p)
+        return 1.0 if scale is None else scalar(scale, self.groups.differentiable)
 
     # ---- skipping
 
@@ -347,9 +322,3 @@ def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts
     """Prepare steps again, now that these processes have copies."""
     steps.clear()
     planner.copies = copies
-
-
-def stepper_of(optimizer: Any) -> Stepper:
-    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
-    found: Stepper = optimizer._stepper.of(optimizer)
-    return found

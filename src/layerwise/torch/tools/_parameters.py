@@ -8,8 +8,9 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import Stepper, stepper_of
+from layerwise.torch.step._stepper import Stepper
 
 
 class Member(NamedTuple):
