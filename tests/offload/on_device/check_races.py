@@ -94,7 +94,12 @@ RACES = {
         lambda ring, number: ring.slots[number % len(ring.slots)],
         nothing,
     ),
-    "a gradient that has changed is not sent again": (_ring.RingSlot, "has", lambda slot, i, g: i in slot._sent, changed),
+    "a gradient that has changed is not sent again": (
+        _ring.RingSlot,
+        "has",
+        lambda slot, i, g: i in slot._sent,
+        changed,
+    ),
     "a gradient that has changed is not measured again": (_ring.RingSlot, "leave", nothing, changed),
     "weights that have changed are not measured again": (_ahead, "_versions", nothing, weighed),
     "numbers that have changed are not taken": (_ahead.Ahead, "is_of", measured_at_all, slowed),
