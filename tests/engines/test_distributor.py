@@ -137,8 +137,8 @@ class Leaving:
     def declines(self, jobs, given=None):
         return ["it has left" if self.left else ""] * len(jobs)
 
-    def group(self, job):
-        return None
+    def groups(self, jobs):
+        return [None] * len(jobs)
 
     def prepare(self, jobs, layouts=None):
         return self

@@ -101,7 +101,7 @@ def _muted(optimizer: Optimizer) -> bool:
 def _record(optimizer: Optimizer) -> Record:
     members = stepper_of(optimizer).members
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (stepper_of(optimizer).settings_of(group), group)
+        p: (stepper_of(optimizer).settings_of(group).h, group)
         for i, group in enumerate(optimizer.param_groups)
         for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or not in it just now
     }

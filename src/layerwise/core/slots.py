@@ -210,7 +210,7 @@ def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slo
     if slot is not None and storage_plan.is_plain(slot.arrays):
         return slot, None
     arrays = {} if slot is None else dict(slot.arrays)
-    storage_plan.put_state_in_form(p, arrays)
+    storage_plan.put_state_in_form([(p, arrays)])
     weights = storage_plan.lib.copy(p) if storage_plan.is_low else p
     converted = weights if storage_plan.put_weights_in_form(p, arrays, weights) else None
     if slot is not None:

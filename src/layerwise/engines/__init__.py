@@ -151,9 +151,9 @@ class Engine:
         """
         return [""] * len(jobs)
 
-    def group(self, job: Job) -> Hashable:
-        """Return the key that jobs prepared together must share, such as the device."""
-        return None
+    def groups(self, jobs: Sequence[Job]) -> Sequence[Hashable]:
+        """Return, for each job, the key that jobs prepared together must share, such as the device."""
+        return [None] * len(jobs)
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.

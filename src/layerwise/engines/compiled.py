@@ -127,6 +127,11 @@ class AllMeasured(Sequence[Measured]):
     def __getitem__(self, i: Any) -> Any:
         return Measured(partial(self._batch.measured, i), self._names[i])
 
+    def column(self, name: str) -> list[Any]:
+        """Return one measurement of all jobs, or None of those that lack it."""
+        places = [names.index(name) if name in names else None for names in self._names]
+        return [None if at is None else self._batch.measured(i, at) for i, at in enumerate(places)]
+
     def __len__(self) -> int:
         return len(self._names)
 
@@ -177,19 +182,19 @@ class CompiledEngine(Engine):
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the extension does not take it, or an empty string."""
         unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
-        each: Sequence[StepInputs | None] = given or [None] * len(jobs)
-        return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, each, strict=True)]
-
-    def _declined(self, job: Job, given: StepInputs | None) -> str:
-        if given is not None and given.skip is not None:
-            return "whether to step is known only on the device"
-        names = "the parameter", *job.state._fields, "the gradient"
-        for name, array in zip(names, (job.p, *job.state, None if given is None else given.g), strict=True):
-            if not (array is None or _native.reaches(array)):
-                kind = type(array).__name__
-                return f"{name} is not an array of floating numbers in this machine's memory ({kind})"
         if given is None:
-            return ""
+            reaches = _native.reaches
+            for i, job in enumerate(jobs):
+                if not unprinted[i] and not all(map(reaches, filter(_is_there, (job.p, *job.state)))):
+                    unprinted[i] = _out_of_reach(job)
+            return unprinted
+        return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, given, strict=True)]
+
+    def _declined(self, job: Job, given: StepInputs) -> str:
+        if given.skip is not None:
+            return "whether to step is known only on the device"
+        if why := _out_of_reach(job, given.g):
+            return why
         if numbers(job.h, given.now) is None:
             return "a number of the step is followed by autograd, or not in this machine's memory"
         try:
@@ -328,6 +333,18 @@ class PreparedCompiled(Prepared):
         if self._engine.written is not None:
             self._engine.written(self._params)
         self._batch = batch
+
+
+_is_there = partial(is_not, None)
+
+
+def _out_of_reach(job: Job, g: Any = None) -> str:
+    """Return the reason why an array of a job is out of the extension's reach, or an empty string."""
+    for name, array in zip(("the parameter", *job.state._fields, "the gradient"), (job.p, *job.state, g), strict=True):
+        if not (array is None or _native.reaches(array)):
+            kind = type(array).__name__
+            return f"{name} is not an array of floating numbers in this machine's memory ({kind})"
+    return ""
 
 
 def form_of(job: Job) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from layerwise.drivers import TensorRequest, dims_of, once_of
 from layerwise.engines.printed_programs import RULES
-from layerwise.engines.program_types import Printed, Program, form_of, presence_of
+from layerwise.engines.program_types import Printed, Program, forms_of, presence_of
 from layerwise.options.values import is_number, is_on
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 from layerwise.rules.scalars import bounds_of
@@ -143,7 +143,7 @@ def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
 
 
 def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
-    return presence_of(job.state), *(form_of(getattr(job.h, name)) for name in printed.options)
+    return presence_of(job.state), *forms_of([getattr(job.h, name) for name in printed.options])
 
 
 def numbers(h: Any, now: Now) -> tuple[float, ...] | None:

@@ -337,10 +337,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
+            now = stepper_of(self).groups.check(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = plan.storage_plan(p, want).report(own_entries(self.state.get(p, {})))
+                plan = stepper_of(self).planner.plan_for(p, now, name)
+                found[apart(name, found)] = plan.storage_plan(p, now.want).report(own_entries(self.state.get(p, {})))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

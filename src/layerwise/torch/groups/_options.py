@@ -59,14 +59,6 @@ class GroupOptions:
         # What it remembers may have keys that cannot be pickled.
         return GroupOptions, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
-    def rule_of(self, group: Mapping[str, Any]) -> Any:
-        """Return the rule of a group."""
-        return self.kinds.of(group).rule
-
-    def wanted(self, group: Mapping[str, Any]) -> Wanted:
-        """Return a group's wanted storage of weights and state."""
-        return wanted(group, self.kinds.of(group).rule)
-
     def blocks_of(self, group: Mapping[str, Any]) -> ByName:
         """Return the blocks of a group's parameters: those said by name, and else the group's own."""
         own = group["blocks"]
@@ -165,7 +157,7 @@ class GroupOptions:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step
             self._made.clear()
         self.warn_of_new_keys(group)
-        return CheckedGroup(self.rule_of(group), self.check(group), self.wanted(group), self.blocks_of(group))
+        return self.check(group)
 
     def _check_now(self, group: Group) -> None:
         kind = self.kinds.of(group)
@@ -173,13 +165,13 @@ class GroupOptions:
         check_rates_captured(group)
         group.update(kind.in_plain_form({name: group[name] for name in RATES}))
 
-    def check(self, group: Mapping[str, Any]) -> Hyper:
-        """Return the group's hyperparameters, or raise if one of its options is wrong."""
+    def check(self, group: Mapping[str, Any]) -> CheckedGroup:
+        """Return what follows from a group's options, or raise if one of them is wrong."""
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
-        self.blocks_of(group)
-        want = self.wanted(group)
+        blocks, rule = self.blocks_of(group), self.kinds.of(group).rule
+        want = wanted(group, rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -193,7 +185,7 @@ class GroupOptions:
                     "differentiable", f"{self.differentiable} in every group", group["differentiable"], "All or none."
                 )
             )
-        return h
+        return CheckedGroup(rule, h, want, blocks)
 
     def check_fits(self, group: Mapping[str, Any], dtype: torch.dtype) -> None:
         """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
@@ -211,7 +203,7 @@ class GroupOptions:
         kind = self.kinds.of(group)
         self._check_rates(kind, group)
         static, on = _static(kind, group), rates_on(group)
-        key = (kind.hyper.optimizer, on, *map(_hashable, static.values()))
+        key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
         found = self._made.get(key)  # once, since another thread may forget it
         if found is None:
             found = self._made[key] = kind.settings({**static, **{name: group[name] for name in RATES}})

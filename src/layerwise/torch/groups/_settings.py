@@ -154,7 +154,8 @@ def rates_on(group: Mapping[str, Any]) -> tuple[bool | None, ...]:
 
     That is all of a rate on which settings depend. One that only a device knows counts as on.
     """
-    return tuple(x if x is None else _is_on(x) for x in (group["lr"], group["weight_decay"]))
+    lr, weight_decay = group["lr"], group["weight_decay"]
+    return lr if lr is None else _is_on(lr), weight_decay if weight_decay is None else _is_on(weight_decay)
 
 
 def _is_on(rate: Any) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.step import Step
+from layerwise.engines.compiled import AllMeasured
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
 from layerwise.torch.groups._members import Members
@@ -19,7 +20,7 @@ from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import is_on_device
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._prepared import Ready, on_host
+from layerwise.torch.step._prepared import on_host
 from layerwise.torch.step._work import DueGroup
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
@@ -59,17 +60,19 @@ def _has_none_if_decayed(one: FirstStep) -> bool:
 
 def firsts(step: Step, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps of parameters of these ids that were just taken, but for those that show nothing."""
-    own: Ready = step.own
-    each = zip(step.plans, own.params, own.storage_plans, own.states, step.of_plans(), strict=False)
-    for due in dues:
+    own, measured, at = step.own, step.measured, 0
+    zero = _began_at_zero(measured)
+    each = zip(step.plans, own.params, own.storage_plans, own.states, strict=True)
+    for due in dues if measured else ():
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)
-        for plan, p, storage_plan, state, measured in islice(each, len(due.params)):
+        for plan, p, storage_plan, state in islice(each, len(due.params)):
+            jobs = range(at, at := at + len(plan.held))
             if not adapted or id(p) not in which:
                 continue
             dtype = storage_plan.rounds_to(state) if storage_plan.is_low else None
-            if p.numel() and (dtype is not None or any(map(_began_at_zero, measured))):
-                for name, found in plan.measured(map(on_host, measured)):
+            if p.numel() and (dtype is not None or True in zero[jobs.start : jobs.stop]):
+                for name, found in plan.measured(on_host(measured[i]) for i in jobs):
                     yield FirstStep(name, plan.h, found, lam, peak, dtype)
 
 
@@ -117,11 +120,17 @@ def _peak(group: Mapping[str, Any]) -> float:
     return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 
 
-def _began_at_zero(measured: Mapping[str, Any]) -> bool:
-    """Return True if the weights, or those of a block, are measured to be all zero."""
-    found = measured.get("weight_norm")
-    found = measured.get("weight_rms", 1.0) if found is None else found
-    return 0.0 in np.ravel(found.detach().numpy() if isinstance(found, Tensor) else found).tolist()
+def _began_at_zero(measured: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Return, for each job, whether the weights, or those of a block, are measured to be all zero."""
+    norms, means = (
+        measured.column(name) if isinstance(measured, AllMeasured) else [one.get(name) for one in measured]
+        for name in ("weight_norm", "weight_rms")
+    )
+    found = []
+    for norm, mean in zip(norms, means, strict=True):
+        x = mean if norm is None else norm
+        found.append(x is not None and 0.0 in np.ravel(x.detach().numpy() if isinstance(x, Tensor) else x))
+    return found
 
 
 def _number(x: Any) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any, cast
 
@@ -46,6 +47,10 @@ class Plan(plan.Plan):
     replicas: tuple[Axis, ...] = ()  # over which it is the same
 
     @property
+    def is_cut(self) -> bool:  # type: ignore[override]
+        return self.cut is not None
+
+    @property
     def lies(self) -> Cut | Flat | None:
         """What of the parameter is here."""
         return self.cut or self.flat
@@ -74,6 +79,9 @@ class Plan(plan.Plan):
 
     def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
         cut, shape, kept = self.cut, self.state_shapes[field], self.kept[field]
+        if cut is None and self.elementwise[field]:
+            made: Any = partial(torch.zeros_like, dtype=getattr(torch, dtype), requires_grad=False)
+            return cast("Callable[[Tensor], Tensor]", made)
         if cut is None or shape is None or kept is None:
             return super().zeros(lib, field, dtype)
         alike = all(kept)

@@ -20,6 +20,7 @@ from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Members, apart
 from layerwise.torch.groups._settings import (
+    CheckedGroup,
     GroupRates,
     capturing,
     check_capture,
@@ -98,11 +99,11 @@ class Stepper:
 
     # ---- what is due
 
-    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
-        """Return a group's hyperparameters, or raise if one of its options is wrong, here and now."""
-        h = self.groups.check(group)
-        self._check_here(group, h)
-        return h
+    def settings_of(self, group: Mapping[str, Any]) -> CheckedGroup:
+        """Return what follows from a group's options, or raise if one of its options is wrong, here and now."""
+        now = self.groups.check(group)
+        self._check_here(group, now.h)
+        return now
 
     def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
         """Return what is due of these parameters of all groups, or of those of these numbers.
@@ -115,7 +116,7 @@ class Stepper:
         if found is None or not found.unchanged(groups):
             found = self.groups.rates(groups, found, numbers)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
-        if self.ranks.model_group is not None or (on_gpu() and capturing()):
+        if self.ranks.groups["model_group"] is not None or (on_gpu() and capturing()):
             for group, now in zip(groups, found.settings.each, strict=True):
                 self._check_here(group, now.h)
         return Work.of(found, groups, asked, self.elsewhere)

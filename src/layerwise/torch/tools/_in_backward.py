@@ -188,7 +188,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
     for group in optimizer.param_groups:
-        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
+        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group).h)
     units = units_of(optimizer.parameters())
     if stepper_of(optimizer).ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)

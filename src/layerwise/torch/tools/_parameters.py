@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
     def plan(self) -> Plan:
         """Return the plan of its step."""
-        return self.stepper.planner.plan_for(self.p, self.group, self.stepper.settings_of(self.group), self.name)
+        return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
 
 
 def checked(optimizer: Any) -> Optimizer:

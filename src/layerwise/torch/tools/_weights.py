@@ -91,13 +91,13 @@ def _is_held(state: Mapping[str, Any]) -> bool:
 
 
 def _set(own: Member, value: Tensor) -> None:
-    want = own.stepper.groups.wanted(own.group)
+    want = own.stepper.groups.check(own.group).want
     if not want.master and not _is_held(own.state):
         return
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.ready(state, stepped, plan.name, plan.storage_plan(stepped, want), own.group["capturable"])
+        _state.make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 
