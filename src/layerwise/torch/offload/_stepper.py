@@ -110,7 +110,7 @@ class OffloadedStepper(Stepper):
             step = self.planner.prepare(part, plans, False, None)
         if step is not self.steps.get(key):
             self.remember(key, step, None)
-        return part._replace(ahead=step.own.ahead(step, part, self.scale, at_once))
+        return part._replace(ahead=step.ahead(part, self.scale, at_once))
 
     def arrived(self, p: Tensor) -> None:
         """See to a gradient that is complete in the backward pass: it leaves, and its part is measured if it is all."""
@@ -128,4 +128,4 @@ class OffloadedStepper(Stepper):
             work = self.host.stepped(work)._replace(grads_here=part.grads)
             step = self.unchanged(self.key_of(work), work, at_once=True)
             if step is not None:
-                part.slot.ahead = step.own.ahead(step, work, self.scale, part.slot.waiting())
+                part.slot.ahead = step.ahead(work, self.scale, part.slot.waiting())

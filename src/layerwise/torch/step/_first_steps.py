@@ -11,7 +11,6 @@ from torch import Tensor
 
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
-from layerwise.core.step import Step
 from layerwise.engines.compiled import AllMeasured
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
@@ -20,7 +19,7 @@ from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import is_on_device
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._prepared import on_host
+from layerwise.torch.step._prepared import TensorStep, on_host
 from layerwise.torch.step._work import DueGroup
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
@@ -58,11 +57,11 @@ def _has_none_if_decayed(one: FirstStep) -> bool:
         return False
 
 
-def firsts(step: Step, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
+def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps of parameters of these ids that were just taken, but for those that show nothing."""
-    own, measured, at = step.own, step.measured, 0
+    measured, at = step.measured, 0
     zero = _began_at_zero(measured)
-    each = zip(step.plans, own.params, own.storage_plans, own.states, strict=True)
+    each = zip(step.plans, step.params, step.storage_plans, step.states, strict=True)
     for due in dues if measured else ():
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)
@@ -156,13 +155,13 @@ class FirstSteps:
         some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
         self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
-    def warn(self, step: Step, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
+    def warn(self, step: TensorStep, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
         """Warn of what the step shows of those to come, if it is the first of some parameters."""
         if self.odd:
             odd, self.odd, self._warned = self.odd, [], True
             warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
         if self.waiting and not (skip is not None and skip):
             found = list(firsts(step, dues, self.waiting))
-            for p in step.own.params:
+            for p in step.params:
                 self.waiting.pop(id(p), None)
             warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from layerwise.core.plan import with_names
 from layerwise.core.slot import own_entries
-from layerwise.core.step import Step
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
@@ -25,7 +24,7 @@ from layerwise.torch.step._checks import check_apart, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first_steps import FirstSteps
 from layerwise.torch.step._plan import Plan, check_step, plan_of
-from layerwise.torch.step._prepared import prepared
+from layerwise.torch.step._prepared import TensorStep
 from layerwise.torch.step._work import Work
 
 
@@ -111,7 +110,7 @@ class Planner:
         check_apart(names, params, kept)
         return work, plans
 
-    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
+    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
         """Return the step of planned parameters, whose state is there from now on, and in the wanted form."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         dues, storage_plans = work.dues, _storings(work, plans)
@@ -133,7 +132,7 @@ class Planner:
                     _state.apart(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
-        return prepared(work, plans, storage_plans, states, owns, on_device, engines, agreement)
+        return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
     def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
         """Warn once of each parameter whose layout does not allow the requested storage of its state."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.lock import OneAtATime
-from layerwise.core.step import Step, keep_latest, run_or_remake
+from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
@@ -36,7 +36,7 @@ from layerwise.torch.sharding._sums import Skips
 from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._planner import Planner, Setup
-from layerwise.torch.step._prepared import on_host, with_numbers
+from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
 from layerwise.torch.step._work import Elsewhere, Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
@@ -56,7 +56,7 @@ class Stepper:
         self.optimizer = self.members.optimizer
         """The optimizer whose steps these are, by a reference that does not keep it."""
         self.one_at_a_time = OneAtATime()
-        self.steps: dict[bytes, Step] = {}
+        self.steps: dict[bytes, TensorStep] = {}
         """The prepared steps by their parameters, the last taken at the end."""
         self.planner = Planner(setup, self.members)
         follow = partial(_follow_ranks, self.steps, self.planner)
@@ -66,7 +66,7 @@ class Stepper:
         self.when_zeroed: list[Callable[[], None]] = []
         self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
-        self._captured: list[Step] = []  # what CUDA graphs replay
+        self._captured: list[TensorStep] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
         self.elsewhere: Elsewhere | None = None
         """What finds the gradient of a parameter that has none."""
@@ -191,7 +191,7 @@ class Stepper:
         self,
         key: bytes,
         work: Work,
-        step: Step | None,
+        step: TensorStep | None,
         plans: Sequence[Plan],
         might_skip: bool,
         agreement: Agreement | None,
@@ -207,7 +207,7 @@ class Stepper:
         states, on_device = self.optimizer.state, skip is not None
         new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
         try:
-            if step is None or step.own.on_device != on_device:
+            if step is None or step.on_device != on_device:
                 step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
@@ -243,7 +243,7 @@ class Stepper:
         """Return what tells steps of other parameters apart."""
         return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
 
-    def unchanged(self, key: bytes, work: Work, at_once: bool) -> Step | None:
+    def unchanged(self, key: bytes, work: Work, at_once: bool) -> TensorStep | None:
         """Return the step that these parameters had before, if nothing that it depends on has changed but numbers.
 
         If it follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise `Changed`.
@@ -252,23 +252,23 @@ class Stepper:
         if step is None or not step.seen.consists_of(work.params, self.optimizer.state):
             return None
         same = step.seen.settings == work.planned_for
-        looks = same and at_once and step.own.by_engine
-        if not looks and not step.seen.lies_as(step.own.arrays(work), work.grads_here):
+        looks = same and at_once and step.by_engine
+        if not looks and not step.seen.lies_as(step.arrays(work), work.grads_here):
             return None
         return step if same else with_numbers(step, work)
 
     def _taken(
-        self, work: Work, step: Step, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
-    ) -> Step:
+        self, work: Work, step: TensorStep, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
+    ) -> TensorStep:
         """Take a step, or one that is made anew if an engine sees that this one no longer holds."""
         given = skip, self.scale, skips
 
-        def anew() -> Step:
+        def anew() -> TensorStep:
             nonlocal work
             work, plans = self.planner.planned(work)  # with errors for what is wrong
             return self.planner.prepare(work, plans, skip is not None, agreement)
 
-        return run_or_remake(step, anew, lambda one: one.own.run(one, work, *given))[0]
+        return run_or_remake(step, anew, lambda one: one.take(work, *given))[0]
 
     @property
     def scale(self) -> Any:
@@ -289,7 +289,7 @@ class Stepper:
 
     # ---- afterwards
 
-    def remember(self, key: bytes, step: Step, skip: Tensor | None) -> None:
+    def remember(self, key: bytes, step: TensorStep, skip: Tensor | None) -> None:
         """Keep the step for the next time, within the limit, and count a skipped step that only the device knows of."""
         if skip is not None:
             # In place, so that a captured step counts on.
@@ -301,7 +301,7 @@ class Stepper:
 
     def steppers(self) -> dict[str, str]:
         """Return, by parameters' names, the engine that took the last step of each."""
-        each = (zip(step.own.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
+        each = (zip(step.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
         latest = {p: (str(plan.name), by) for p, plan, by in chain.from_iterable(each)}
         found = dict[str, str]()
         for name, by in latest.values():
@@ -310,16 +310,16 @@ class Stepper:
 
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
-        each = (zip(step.own.params, step.stats(on_host), strict=False) for step in self.steps.values())
+        each = (zip(step.params, step.stats(on_host), strict=False) for step in self.steps.values())
         latest = dict(chain.from_iterable(each))
         found: list[str] = []
         for p, measured in latest.items():
             for name, one in measured:
-                found.append(apart(name, found))
+                found.append(apart(str(name), found))
                 yield p, found[-1], one
 
 
-def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
+def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
     """Prepare steps again, now that these processes have copies."""
     steps.clear()
     planner.copies = copies
