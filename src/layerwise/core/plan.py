@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
 from math import prod
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
@@ -37,7 +38,7 @@ class Place:
     run: slice | None = None  # None: the array as it is
     shape: Shape = ()
 
-    def of(self, array: Any) -> Any:
+    def of(self, array: Array) -> Any:
         """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
@@ -120,7 +121,7 @@ class Plan:
     """The plan of one tensor's step."""
 
     name: Name
-    rule: Any
+    rule: ModuleType
     h: Hyper
     shape: Shape
     layout: Layout
@@ -130,7 +131,7 @@ class Plan:
     elementwise: dict[str, bool]  # whether a part of the state has a number for each element
 
     @classmethod
-    def of(cls, name: Name, rule: Any, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
+    def of(cls, name: Name, rule: ModuleType, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
         """Return the plan of a tensor that is whole here."""
         held = tuple(LocalPart(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
@@ -209,7 +210,9 @@ def with_names(plans: Iterable[P], names: Iterable[Any]) -> list[P]:
     return found
 
 
-def fields_of(rule: Any, layout: Layout, ndim: int) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
+def fields_of(
+    rule: ModuleType, layout: Layout, ndim: int
+) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
     """Return, by the fields of the rule's state, their shapes, what dimensions they extend along, and whether all."""
     fields = rule.State._fields
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))

@@ -20,7 +20,8 @@ from layerwise.engines.processor import wanted_threads
 from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, once_per_kind, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Now
+from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array, Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
@@ -145,7 +146,7 @@ class Layouts:
     They hold no arrays. The next `prepare` may use them for jobs that differ in arrays or numbers.
     """
 
-    def __init__(self, hs: Sequence[Any] = ()) -> None:
+    def __init__(self, hs: Sequence[Hyper] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the last used at the start
         self.numbers = Numbers(self.hs)
@@ -236,14 +237,16 @@ class PreparedCompiled(Prepared):
         self._jobs = list(jobs or ())
         return True
 
-    def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
+    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
         """Raise `Changed` if `step` would."""
         given = list(grads), self.layouts.numbers.begin(nows)
         taken = (batch.takes(self._jobs, *given, self._places) for batch in self.layouts.batches)
         if not (skip is None and self._known and any(taken)):
             self._lay_out(*given, skip)
 
-    def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
         given = list(grads), self.layouts.numbers.begin(nows)
         if others is not None:
@@ -256,7 +259,7 @@ class PreparedCompiled(Prepared):
         """What carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
-    def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
+    def _in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[Any]:
         given = list(grads), self.layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
@@ -281,17 +284,17 @@ class PreparedCompiled(Prepared):
         self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)
         return AllMeasured(self._batch, self.layouts.measured)
 
-    def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
+    def _at_once(self, grads: list[Array], nows: list[Any], skip: Array | None, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
             self._lay_out(grads, nows, skip)
             if not self._stepped(grads, nows, model):
                 raise Changed
 
-    def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
+    def _lay_out(self, grads: list[Array], nows: list[Any], skip: Array | None) -> None:
         """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
-    def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
+    def _made(self, grads: list[Array], nows: list[Any], skip: Array | None, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(arrays_of(self._jobs)):
             raise Changed
         given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
@@ -302,7 +305,7 @@ class PreparedCompiled(Prepared):
         except ValueError:
             raise Changed from None
 
-    def _in_rounds(self, grads: list[Any], nows: list[Any], skip: Any, others: Others) -> None:
+    def _in_rounds(self, grads: list[Array], nows: list[Any], skip: Array | None, others: Others) -> None:
         rounds = self._begun(grads, nows, skip)
         try:
             rounds.step(others)
@@ -310,7 +313,7 @@ class PreparedCompiled(Prepared):
             rounds.batch.leave()
         self._was_stepped(rounds.batch)
 
-    def _begun(self, grads: list[Any], nows: list[Any], skip: Any = None) -> Rounds:
+    def _begun(self, grads: list[Array], nows: list[Any], skip: Array | None = None) -> Rounds:
         """Return the jobs in rounds, to be left after the step."""
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
@@ -320,7 +323,7 @@ class PreparedCompiled(Prepared):
             raise Changed
         return self._rounds
 
-    def _stepped(self, grads: list[Any], nows: list[Any], model: float | None = None) -> bool:
+    def _stepped(self, grads: list[Array], nows: list[Any], model: float | None = None) -> bool:
         for i, batch in enumerate(self.layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:

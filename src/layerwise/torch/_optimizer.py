@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import apart, is_named, named_by_places, stepper_of
+from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places, stepper_of
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -144,7 +144,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     # ---- groups
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: GroupDict) -> None:
         """Add parameters with settings of their own; other options are those of the optimizer.
 
         Args:
@@ -180,7 +180,7 @@ class Optimizer(torch.optim.Optimizer, Like):
     def __repr__(self) -> str:
         return described_groups(type(self).__name__, self.param_groups, stepper_of(self).groups)
 
-    def _check_members(self, group: Mapping[str, Any], number: int) -> None:
+    def _check_members(self, group: Group, number: int) -> None:
         groups, setup = stepper_of(self).groups, stepper_of(self).setup
         check_rates_captured(group)
         if setup.offload:
@@ -191,7 +191,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             groups.check_fits(group, computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
-    def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
+    def _repeats(self, key: str, value: Any, group: Group) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
         groups = stepper_of(self).groups
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
@@ -231,7 +231,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         self._stepper.of(self, steps=True).step()
         return loss
 
-    def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
+    def step_parameter(self, p: Tensor, group: Group | None = None, i: int | None = None) -> None:
         """Step one parameter with its present gradient, and leave the gradient to the caller.
 
         Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves. It
@@ -246,7 +246,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         PartialSteps(stepper_of(self)).step(p, group, i)
         self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called
 
-    def step_param(self, p: Tensor, group: Mapping[str, Any] | None = None) -> None:
+    def step_param(self, p: Tensor, group: Group | None = None) -> None:
         """Step one parameter, by the name and arguments that sd-scripts and musubi-tuner use for `step_parameter`."""
         self.step_parameter(p, group)
 

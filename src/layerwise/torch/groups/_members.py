@@ -14,6 +14,11 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ParameterError
 
+Group = Mapping[str, Any]
+"""A group of parameters, as it is read."""
+GroupDict = dict[str, Any]
+"""The same, where it is changed."""
+
 if TYPE_CHECKING:
     from layerwise.torch.step._stepper import Stepper
 
@@ -79,13 +84,13 @@ def place_of(i: int, number: int) -> str:
     return f"parameter {i} of group {number}"
 
 
-def is_named(group: Mapping[str, Any]) -> bool:
+def is_named(group: Group) -> bool:
     """Return True if a group's parameters have names, apart from their numbers."""
     return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
 
 
 @contextmanager
-def named_by_places(groups: Sequence[dict[str, Any]]) -> Iterator[None]:
+def named_by_places(groups: Sequence[GroupDict]) -> Iterator[None]:
     """Name parameters by their places in groups without names, if others have some, and take that back on an error.
 
     PyTorch takes names for all groups or for none. Callers that add a group later seldom have any.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import LayerwiseError
 from layerwise.options.settings import Hyper
+from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._settings import at_hand, check_offloaded
 from layerwise.torch.offload._host import Arrived, Host
 from layerwise.torch.sharding._agreement import Agreement
@@ -47,7 +48,7 @@ class OffloadedStepper(Stepper):
         lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
         return work._replace(rates=(lr, weight_decay))
 
-    def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
+    def _check_here(self, group: Group, h: Hyper) -> None:
         check_offloaded(group)
         super()._check_here(group, h)
 

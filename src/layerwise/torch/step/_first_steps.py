@@ -14,7 +14,7 @@ from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.engines.compiled import AllMeasured
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
-from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import is_on_device
@@ -29,7 +29,7 @@ BLOCKS = 'Give each row its own by AdamMini(param_groups(model, rule="adammini")
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
 
 
-def exempt(found: Sequence[FirstStep], groups: Sequence[Mapping[str, Any]]) -> str:
+def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
     """Return how to exempt tensors that began at zero.
 
     If they alone have no weight decay, as biases and norms in trainers' groups, an option does. By `param_groups`,
@@ -114,7 +114,7 @@ def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int])
             )
 
 
-def _peak(group: Mapping[str, Any]) -> float:
+def _peak(group: Group) -> float:
     """Return the largest learning rate of a group that is known."""
     return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -145,7 +146,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
 
 
 def plan_of(
-    rule: Any,
+    rule: ModuleType,
     p: Tensor,
     h: Hyper,
     name: str,
@@ -177,7 +178,7 @@ def plan_of(
 
 
 def _plan_of_tensor(
-    rule: Any,
+    rule: ModuleType,
     shape: Shape,
     kind: tuple[torch.dtype, torch.device],
     h: Hyper,

@@ -102,7 +102,7 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
 
 
-def has_state(state: Mapping[str, Any] | None) -> bool:
+def has_state(state: State | None) -> bool:
     """Return True if a parameter has state of ours, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 
@@ -116,7 +116,7 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
         states.pop(p, None)
 
 
-def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
+def check_kept(plan: Plan, p: Tensor, state: State) -> None:
     """Raise unless the kept state of a parameter, without others' entries, can be stepped with and lies rightly."""
     parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
@@ -153,12 +153,12 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
-def parts_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
+def parts_of(plan: Plan, state: State) -> dict[str, Part]:
     """Return what the parts of a parameter's state must be."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 
-def check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
+def check_shapes(plan: Plan, parts: Mapping[str, Part], state: State) -> None:
     """Raise unless the existing state has these shapes."""
     for key, part in parts.items():
         if key in state and tuple(state[key].shape) != part.shape:

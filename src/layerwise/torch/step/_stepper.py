@@ -18,7 +18,7 @@ from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.torch.groups._members import Members, apart
+from layerwise.torch.groups._members import Group, Members, apart
 from layerwise.torch.groups._settings import (
     CheckedGroup,
     GroupRates,
@@ -99,7 +99,7 @@ class Stepper:
 
     # ---- what is due
 
-    def settings_of(self, group: Mapping[str, Any]) -> CheckedGroup:
+    def settings_of(self, group: Group) -> CheckedGroup:
         """Return what follows from a group's options, or raise if one of its options is wrong, here and now."""
         now = self.groups.check(group)
         self._check_here(group, now.h)
@@ -126,7 +126,7 @@ class Stepper:
         self._names = list(map(copy, map(NAMES, self.optimizer.param_groups)))
         self.steps.clear()
 
-    def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
+    def _check_here(self, group: Group, h: Hyper) -> None:
         if capturing():
             check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.groups._members import stepper_of
+from layerwise.torch.groups._members import GroupDict, stepper_of
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._stepper import Stepper
 
@@ -17,7 +17,7 @@ class Member(NamedTuple):
     """A parameter, with the steps of its optimizer and its group there."""
 
     stepper: Stepper
-    group: dict[str, Any]
+    group: GroupDict
     p: Tensor
     name: str
 

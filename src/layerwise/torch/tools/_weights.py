@@ -12,6 +12,7 @@ from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
+from layerwise.torch.groups._members import Group
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
@@ -105,7 +106,7 @@ def _set(own: Member, value: Tensor) -> None:
 # ---- what is given
 
 
-def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _check_keys(ours: Group, given: Mapping[str, Any]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
         lists = f"missing {shown(missing)}; unknown {shown(unknown)}"
