@@ -309,7 +309,7 @@ def test_a_prepared_step_refuses_other_gradients_and_a_skip_and_goes_on(world):
     assert bits([job]) != before
 
 
-@pytest.mark.parametrize("insisting", [True, False], ids=["compiled", "rule"])
+@pytest.mark.parametrize("required", [True, False], ids=["compiled", "rule"])
 @pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
 @pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
 def test_a_prepared_step_says_that_an_array_is_not_where_it_was(required, which, change):

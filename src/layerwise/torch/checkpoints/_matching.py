@@ -74,7 +74,7 @@ def _check_keys(keys: Sequence[Any]) -> None:
         )
 
 
-def of_others(saved: Mapping[str, Any]) -> dict[Any, Any]:
+def of_others(saved: Group) -> dict[Any, Any]:
     """Return what other programs keep beside the state of parameters, or raise for state of what is in no group.
 
     State of parameters goes by numbers or by names, as the groups do. What is there tells names from others' keys.

@@ -75,7 +75,7 @@ class Codec:
         """Return what to warn of in a group of theirs, or where it takes other steps than a group of ours."""
         return None
 
-    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+    def doubts(self, saved: Group) -> Iterable[str]:
         """Return what to warn of in a checkpoint of theirs."""
         return filter(None, map(self.doubt, saved["param_groups"]))
 
