@@ -221,10 +221,11 @@ build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \
   -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV)/bin/ninja)" >/dev/null && \
   $(VENV)/bin/cmake --build $(2) --target $(3)
 
-# Fronts and tables of the pages, made of what the rules declare, and the list of public names.
+# Fronts and tables of the pages, made of what the rules declare, and the lists of public names and of messages.
 generate: $(VENV)/.dev $(VENV)/.package
 	@$(PY) tools/generate.py
 	@$(PY) tools/public.py
+	@$(PY) tools/messages.py
 
 stub: $(VENV)/.dev $(VENV)/.package
 	@$(call write-stub,src/layerwise/_native.pyi)

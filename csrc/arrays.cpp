@@ -273,7 +273,7 @@ void Shares::take(PyObject* x) {
   } else if (is_plain(x) && plain_exchange->share_of && plain_exchange->share_of(x, &share) == 0) {
     exchanged_.push_back(share);
   }
-  PyErr_Clear();  // of a tensor without a storage, which nobody replaces
+  PyErr_Clear();  // a tensor without a storage, which cannot be replaced
 }
 
 void Shares::leave() {

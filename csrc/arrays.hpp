@@ -10,7 +10,7 @@
 
 namespace layerwise {
 
-// A look at an array, good for as long as nobody touches it.
+// A view of an array, valid for as long as the array does not change.
 struct View {
   char* address;
   Dtype dtype;
@@ -21,7 +21,7 @@ struct View {
   int64_t own[2][32];
 };
 
-// The device of what lies in this machine's memory; others have other numbers.
+// The device number of CPU memory; other devices have other numbers.
 constexpr int64_t HOST = 0;
 
 // Makes the module able to look at NumPy's arrays: at the start, once. −1 and a Python error where it cannot.

@@ -150,7 +150,7 @@ void Batch::lay_out(Layer& l, const Tensor& t) {
 }
 
 // Gives every element its number in the whole tensor, and the one that it has where each row is filled up to whole groups.
-// What needs neither is laid out as plain arrays are, and its sums are added up in the same order.
+// Without either, the layout is that of plain arrays, and sums are added up in the same order.
 void Batch::number_elements(Tensor& t) {
   if (!t.form.formats) return;
   const Formats& formats = *t.form.formats;
@@ -392,7 +392,7 @@ void Batch::carry_out(Layer& l, Work work, int64_t chunk) {
   if (work.kind == PREPARE) return clear_lines(l);
   if (work.kind == APPLY) {
     passes.apply(l, chunk);
-    if (chunk == 0) remember(l);  // what none of its chunks reads
+    if (chunk == 0) remember(l);  // state that none of its chunks reads
     return;
   }
   std::fill_n(sums, SUMS, 0.0);

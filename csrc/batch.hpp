@@ -51,7 +51,7 @@ struct Formats {
   bool operator==(const Formats&) const = default;
 };
 
-// What decides how the step of a tensor is laid out.
+// Everything that determines the layout of a tensor's step.
 struct Form {
   const Program* program = nullptr;
   bool clips_own = false, clips_model = false;  // by the norm of its own gradient, by that of all
@@ -127,7 +127,7 @@ class Batch {
   void leave();
   std::vector<double>& sums() { return sums_; }
 
-  // One of what the program reports, for each of the tensor's layers.
+  // One of the program's measurements, for each of the tensor's layers.
   std::vector<double> measured(int tensor, int which);
 
   std::atomic<bool> busy{false};
@@ -140,7 +140,7 @@ class Batch {
   enum Kind : uint8_t { OWN, MODEL, MEASURE, PREPARE, APPLY };  // the first ones as stages of requests
   struct Work {
     Kind kind;
-    int round = 0;  // of what is measured
+    int round = 0;  // being measured
   };
   static constexpr int OF_GRADIENT = int(sizeof(GradientNumbers) / sizeof(double));
   struct Task {
@@ -151,7 +151,7 @@ class Batch {
   using Stages = std::vector<std::unique_ptr<Stage>>;
   struct Round {
     Stages stages;
-    Work answers;  // what its sums decide
+    Work answers;  // computed from its sums
     std::vector<Request> requests;
     int64_t length = 0;
   };

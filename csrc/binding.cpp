@@ -1,4 +1,4 @@
-// The one file that knows Python's objects of ours: it checks, dispatches, and computes nothing itself.
+// The only file that knows our Python objects: it checks, dispatches, and computes nothing itself.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -116,7 +116,7 @@ class Numbers {
 
 using Objects = nb::typed<nb::list, nb::object>;
 
-// What a job stores beside its arrays, in their order.
+// The companions of a job's arrays, in order.
 Objects beside(PyObject* job) { return nb::cast<Objects>(field(job, fields.storage).attr("beside")); }
 
 // One job as it was when its batch was made, and whether another one is like it.

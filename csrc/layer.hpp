@@ -14,7 +14,7 @@ inline constexpr double NO_BOUND = std::numeric_limits<double>::infinity();
 // what compact formats store.
 enum Dtype : uint8_t { F32, F64, BF16, F16, COUNT, I8, U8, I16 };
 
-// What a rule requests of a layer: Σx², its mean, or the mean or the sum of x.
+// A rule's request for a layer: Σx², its mean, or the mean or the sum of x.
 enum Total : uint8_t { NONE, SQUARES, MEAN_SQUARE, MEAN, SUM };
 constexpr bool is_plain(Total total) { return total == MEAN || total == SUM; }  // of the terms, and not of their squares
 constexpr bool is_mean(Total total) { return total == MEAN || total == MEAN_SQUARE; }
@@ -99,7 +99,7 @@ struct Entries {
   double state[MOST], mean[MOST], of_matrix[MOST], of_rows[MOST], made[MOST];
 };
 
-// What does the arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
+// The arithmetic of a rule under some of its options: csrc/printed has the kernels and the answers of each.
 struct Program {
   const char* name;
   int lines;                          // of the parts of the state, come first: LINES or none
@@ -130,7 +130,7 @@ struct Rule {
   int count;
 };
 
-// What most programs have: printed ones say what is otherwise.
+// The defaults of programs: printed ones override them.
 struct Usual {
   using In = const double*;
   using Out = double*;
@@ -141,16 +141,16 @@ struct Usual {
   template <class... A> static void column(const A&...) {}
 };
 
-// What there is one of for each row of a layer, or for each column.
+// Data with one entry for each row of a layer, or for each column.
 struct Line {
   int64_t n;        // how many, over all matrices
   int64_t divisor;  // of means: how many elements of the unsharded layer each has
   bool cut;         // whether every chunk has all of the sums to itself, to be added up
-  double* sums;     // those of the chunks lie behind one another; then what is to be stored
-  void* made;       // what elements are computed with, in the dtype of the arithmetic
+  double* sums;     // those of the chunks one after the other; then the values to store
+  void* made;       // the values that elements are computed with, in the dtype of the arithmetic
   char* stored;
   Dtype dtype;
-  int64_t stride[MAX_DIMS];  // of what is stored: in bytes, in the layer's dimensions
+  int64_t stride[MAX_DIMS];  // of the stored values: in bytes, in the layer's dimensions
   int64_t out[MAX_DIMS];     // where its sums go when they leave the batch: in numbers
 
   double* of(int64_t chunk) const { return sums + (cut ? chunk * n : 0); }
@@ -163,14 +163,14 @@ struct Lines {
   int64_t matrix_stride[MAX_DIMS], matrix_out[MAX_DIMS];
 };
 
-// One layer: what has norms of its own, a tensor or one of its blocks.
+// One layer: a tensor or one of its blocks, with norms of its own.
 struct Layer {
   char* data[ARRAYS];
   Dtype dtype[ARRAYS];
   bool in_row[ARRAYS];  // lies aligned, and without gaps along the innermost dimension
   bool direct[ARRAYS];  // can be computed with where it lies: in a row, and of the arithmetic's dtype
   bool wide;            // arithmetic in float64
-  bool caches;          // what costs most is cached between the last round and `apply`
+  bool caches;          // the most expensive values are cached between the last round and `apply`
   bool late;            // `measure` stores nothing
   bool prepared;        // the gradient is not used as it comes
   bool low;             // p and g are bfloat16, and can be computed with where they lie
@@ -195,7 +195,7 @@ struct Layer {
   int64_t stride[MAX_DIMS][OPERANDS];
 };
 
-// What an instruction set provides for layers of some dtypes.
+// The functions of an instruction set for layers of some dtypes.
 struct Functions {
   void (*square)(const Layer&, int64_t chunk, double* sums);  // Σg², as far as g is ready
   Set set;  // of the kernels of programs

@@ -13,8 +13,8 @@ namespace {
 #include "numbers.hpp"
 #include "kernels/convert.hpp"
 
-constexpr int64_t MOST_CHUNKS = 64;  // each has sums of its own by rows or by columns,
-constexpr int64_t LEAST_OF_SUM = 8;  // which are worth it for so many elements of each
+constexpr int64_t MOST_CHUNKS = 64;  // each has sums of its own, by rows or by columns
+constexpr int64_t LEAST_OF_SUM = 8;  // elements that make a sum of its own worth it
 constexpr Operand OPERANDS_OF[LINES] = {ROW, COL};
 
 // Walks through the rows (or columns, or matrices) in order: f(entry, its place by `places`, its matrix). They extend along

@@ -13,7 +13,7 @@ int64_t place_lines(Layer& layer, char* at);
 
 void clear_lines(const Layer& layer);
 void add_up_lines(const Layer& layer);
-void answer_lines(const Layer& layer, bool stores);  // else it leaves the new state in the place of the sums
+void answer_lines(const Layer& layer, bool stores);  // otherwise it leaves the new state in place of the sums
 void store_lines(const Layer& layer);
 
 // The places of their sums among those that others complete, and how they move there, or back.

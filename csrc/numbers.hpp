@@ -1,5 +1,5 @@
 // Functions of numbers that printed code calls. No `pragma once`: each file with kernels has its own. Those of <math.h> are
-// C's, which no file can have in a version of its own.
+// C's functions, which no file can have in a version of its own.
 
 inline float root(float x) { return sqrtf(x); }
 inline double root(double x) { return sqrt(x); }

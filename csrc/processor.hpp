@@ -56,7 +56,7 @@ inline uint64_t saved_registers() {
 #endif
 }
 
-// What the processor has and the system lets a program use: AVX2 with FMA; AVX-512 with F, DQ, BW and VL.
+// Instructions that the processor has and the system allows: AVX2 with FMA; AVX-512 with F, DQ, BW and VL.
 struct Instructions {
   bool avx2 = false, avx512 = false;
 };

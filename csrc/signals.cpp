@@ -13,7 +13,7 @@ constexpr int MOST = 65;
 struct Kept {
   int number;
   PyObject* handler;  // Python's, owned
-  system::Action action;  // what the system calls: Python's function, or another that was put before it
+  system::Action action;  // the function that the system calls: Python's, or one installed before it
 };
 
 void (*of_python)(int) = nullptr;
@@ -88,7 +88,7 @@ void restore() {
   PyErr_Restore(type, value, trace);
 }
 
-// Calls the handlers of what came. After one that raises, the others have their turn as if their signal came now.
+// Calls the handlers of signals that came. After one that raises, the others run as if their signal came now.
 void deliver(const std::vector<Kept>& held) {
   std::vector<Kept> due;  // taken before any is called: a handler may take a step itself, and signals come in that too
   for (const Kept& one : held) {

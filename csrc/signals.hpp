@@ -1,4 +1,4 @@
-// Signals that Python would handle in the middle of a step, which wait for its end.
+// Signals that Python would handle in the middle of a step wait for its end.
 #pragma once
 
 #include <Python.h>

@@ -1,4 +1,4 @@
-// What operating systems do differently. Nothing else in this folder calls one.
+// Differences between operating systems. No other file in this folder calls one.
 #pragma once
 
 #include <signal.h>
@@ -24,7 +24,7 @@ class WithoutSignals {
 // Calls `function` in each process that is forked from this one, where a system forks.
 void when_forked(void (*function)());
 
-// Bytes of the last cache that one processor uses, or 0 where nobody says.
+// Bytes of the last cache that one processor uses, or 0 if unknown.
 int64_t last_cache();
 
 // An address below which this process has no memory.
@@ -33,10 +33,10 @@ uintptr_t lowest_address();
 // Does not return.
 [[noreturn]] void stay();
 
-// All signals that can wait. What a thread brings upon itself, such as SIGSEGV, cannot; SIGKILL and SIGSTOP do not.
+// All signals that can wait. Those that a thread causes itself, such as SIGSEGV, cannot; SIGKILL and SIGSTOP do not.
 const std::vector<int>& waiting_signals();
 
-// What the system calls when a signal comes.
+// The function that the system calls when a signal comes.
 #ifdef _WIN32
 using Action = void (*)(int);
 inline auto function_of(const Action& action) { return action; }

@@ -29,7 +29,7 @@ class Places {
   // false where there is an array of another kind.
   bool see(PyObject* arrays) { return look_at(arrays, seen_); }
   bool same(PyObject* arrays) { return look_at(arrays, now_) && now_ == seen_; }
-  // Gradients lie elsewhere at every step. What they are is learned from the first ones.
+  // Gradients have new addresses at every step. Their kinds are those of the first ones.
   bool like(PyObject* grads);
   size_t arrays() const { return seen_.where.size(); }
   const char* address(size_t array) const { return reinterpret_cast<const char*>(seen_.where[array].first); }

@@ -51,7 +51,7 @@ def rooms() -> Iterator[tuple[Path, str]]:
         yield at, text
 
 
-def test_what_is_on_the_map_exists():
+def test_everything_on_the_map_exists():
     missing = []
     for at, text in rooms():
         home = at if at.is_dir() else at.parent

@@ -249,14 +249,14 @@ def test_the_reference_has_all_that_is_public(module: str) -> None:
     assert named >= {name for name in imported(module).__all__ if name != "__version__"}
 
 
-def test_rates_are_said_by_api() -> None:
-    """PyTorch takes a tensor and no callable, NumPy, JAX and MLX a callable: LAMB's page says it, others go there."""
+def test_rates_are_described_for_each_api() -> None:
+    """PyTorch takes a tensor and no function, NumPy, JAX and MLX a function: LAMB's page says it, others go there."""
     rows = re.findall(r"^\| `(?:lr|weight_decay)` \|.*$", "\n".join(OPTION_PAGES), re.MULTILINE)
     assert len(rows) == 2 * len(OPTION_PAGES)
-    whole = [row for row in rows if "callable" in row]
+    whole = [row for row in rows if "function of the step" in row]
     assert len(whole) == 2
     for row in rows:
-        said = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a callable of the step"
+        said = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
         assert (said if row in whole else "or [as in LAMB](lamb.md#options)") in row
 
 

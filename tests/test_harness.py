@@ -73,7 +73,7 @@ class TestMeasurement:
         assert sum("pytorch_optimizer.AdaFactor," in row for row in rows) == 2
 
     @pytest.mark.parametrize("at", ["start", 1, 4, "peak"])
-    def test_what_fails_is_left_out_and_said(self, at):
+    def test_failures_are_left_out_and_reported(self, at):
         error = MemoryError("no\nmore")
         tables, run = measured(Made("ours", ""), Made("theirs", "", {"at": at, "error": error}), Made("last", ""))
         run()

@@ -200,7 +200,7 @@ def test_a_step_within_a_step_calls_no_handler(handlers):
     assert seen == [1]
 
 
-def test_a_handler_that_raises_takes_no_other_its_turn(handlers):
+def test_a_handler_that_raises_does_not_prevent_other_handlers(handlers):
     def raises(*_):
         raise KeyboardInterrupt
 
@@ -240,7 +240,7 @@ class Interrupting:
         return np.ones(3)
 
 
-def test_what_a_handler_raises_is_no_error_of_a_gradient(handlers):
+def test_an_error_in_a_handler_is_not_a_gradient_error(handlers):
     def raises(*_):
         raise TimeoutError
 
@@ -251,7 +251,7 @@ def test_what_a_handler_raises_is_no_error_of_a_gradient(handlers):
     assert int(opt.state_dict()["w/step"]) == 1
 
 
-def test_an_error_comes_out_beside_an_interrupt(handlers):
+def test_an_error_is_reported_with_an_interrupt(handlers):
     def lr(step):
         signal.raise_signal(signal.SIGINT)
         raise RuntimeError("of the schedule")

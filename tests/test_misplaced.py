@@ -21,16 +21,16 @@ WEIGHTS = {"a": np.ones(3, np.float32)}
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (lambda: [dict(MODEL.named_parameters())], r"but is dict, by name\. Pass its items\(\)"),
+        (lambda: [dict(MODEL.named_parameters())], r"but is dict from names to tensors\. Pass its items\(\)"),
         (lambda: [MODEL.state_dict()], r"state_dict\. Pass model\.named_parameters\(\)"),
         (lambda: [{"params": [MODEL.weight]}], r"but is one group\. Put it in a list"),
-        (lambda: [MODEL.weight], r"an iterable of Tensors or dicts, but is one tensor\. Put it in a list"),
-        (lambda: [0.1], r"but is 0\.1\. Parameters come first: opt = Lamb\("),
-        (lambda: [None], r"but is NoneType\. Parameters come first"),
-        (lambda: ["abc"], r"but is 'abc'\. Parameters come first"),
-        (lambda: [torch_front.Lamb(MODEL.parameters())], r"but is Lamb\. Parameters come first"),
-        (list, r"Lamb was not given `params`\. Parameters come first"),
-        (lambda: [[MODEL.weight], 0.1], r"Lamb was given `lr` twice: by name, and float in its place"),
+        (lambda: [MODEL.weight], r"an iterable of Tensors or dicts, but is a single tensor\. Put it in a list"),
+        (lambda: [0.1], r"but is 0\.1\. The parameters come first: opt = Lamb\("),
+        (lambda: [None], r"but is NoneType\. The parameters come first"),
+        (lambda: ["abc"], r"but is 'abc'\. The parameters come first"),
+        (lambda: [torch_front.Lamb(MODEL.parameters())], r"but is Lamb\. The parameters come first"),
+        (list, r"Lamb is missing `params`\. The parameters come first"),
+        (lambda: [[MODEL.weight], 0.1], r"Lamb got `lr` twice: by name, and a float by position"),
     ],
 )
 def test_what_is_no_parameters_in_pytorch(args, words):
@@ -51,23 +51,25 @@ def test_a_mapping_of_parameters_in_an_added_group():
 @pytest.mark.parametrize("cls", [numpy_front.Lamb, numpy_front.Adafactor])
 @pytest.mark.parametrize("weights", [WEIGHTS, [np.ones(3)]], ids=["mapping", "list"])
 def test_weights_in_place_of_the_rate_in_numpy(cls, weights):
-    with pytest.raises(ArgumentError, match=r"`lr` must be a number .*but is \w+\. Weights go to each step"):
+    with pytest.raises(ArgumentError, match=r"`lr` must be a number .*but is \w+\. Weights are passed to each step"):
         cls(weights)
-    with pytest.raises(ArgumentError, match=r"`lr` twice: by name, and \w+ in its place\. Weights go to each step"):
+    with pytest.raises(
+        ArgumentError, match=r"`lr` twice: by name, and a \w+ by position\. Weights are passed to each step"
+    ):
         cls(weights, lr=0.1)
 
 
 def test_arrays_without_names_in_numpy():
     opt = numpy_front.Lamb(0.1)
     for args, words in (
-        ((WEIGHTS, WEIGHTS), r"step\(\) was not given `grad`\. It steps one array; opt\.step_all"),
-        ((WEIGHTS,), r"step\(\) was not given `weights` and `grad`"),
+        ((WEIGHTS, WEIGHTS), r"step\(\) is missing `grad`\. step\(\) takes one array; opt\.step_all"),
+        ((WEIGHTS,), r"step\(\) is missing `weights` and `grad`"),
     ):
         with pytest.raises(ArgumentError, match=words):
             opt.step(*args)
-    with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `grads`"):
+    with pytest.raises(ArgumentError, match=r"step_all\(\) is missing `grads`"):
         opt.step_all(WEIGHTS)
-    with pytest.raises(ArgumentError, match=r"step_all\(\) was not given `weights`"):
+    with pytest.raises(ArgumentError, match=r"step_all\(\) is missing `weights`"):
         opt.step_all(grads=WEIGHTS)
     assert (opt.steps, opt.parameters) == (0, {})
 
@@ -79,11 +81,11 @@ def walked(name, opt=None):
     return opt
 
 
-def test_the_state_of_another_model_is_said_in_numpy():
+def test_a_state_of_another_model_warns_in_numpy():
     saved = walked("a").state_dict()
     opt = walked("b")
     opt.load_state_dict(saved)
-    with pytest.warns(UserWarning, match="loaded state is of 'a', and no weights have one of these names, but 'b'"):
+    with pytest.warns(UserWarning, match="loaded state is of 'a', but .* have one of these names; the weights are 'b'"):
         walked("b", opt)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -97,17 +99,17 @@ def test_the_state_of_another_model_is_said_in_numpy():
 
 
 @pytest.mark.parametrize("key", ["optimizer", "optim"])
-def test_a_checkpoint_within_a_checkpoint_is_named(key):
+def test_a_nested_checkpoint_is_an_error_that_names_its_key(key):
     opt = torch_front.Lamb(MODEL.parameters())
-    with pytest.raises(StateError, match=f"under '{key}' of what was passed. Pass that: checkpoint"):
+    with pytest.raises(StateError, match=f"has the optimizer's under '{key}'. Pass checkpoint"):
         opt.load_state_dict({"model": MODEL.state_dict(), key: opt.state_dict()})
     own = numpy_front.Lamb(0.1)
-    with pytest.raises(StateError, match=f"under '{key}' of what was passed. Pass that: state"):
+    with pytest.raises(StateError, match=f"has one under '{key}'. Pass state"):
         own.load_state_dict({key: own.state_dict()})
 
 
 @pytest.mark.parametrize("name", ["", "zzz", None])
-def test_a_preset_that_is_like_none_is_answered_in_short(name):
+def test_an_unknown_preset_gets_a_short_answer(name):
     with pytest.raises(PresetError, match=r"Pass one such as 'paper\.Lamb'\. presets\(\) lists them all\.$") as caught:
         preset(name)
     assert len(str(caught.value)) < 100

@@ -38,12 +38,12 @@ FUNCTIONS = {
         ("torch.Lamb", "weight_decy", "Did you mean `weight_decay`?"),
         ("torch.Lamb", "momentum", "Did you mean `betas` (the first of a pair)?"),
         ("torch.Lamb", "always_adapt", "Did you mean `adapt`"),
-        ("torch.Lamb", "xyzzy", "It takes params, lr, betas"),
-        ("torch.Lamb", "adam", "It takes params"),
+        ("torch.Lamb", "xyzzy", "Its options are params, lr, betas"),
+        ("torch.Lamb", "adam", "Its options are params"),
         ("torch.Lamb", "bits", "Did you mean `state_dtype`"),
         ("torch.Lamb", "block_size", "Did you mean `state_dtype`"),
         ("torch.Lamb", "clip_grad", "Did you mean `max_grad_norm`"),
-        ("torch.Lamb", "amsgrad", "AMSGrad, the maximum of second moments, is not among the options."),
+        ("torch.Lamb", "amsgrad", "AMSGrad, which keeps the maximum of second moments, is not supported."),
         ("numpy.Lamb", "fused", "Did you mean `engine`"),
         ("numpy.Lars", "eta", "Did you mean `trust_coefficient`?"),
         ("numpy.Lars", "warmup_steps", "layerwise.schedules"),
@@ -56,10 +56,10 @@ FUNCTIONS = {
         ("jax.adafactor", "beta_2", "Did you mean `beta2`"),
         ("jax.adafactor", "beta1", "Did you mean `momentum`"),
         ("jax.adafactor", "clip_threshold", "Did you mean `clipping_threshold`?"),
-        ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (0.8 in optax is -0.8 elsewhere)?"),
+        ("jax.adafactor", "beta2_decay", "Did you mean `decay_rate` (0.8 in optax is -0.8 in other libraries)?"),
     ],
 )
-def test_an_unknown_option_is_answered_with_the_one_that_is_meant(front, option, meant):
+def test_an_unknown_option_is_answered_with_the_probable_one(front, option, meant):
     with pytest.raises(UnknownOptionError) as caught:
         FUNCTIONS[front](**{option: 0.5})
     assert repr(option) in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_package_says_where_a_name_is_that_it_lacks(module, name, where):
 
 
 @pytest.mark.parametrize("said", [{"names": {"dense/kernal": "w"}}, {"axes": {"dense/*": (1, 0)}}], ids=str)
-def test_conversion_names_the_leaf_that_is_not_there(said):
+def test_conversion_names_the_missing_leaf(said):
     params = {"dense": {"kernel": np.ones((2, 3), np.float32)}}
     transform = jax_front.lamb(0.1)
     theirs = torch_front.Lamb([("dense.kernel", torch.nn.Parameter(torch.ones(2, 3)))])
@@ -128,7 +128,7 @@ def test_conversion_names_the_leaf_that_is_not_there(said):
         lambda said: convert.to_torch(transform.init(params), params, theirs, **said),
         lambda said: convert.from_torch(state, transform, params, **said),
     ):
-        with pytest.raises(HyperparameterError, match=r"speaks of 'dense/.*nearest names are 'dense/kernel'"):
+        with pytest.raises(HyperparameterError, match=r"pattern 'dense/.*nearest names are 'dense/kernel'"):
             go(said)
         [(argument, given)] = said.items()
         go({argument: {optional(key): value for key, value in given.items()}})

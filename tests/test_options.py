@@ -21,6 +21,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, shown
 from layerwise.options import settings
 from layerwise.options.by_name import INSTEAD
+from layerwise.options.checks import alternatives
 from layerwise.rules.adafactor import Adafactor
 from layerwise.rules.lamb import Lamb
 from layerwise.rules.lars import Lars
@@ -79,7 +80,7 @@ def choices(*values: Any) -> Range:
     alike = [(np.str_(x), x) for x in strings] + [(np.bool_(x), x) for x in values if isinstance(x, bool)]
     bad = (0, 1, 1.0, "True", "", b"ratio", [], np.array([True]), np.array(["ratio"]), float("nan"), "nonsense", 1j)
     other = [x for x in (None, True) if x not in values] + [x.swapcase() for x in strings]
-    return Range(f"one of {', '.join(map(repr, values))}", (*((x, x) for x in values), *alike), (*bad, *other))
+    return Range(alternatives([*map(repr, values)]), (*((x, x) for x in values), *alike), (*bad, *other))
 
 
 def integers(low: int, bits: int) -> Range:
@@ -96,7 +97,7 @@ def pairs(words: str, good: tuple[Any, ...], *bad: Any) -> Range:
 
 
 NONE = Range("None", ((None, None),), ())
-SCHEDULES = Range("a callable of the step", ((halve, halve), (SCHEDULE, SCHEDULE)), ())
+SCHEDULES = Range("a function of the step", ((halve, halve), (SCHEDULE, SCHEDULE)), ())
 NO_SCHEDULES = (lambda: 0.1, lambda step, epoch: 0.1, lambda *, step: 0.1, float, Scheduled)
 FLAG = choices(True, False)
 NOT_NEGATIVE = numbers("a finite number ≥ 0", (*ZEROS, 3, 10**9, 5e-324), -1, -1e-30)
@@ -129,12 +130,12 @@ NO_BOUNDS = ("ab", (), (0.9,), (0.1, 0.2, 0.3), {0.9: 0, 0.99: 1}, (0.5, 0.4), (
 CLIP = numbers("a finite number ≥ 0", (0, 3), -1)._replace(bad=(*NO_BOUNDS, -1, 1j, True, "0.1", object())) | NONE
 DTYPES = tuple((x, x) for x in ("float16", "bfloat16", "float32", "float64"))
 DTYPE = Range(
-    "None or one of 'float16', 'bfloat16', 'float32', 'float64' or a dtype of that name",
+    "None or 'float16', 'bfloat16', 'float32', or 'float64' or a dtype of that name",
     (*DTYPES, (None, None), (np.float32, "float32"), (np.dtype("f2"), "float16"), (ml_dtypes.bfloat16, "bfloat16")),
     (16, True, np.int32, np.dtype("i4"), "", "float 32", "single", "int32", [], object(), float("nan"), 1j),
 )
 NS_DTYPE = Range(
-    "None or one of 'float32', 'float16', 'bfloat16' or a dtype of that name",
+    "None or 'float32', 'float16', or 'bfloat16' or a dtype of that name",
     tuple(one for one in DTYPE.good if one[1] != "float64"),
     (*DTYPE.bad, "float64", np.float64),
 )
@@ -181,22 +182,22 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "SinkGD.eps": (POSITIVE, "eps=1e-8"),
     "eps_mode": (choices("add", "clamp"), "max(√V, eps1)"),
     "eps_root": (NOT_NEGATIVE, "or 0"),
-    "clip_threshold": (POSITIVE | NONE, "None is off"),
+    "clip_threshold": (POSITIVE | NONE, "or None for no bound"),
     "beta1": (UNIT | NONE, "beta1=0.9"),
     "beta2": ((UNIT | SCHEDULES).but(*NO_SCHEDULES) | NONE, "1 - t**beta2_decay"),
     "beta3": (UNIT, "beta3=0.9999"),
     "beta2_decay": (NOT_POSITIVE, "-0.8, not 0.8"),
     "beta2_cap": (UNIT | NONE, "0.999"),
-    "decay_offset": (integers(0, 63), "trained before"),
+    "decay_offset": (integers(0, 63), "earlier steps"),
     "momentum": (UNIT, "momentum=0.9"),
     "momentum_dtype": (DTYPE, "of the other state"),
-    "ns_dtype": (NS_DTYPE, "by the device"),
+    "ns_dtype": (NS_DTYPE, "by device"),
     "lr_in_momentum": (FLAG, "True or False"),
     "Adafactor.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "Came.decay_scale": (choices("lr", "none"), '"none" for λ'),
     "StableAdamW.decay_scale": (choices("lr", "step", "none"), "whole step size"),
     "scale_parameter": (FLAG | NONE, "on with a relative step"),
-    "relative_step": (choices(True, False, "factor", "cap", None), "on when lr is None"),
+    "relative_step": (choices(True, False, "factor", "cap", None), "on if lr is None"),
     "lr_cap": (POSITIVE, "upper bound"),
     "warmup_init": (FLAG, "True or False"),
     "factored": (dims("last", "largest", "matrix"), "such as ((0,), (1, 2, 3))"),
@@ -211,21 +212,21 @@ OPTIONS: dict[str, tuple[Range, str]] = {
     "Muon.nesterov": (choices(True, False, "corrected"), "as in optax"),
     "Muon.scale": (
         choices("original", "match_rms_adamw")._replace(bad=POSITIVE.bad) | POSITIVE,
-        "as much as AdamW does",
+        "as long as AdamW's",
     ),
     "Muon.eps": (POSITIVE, "eps=1e-7"),
     "ns_coefficients": (COEFFICIENTS, "or a list of such"),
     "ns_steps": (integers(1, 7), "ns_steps=5"),
     "dampening": (UP_TO_1, "0 for none"),
     "keep_norm": (choices(True, False, "first"), "norm before each step"),
-    "l2": (NOT_NEGATIVE, "weight_decay is another"),
+    "l2": (NOT_NEGATIVE, "independent of weight_decay"),
     "adapt": (choices(True, False, "decayed"), "only where weight_decay is not 0"),
     "Lars.adapt": (choices(True, False, "decayed", "step"), "only where weight_decay is not 0"),
-    "radial": (UNIT | NONE, "Pass 0 to take that part out"),
+    "radial": (UNIT | NONE, "Pass 0 to remove that part"),
     "trust_clip": (OPEN_TRUST, "None for no clipping"),
     "Lars.trust_clip": (UP_TO_TRUST, "None for no clipping"),
     "zero_norm_ratio": (NOT_NEGATIVE, "such as 1"),
-    "min_norm": (NOT_NEGATIVE, "or 0 for no floor"),
+    "min_norm": (NOT_NEGATIVE, "or 0 for none"),
     "max_weight_norm": (POSITIVE | NONE, "such as 10"),
     "Lamb.bias_correction": (choices(True, False, "lr"), "correct the step"),
     "NovoGrad.bias_correction": (FLAG, "True or False"),
@@ -475,5 +476,5 @@ def test_contradictions_ask_of_rates_only_whether_they_are_0(cls):
 
 
 @each
-def test_a_zero_has_no_sign(cls):
+def test_negative_zero_is_zero(cls):
     assert repr(cls(weight_decay=-0.0)) == repr(cls(weight_decay=0.0))

@@ -142,5 +142,5 @@ def test_its_class_is_made_of_its_name_and_others_refuse_it(one):
     made, given = getattr(front, one.optimizer), {"lr": 0.1, "maximize": True}
     assert repr(made.like(one.name, **given)) == repr(made(**{**preset(one.name), **given}))
     other = front.SGD if one.optimizer != "SGD" else front.Lamb
-    with pytest.raises(PresetError, match=rf"is one of {one.optimizer}, and this is .* Use {one.optimizer}\.like\("):
+    with pytest.raises(PresetError, match=rf"is for {one.optimizer}, not for .* Use {one.optimizer}\.like\("):
         other.like(one.name)

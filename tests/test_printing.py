@@ -152,7 +152,7 @@ def test_the_program_is_the_rule(case: Any, shape: Any) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in KERNELED], ids=lambda case: case.name)
-def test_what_has_no_kernels_says_why(case: Any) -> None:
+def test_a_rule_without_kernels_says_why(case: Any) -> None:
     from symbols import NotPrinted
 
     with pytest.raises(NotPrinted, match=r"sums along some dimensions only|multiplies matrices|group of coefficients"):
@@ -269,7 +269,7 @@ def step(xp, p, g, state, h, now):
 '''
 
 
-def test_a_rule_that_nobody_has_seen(tmp_path: Path) -> None:
+def test_an_unseen_rule_is_stepped(tmp_path: Path) -> None:
     """Without `coefficients` of its own: options and `now` are then numbers that kernels take."""
     from kernels import kernels_of
 
@@ -369,7 +369,7 @@ def test_state_that_is_one_number_of_a_layer(tmp_path: Path) -> None:
         ("h.layer_shape(shape)", "shape[1:]", "its state `size` has another shape"),
     ],
 )
-def test_what_cannot_be_printed_is_said(tmp_path: Path, old: str, new: str, why: str) -> None:
+def test_unprintable_rules_are_reported(tmp_path: Path, old: str, new: str, why: str) -> None:
     from kernels import kernels_of
     from symbols import NotPrinted
 

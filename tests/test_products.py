@@ -72,7 +72,7 @@ def test_every_gradient_is_stepped_within_the_error_of_the_dtype(shape, size, dt
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_what_is_far_from_the_largest_is_not_lost(dtype):
+def test_numbers_far_below_the_largest_are_not_lost(dtype):
     """Float16 has few digits of such small numbers, if a matrix is only divided by its norm."""
     g = np.random.default_rng(2).standard_normal((48, 96))
     g[:, 0] *= 1e4

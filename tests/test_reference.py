@@ -75,7 +75,7 @@ def test_each_parameter_has_a_type_and_a_meaning(path, listed):
             assert not [*undescribed(one)], one
 
 
-def test_what_is_undescribed_is_found():
+def test_undescribed_names_are_found():
     def function(a: int, b, **c: int) -> None:
         """Do it.
 

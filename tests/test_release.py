@@ -93,7 +93,7 @@ def ready(monkeypatch):
         ("docs/start.md", "pip", "It is not on PyPI yet: pip", "docs/start.md says"),
     ],
 )
-def test_a_tag_that_is_not_ready_is_refused_in_a_sentence(ready, name, before, after, said):
+def test_an_unready_tag_is_refused_in_one_sentence(ready, name, before, after, said):
     assert [*release.unready("v1.2.0")] == []
     ready[name] = ready[name].replace(before, after)
     with pytest.raises(SystemExit, match=said):

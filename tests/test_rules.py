@@ -262,7 +262,7 @@ def test_an_epsilon_of_none_is_that_of_each_tensor_s_own_dtype(order: Any) -> No
 
 @each_case
 @pytest.mark.needs("max_grad_norm")
-def test_a_bound_of_0_is_none(case: Case) -> None:
+def test_a_bound_of_0_turns_clipping_off(case: Case) -> None:
     bounds = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
     found = []
     for off in (None, 0):

@@ -65,7 +65,7 @@ def all_of_them() -> tuple[dict[str, str], dict[str, str]]:
     headers = {f"{_file(one)}.hpp": one.header for one in found}
     modules = {f"gpu/printed/{_file(one)}.py": one.functions for one in found}
     headers |= {"rules.hpp": _list(found), "storage.hpp": functions.header()}
-    return headers, {**modules, "printed.py": _table(found), "gpu/printed/storage.py": functions.module()}
+    return headers, {**modules, "printed_programs.py": _table(found), "gpu/printed/storage.py": functions.module()}
 
 
 def _file(one: Kernels) -> str:

@@ -41,10 +41,10 @@ def _section(found: re.Match[str]) -> str:
     return f"{start}\n{KINDS[kind](of)}\n\n{end}"
 
 
-A_CALLABLE = " or a callable of the step"
-BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a callable of the step"
+A_FUNCTION = " or a function of the step"
+BESIDE_NUMBERS = "in PyTorch also a tensor of one element, in NumPy, JAX and MLX also a function of the step"
 # What APIs take in place of a number that changes from step to step; a function of the step is not for all of them.
-BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also a schedule of theirs", "weight_decay": BESIDE_NUMBERS}
+BY_API = {"lr": f"{BESIDE_NUMBERS}, in Keras and Paddle also their schedules", "weight_decay": BESIDE_NUMBERS}
 
 
 def _allowed(name: str, allowed: str, optimizer: str) -> str:
@@ -52,7 +52,7 @@ def _allowed(name: str, allowed: str, optimizer: str) -> str:
     if name not in BY_API:
         return allowed
     by_api = f"; {BY_API[name]}" if optimizer == WITH_SHARED else f", or {AS_THERE}"
-    return allowed.replace(A_CALLABLE, "") + by_api
+    return allowed.replace(A_FUNCTION, "") + by_api
 
 
 def options(optimizer: str) -> str:

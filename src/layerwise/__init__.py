@@ -29,7 +29,7 @@ __all__ = [
     "set_num_threads",
 ]
 
-# Imported when they are asked for, so that the commands begin, and can be interrupted, before NumPy is read.
+# Imported on demand, so that the commands start, and can be interrupted, before NumPy is loaded.
 DOORS = {
     "__version__": "layerwise._version",
     "Blocks": "layerwise.layout.blocks",
@@ -42,8 +42,8 @@ CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.m
 
 
 def _place(name: str) -> str:
-    """Return a sentence on the APIs that have this name, or one that differs by capital letters alone."""
-    if find_spec(f"{__name__}.{name}"):  # which an import statement imports once this says that there is no such name
+    """Return a sentence that names the APIs with this name, or with one that differs only in case."""
+    if find_spec(f"{__name__}.{name}"):  # a submodule: raise AttributeError, and the import statement will import it
         return ""
     from layerwise.catalog.registry import ENTRIES
 
@@ -54,14 +54,14 @@ def _place(name: str) -> str:
         return ""
     first, *others = fronts[found]
     rest = "".join(f", or from {front}" for front in others)
-    return f"Take it from the API of your framework: from {first} import {found}{rest}."
+    return f"Use the API of your framework: from {first} import {found}{rest}."
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if not TYPE_CHECKING:  # a checker would take every name to be there
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
 
     def __getattr__(name):
         if name in DOORS:

@@ -1,4 +1,4 @@
-"""The errors. Each states the value found, the values allowed, and the way out."""
+"""Errors. Each message names the value found, the values allowed, and the way out."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class HyperparameterError(LayerwiseError, ValueError):
 
 
 class UnknownOptionError(HyperparameterError, TypeError):
-    """No option has that name."""
+    """An option has an unknown name."""
 
 
 class ContradictionError(HyperparameterError):
-    """Each option is fine alone, but they cannot hold together."""
+    """Options that are valid alone contradict each other."""
 
 
 class ScheduledError(ContradictionError, RuntimeError):
-    """A learning rate was set that follows a scheduler."""
+    """A learning rate was set that a scheduler controls."""
 
 
 class ParameterError(LayerwiseError, ValueError):
-    """A parameter cannot be updated: wrong dtype, read-only, or not the shape it had before."""
+    """A parameter cannot be updated: its dtype is wrong, it is read-only, or its shape has changed."""
 
 
 class ArgumentError(ParameterError, TypeError):
-    """Parameters were not passed, or something else was passed in their place."""
+    """Parameters are missing, or another object was passed instead."""
 
 
 class GradientError(LayerwiseError, ValueError):
@@ -48,11 +48,11 @@ class StateError(LayerwiseError, ValueError):
 
 
 class PresetError(LayerwiseError, ValueError):
-    """No preset has that name, or it is one of another optimizer."""
+    """The preset does not exist, or belongs to another optimizer."""
 
 
 class EngineError(LayerwiseError, RuntimeError):
-    """The engine asked for does not exist or cannot serve this step."""
+    """The requested engine does not exist or cannot take this step."""
 
 
 class SynchronizationError(LayerwiseError, RuntimeError):
@@ -64,23 +64,23 @@ class MissingPackageError(LayerwiseError, ImportError):
 
 
 def sentence(argument: str, allowed: str, value: object, way_out: str) -> str:
-    """Return a message in the common form, so that every API says the same about the same mistake."""
+    """Return a message in the common form, so that every API reports a mistake in the same words."""
     return f"`{argument}` must be {allowed}, but is {shown(value)}. {way_out}"
 
 
 def shown(value: object) -> str:
-    """Return a value as messages show it, in one short line: a large array by its dtype and shape."""
+    """Return a value in one short line, as messages show it: a large array by its dtype and shape."""
     line = " ".join(repr(value).split())
     if len(line) <= LINE:
         return line
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if dtype is not None and isinstance(shape, Sequence):
-        return f"an array of {dtype} of the shape {tuple(shape)}"
+        return f"an array of dtype {dtype} and shape {tuple(shape)}"
     return f"{line[:LINE]}… (a {type(value).__name__})"
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn at the line that called the package, however deep the warning is raised."""
+    """Warn at the user's line that called the package, however deep the warning is raised."""
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in INNER:
         frame, level = frame.f_back, level + 1

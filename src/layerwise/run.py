@@ -1,4 +1,4 @@
-"""Run a script or a module with the optimizers registered by name, as it is written.
+"""Run a script or a module, unchanged, with the optimizers registered by name.
 
 python -m layerwise.run train.py --opt layerwise_lamb
 python -m layerwise.run -m some.module --optim layerwise_lamb
@@ -17,7 +17,7 @@ USAGE = "python -m layerwise.run [-m] SCRIPT_OR_MODULE [ARGUMENTS]"
 
 
 def main() -> None:
-    """Register, and run what the command line names."""
+    """Register the optimizers, and run the script or module of the command line."""
     arguments = sys.argv[1:]
     as_module = arguments[:1] == ["-m"]
     arguments = arguments[1:] if as_module else arguments

@@ -1,8 +1,8 @@
 """Learning rates by step: a warm-up, then a polynomial or a cosine, and runs of several stages.
 
-A schedule is a callable of the number of steps taken so far, as the NumPy and JAX fronts take it for lr; the step may
-be traced. `layerwise.torch.scheduler` makes a PyTorch scheduler of one. Lengths are counted in steps; `samples` and
-`epochs` say how many those are.
+A schedule is a callable of the number of steps taken so far, as the NumPy and JAX APIs accept for lr; the step may be
+traced. `layerwise.torch.scheduler` turns one into a PyTorch scheduler. Lengths are in steps; `samples` and `epochs`
+convert to steps.
 
 >>> lr = Polynomial(peak=6e-3, total=epochs(90, dataset_size=1_281_167, batch=32_768), warmup=782)
 >>> lr.total, lr(0), lr(391), lr(782), lr(lr.total)
@@ -29,7 +29,7 @@ RATE = number(0)
 
 
 class Schedule:
-    """The base of all schedules.
+    """Base class of all schedules.
 
     Attributes:
         peak: The highest learning rate.
@@ -54,7 +54,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class _Decay(Checked, Schedule):
-    """A line from `start` to `peak` in `warmup` steps, then to `end` at `total`, and constant afterwards."""
+    """A warm-up from `start` to `peak` in `warmup` steps, then a decay to `end` at `total`, and constant afterwards."""
 
     peak: float = option(None, number(0, above=True), "Pass the highest learning rate, such as 1e-3.")
     total: int = option(None, COUNT, "Pass a number of steps, or samples(…) or epochs(…) for one.")
@@ -64,11 +64,11 @@ class _Decay(Checked, Schedule):
     end: float = option(0.0, RATE, "Pass the learning rate to end with, such as 0.")
 
     def contradictions(self) -> Iterator[Contradiction]:
-        way_out = "Shorten the warm-up; total counts its steps too."
+        way_out = "Shorten the warm-up; total includes it."
         yield self.warmup >= self.total, "warmup", f"an integer < total={self.total}", way_out
         for name in ("start", "end"):
             allowed = f"a number ≤ peak={self.peak:g}"
-            yield getattr(self, name) > self.peak, name, allowed, "It is a learning rate, as peak is."
+            yield getattr(self, name) > self.peak, name, allowed, "It is a learning rate, like peak."
 
     def _at(self, xp: Any, step: Any) -> Any:
         risen = xp.clip(step / max(self.warmup, 1), 0.0, 1.0)
@@ -77,7 +77,7 @@ class _Decay(Checked, Schedule):
         return xp.where(step < self.warmup, rising, self.end + (self.peak - self.end) * self._left(xp, fallen))
 
     def _left(self, xp: Any, fallen: Any) -> Any:
-        """Return the share of the way from `end` to `peak` that remains when this share of the decay is over."""
+        """Return the remaining fraction of the way from `peak` to `end`, at this fraction of the decay."""
         raise NotImplementedError
 
 
@@ -95,7 +95,7 @@ class Polynomial(_Decay):
     """
 
     _: KW_ONLY
-    power: float = option(1.0, number(0, above=True), "Pass a number such as 1 for a line, or 2.")
+    power: float = option(1.0, number(0, above=True), "Pass a number such as 1 for a linear decay, or 2.")
 
     def _left(self, xp: Any, fallen: Any) -> Any:
         return (1.0 - fallen) ** self.power
@@ -121,7 +121,7 @@ class Cosine(_Decay):
 class Stages(Schedule):
     """One schedule after another, for training in stages of different batch size or sequence length, as LAMB's of BERT.
 
-    Each counts from its own first step, so the second may have a warm-up.
+    Each part counts from its own first step, so the second may have a warm-up.
 
     Args:
         *parts: The schedules.
@@ -132,7 +132,7 @@ class Stages(Schedule):
     def __init__(self, *parts: Schedule) -> None:
         if not parts or not all(isinstance(part, Schedule) for part in parts):
             way_out = "Pass Polynomial(…) or Cosine(…), whose lengths are known."
-            raise HyperparameterError(sentence("parts", "one schedule of this module or more", parts, way_out))
+            raise HyperparameterError(sentence("parts", "at least one schedule of this module", parts, way_out))
         object.__setattr__(self, "parts", parts)
 
     @property
@@ -154,7 +154,7 @@ class Stages(Schedule):
 
 
 def samples(count: float, *, batch: int) -> int:
-    """Return the number of steps that process so many samples. The last batch may be incomplete.
+    """Return the number of steps that process this many samples. The last batch may be incomplete.
 
     Args:
         count: The number of samples.
@@ -164,22 +164,22 @@ def samples(count: float, *, batch: int) -> int:
 
 
 def epochs(count: float, *, dataset_size: int, batch: int) -> int:
-    """Return the number of steps that process so many epochs, if a batch may reach over the end of one.
+    """Return the number of steps that process this many epochs, if a batch may cross the end of an epoch.
 
-    If your epochs end with a smaller batch, or leave it out, pass count·len(loader) instead.
+    If your epochs end with a smaller batch, or drop it, pass count·len(loader) instead.
 
     Args:
         count: The number of epochs; it may be a fraction.
         dataset_size: The number of samples of an epoch.
         batch: The batch size.
     """
-    size = COUNT("dataset_size", dataset_size, "Pass how many samples an epoch has.")
+    size = COUNT("dataset_size", dataset_size, "Pass the number of samples per epoch.")
     return _steps("count", count, size, batch)
 
 
 def _steps(argument: str, count: float, size: int, batch: int) -> int:
     check: Check = number(0, above=True)
-    # Of the decimals, because the float nearest to 0.1 is a little more, and would be a step more.
-    wanted = Fraction(repr(check(argument, count, "Pass how many."))) * size
-    held: int = COUNT("batch", batch, "Pass how many samples a step takes, over all devices.")
+    # From the decimals: the float nearest to 0.1 is a little larger, and would add a step.
+    wanted = Fraction(repr(check(argument, count, "Pass the number of samples or epochs."))) * size
+    held: int = COUNT("batch", batch, "Pass the number of samples per step, over all devices.")
     return math.ceil(wanted / held)

@@ -59,9 +59,9 @@ MISTAKES = {
     ],
     "info": [("--jsn", "no such option: --jsn. Did you mean --json? See 'layerwise info --help'.")],
     "presets": [
-        ("one two", "invalid value for 'name': there is no preset"),
-        ("apex.fusedlam", "there is no preset or optimizer 'apex.fusedlam'. Did you mean apex.FusedLAMB?"),
-        ("xyzzy", "There are Adafactor, AdamMini, AdamW, Came, Fromage, Lamb and "),
+        ("one two", "invalid value for 'name': 'one' is not a known preset"),
+        ("apex.fusedlam", "'apex.fusedlam' is not a known preset or optimizer. Did you mean apex.FusedLAMB?"),
+        ("xyzzy", "Known are Adafactor, AdamMini, AdamW, Came, Fromage, Lamb and "),
         ("xyzzy", "'layerwise presets' lists all of them."),
         ("timm", "Did you mean timm.Lamb, timm.clamb, "),
     ],
@@ -71,40 +71,43 @@ MISTAKES = {
         ("lamb -5", "no such option: -5."),
         ("lamb 1e4", "invalid value for 'batch': it must be an integer ≥ 1, but is 1e4."),
         ("lamb 0", "invalid value for 'batch': it must be an integer ≥ 1, but is 0"),
-        ("signum 1024", "invalid value for 'optimizer': there is no optimizer 'signum'"),
+        ("signum 1024", "invalid value for 'optimizer': 'signum' is not a known optimizer"),
         ("lamb 4096 --total-samples 100", "`total_samples` must be at least 40,960, 10 steps of batch"),
         ("lamb 1024 --reference-lr 0.1", "`reference_batch` must be given"),
         ("lamb 1024 --reference-lr -1 --reference-batch 9", "`reference_lr` must be a finite n"),
         ("lamb 1024 --reference-warmup 0.1", "`reference_warmup` must be None without a reference"),
         ("adafactor 1024", "`reference_lr` must be given for Adafactor, but is None"),
-        ("lamb 1024 --like bert", "invalid value for '--like': there is no published series 'bert'"),
+        ("lamb 1024 --like bert", "invalid value for '--like': 'bert' is not a known published series"),
         ("lamb 1024 --like nus-resnet", "`like` must be 'mlperf-bert' or 'nvidia-bert' or"),
     ],
     "memory": [
-        ("qwen3-8", "there is no published model 'qwen3-8'. Did you mean qwen3-8b? Pass package.module:callable"),
-        ("xyzzy", "There are qwen3-1.7b, qwen3-8b, "),
+        ("qwen3-8", "no published model is named 'qwen3-8'. Did you mean qwen3-8b? Pass package.module:callable"),
+        ("xyzzy", "Known are qwen3-1.7b, qwen3-8b, "),
         ("nonesuch:f", "nonesuch:f: ModuleNotFoundError: No module named 'nonesuch'. Pass package.module:callable"),
         ("mymodel:raises", "mymodel:raises: ValueError: no such file. Pass package.module:callable"),
         ("mymodel:number", "must return a torch.nn.Module, but returned a value of type int."),
         ("mymodel:empty", "no parameter of the model requires grad"),
         ("mymodel:lazy", "1.weight has no shape yet."),
-        ("mymodel:make_model --optimizer signum", "there is no optimizer 'signum'"),
-        ("mymodel:make_model --state-dtype int4", "there is no dtype of state 'int4'."),
-        ("mymodel:make_model --option bta=1", "there is no option of Lamb 'bta'. Did you mean betas?"),
+        ("mymodel:make_model --optimizer signum", "'signum' is not a known optimizer"),
+        ("mymodel:make_model --state-dtype int4", "'int4' is not a known dtype of state."),
+        ("mymodel:make_model --option bta=1", "'bta' is not a known option of Lamb. Did you mean betas?"),
         ("mymodel:make_model --option betas", "--option must be name=value, but is 'betas'."),
         ("mymodel:make_model --option betas=3", "`betas` must be a pair"),
         ("mymodel:make_model --devices 0", "it must be an integer ≥ 1, but is 0"),
     ],
     "bench": [
         ("--optimizer lamb", "missing argument 'model'."),
-        ("mymodel:make_model --optimizer signum", f"no optimizer 'signum'. There are {', '.join([*ENTRIES][:4])}"),
-        ("mymodel:make_model --dtype f32", "there is no dtype 'f32'. Did you mean float32?"),
+        (
+            "mymodel:make_model --optimizer signum",
+            f"'signum' is not a known optimizer. Known are {', '.join([*ENTRIES][:4])}",
+        ),
+        ("mymodel:make_model --dtype f32", "'f32' is not a known dtype. Did you mean float32?"),
         ("mymodel:make_model --rounds x", "invalid value for '--rounds': "),
         ("mymodel:make_model --rounds 2", "invalid value for '--rounds': "),
         ("mymodel:make_model --thread 2", "no such option: --thread. Did you mean --threads?"),
         ("mymodel:make_model --device cpux", "--device 'cpux' is unavailable: "),
         ("mymodel:make_model --device meta", "--device must be cpu or cuda, but is 'meta'"),
-        ("mymodel", "'mymodel' has no callable in it"),
+        ("mymodel", "'mymodel' contains no callable"),
         ("nonesuch:f", "nonesuch:f: ModuleNotFoundError: No module named 'nonesuch'. Pass package.mod"),
         ("broken:f", "broken:f: ModuleNotFoundError: No module named 'nonesuch'. Pass"),
         (
@@ -184,7 +187,7 @@ class TestTheWorldAround:
         assert done.returncode == 1
         assert done.stderr == "layerwise: cannot write the output: No space left on device\n"
 
-    def test_whoever_has_read_enough_may_leave(self):
+    def test_a_closed_pipe_is_no_error(self):
         reads, writes = os.pipe()
         os.close(reads)
         done = subprocess.run([*COMMAND, "presets"], stdout=writes, stderr=subprocess.PIPE, text=True, env=PLAIN)
@@ -235,7 +238,7 @@ def test_another_module_that_is_missing_is_named(monkeypatch, capsys):
     assert cli._guarded(["presets"]) == 1
     said = capsys.readouterr().err
     assert re.fullmatch(
-        r"layerwise: cannot import layerwise\.cli\.app: .*\. LAYERWISE_TRACEBACK=1 shows where\.\n", said
+        r"layerwise: cannot import layerwise\.cli\.app: .*\. Set LAYERWISE_TRACEBACK=1 to see where\.\n", said
     )
     monkeypatch.setenv("LAYERWISE_TRACEBACK", "1")
     with pytest.raises(ModuleNotFoundError, match=r"layerwise\.cli\.app"):
@@ -260,12 +263,12 @@ layerwise.cli.main()
 
 
 @pytest.mark.parametrize(("command", "module"), [("info", "numpy"), ("presets", "typer")])
-def test_what_happens_while_a_command_is_imported_is_no_traceback(command, module):
+def test_errors_while_a_command_is_imported_are_one_line(command, module):
     program = [sys.executable, "-c", WHILE_IMPORTING, command, module]
     done = subprocess.run([*program, "Ctrl-C"], capture_output=True, text=True, env=PLAIN)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
     done = subprocess.run([*program, "broken"], capture_output=True, text=True, env=PLAIN)
-    why = "DLL load failed while importing it. LAYERWISE_TRACEBACK=1 shows where."
+    why = "DLL load failed while importing it. Set LAYERWISE_TRACEBACK=1 to see where."
     assert (done.returncode, done.stdout, done.stderr) == (1, "", f"layerwise: cannot import {module}: {why}\n")
 
 

@@ -74,10 +74,10 @@ def test_devices_never_fail(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", fake_torch(2))
     found = info.facts(devices=True)
     assert found["devices"]["torch"] == ["CUDA 12.8: 0 Some GPU 0, 80 GiB", "CUDA 12.8: 1 Some GPU 1, 80 GiB"]
-    assert found["devices"]["jax"] == "cannot say (RuntimeError: no backend)"
-    assert "            jax: cannot say (RuntimeError: no backend)" in list(info.lines(found))
+    assert found["devices"]["jax"] == "unknown (RuntimeError: no backend)"
+    assert "            jax: unknown (RuntimeError: no backend)" in list(info.lines(found))
     monkeypatch.setattr(info, "_others", Jax.devices)  # of one argument
-    assert info._said(info._torch_devices).startswith("cannot say (TypeError: ")
+    assert info._said(info._torch_devices).startswith("unknown (TypeError: ")
     monkeypatch.setitem(sys.modules, "torch", None)
     assert info.facts(devices=True)["devices"]["torch"] == "not installed"
 
@@ -112,7 +112,7 @@ def test_a_report_is_a_block_of_the_same_lines_without_anything_private(monkeypa
     assert (first, last) == ("```text", "```")
     assert rows[0] == next(info.lines(info.facts()))
     assert "            torch: CUDA 12.8: 0 Some GPU, 80 GiB" in rows
-    assert "            jax: cannot say (OSError: ~/jax/x.so: no)" in rows
+    assert "            jax: unknown (OSError: ~/jax/x.so: no)" in rows
     assert rows[-1].startswith("environment LAYERWISE_NUM_THREADS=1, ")
     assert "XLA_FLAGS=--xla_dump_to=~/dump" in rows[-1]
     assert all(row.isprintable() for row in rows)

@@ -29,7 +29,7 @@ def test_those_of_an_optimizer_end_with_an_example_that_runs(optimizer, capsys):
         made = eval(f"front.{call.replace(', model.parameters()', '')}", {"front": front})  # noqa: S307
         assert type(made) is front
     else:
-        assert last == f"There are no presets of {optimizer}: its defaults are those of its paper."
+        assert last == f"{optimizer} has no presets: its defaults are those of its paper."
 
 
 @pytest.mark.parametrize("preset", layerwise.presets(), ids=lambda preset: preset.name)

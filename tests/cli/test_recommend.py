@@ -24,7 +24,7 @@ def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
     lines = said.split("\n\nfrom ")[0].splitlines()
     assert lines[0] == "Lamb at batch 4,096, coming from AdamW with lr 0.0003 at batch 256"
     assert lines[1].startswith("baseline: AdamW with lr 0.0012, yours × 4; ")
-    assert lines[2].startswith("learning rate: try 0.0036, 0.0072, 0.012: 3, 6, 10 times that; ")
+    assert lines[2].startswith("learning rate: try 0.0036, 0.0072, 0.012: 3, 6, 10 times that. ")
     assert len([line for line in said.splitlines() if line]) <= 10
     assert executed(code_in(said), your_betas=(0.9, 0.999), your_weight_decay=0.1)["optimizer"].get_lr() == 0.0072
     assert json.loads(here(capsys, *asked, "--json").out)["lr"] == pytest.approx(0.0072)
@@ -33,11 +33,11 @@ def test_a_rate_of_adamw_gives_rates_to_try_in_ten_lines(capsys):
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        (("lars", "4096"), "left out, or for Lamb, Adafactor"),
-        (("lamb", "4096", "--reference-lr", "1e-3"), "left out beside reference_lr"),
+        (("lars", "4096"), "None, or for Lamb, Adafactor"),
+        (("lamb", "4096", "--reference-lr", "1e-3"), "None when reference_lr is given"),
     ],
 )
-def test_adamw_s_rate_where_it_says_nothing(capsys, more, why):
+def test_adamw_s_rate_is_refused_where_it_has_no_effect(capsys, more, why):
     done = here(capsys, "recommend", *more, "--reference-batch", "256", "--adamw-lr", "3e-4", code=2)
     assert f"`adamw_lr` must be {why}, but is 0.0003." in done.err
 

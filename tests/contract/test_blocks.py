@@ -227,7 +227,7 @@ def test_blocks_may_be_given_for_all(api):
     ],
     ids=str,
 )
-def test_what_is_no_blocks_is_refused(api, blocks, words):
+def test_values_that_are_not_blocks_are_refused(api, blocks, words):
     with pytest.raises(HyperparameterError) as caught:
         api.busy("Lamb", {"w": np.ones((6, 2))}, blocks=blocks).step({"w": np.ones((6, 2))})
     assert words in str(caught.value)
@@ -236,7 +236,7 @@ def test_what_is_no_blocks_is_refused(api, blocks, words):
 @pytest.mark.parametrize(
     "split", [0, -1, 1.5, True, None, "every", (), (2, 0), (2, -1), (2, 1.0), (True,), {2, 3}, b"ab"], ids=repr
 )
-def test_a_split_is_a_number_or_lengths(split):
+def test_a_split_must_be_a_number_or_lengths(split):
     with pytest.raises(HyperparameterError) as caught:
         Blocks(split)
     assert str(caught.value).startswith("`split` must be an integer ≥ 1 or 'each' or a sequence of lengths, ")
@@ -247,7 +247,7 @@ def test_a_split_is_a_number_or_lengths(split):
 
 
 @pytest.mark.parametrize("name", ["Lamb", "Lars"])
-def test_a_block_of_zeros_is_no_business_of_the_others(api, name):
+def test_a_block_of_zeros_does_not_affect_other_blocks(api, name):
     run = api.make(name, {"w": np.array([0.0, 0.0, 3.0, 4.0])}, lr=0.1, blocks={"w": 2})
     alone = api.make(name, {"w": np.array([3.0, 4.0])}, lr=0.1)
     run.step({"w": np.array([1.0, 2.0, 1.0, 2.0])})

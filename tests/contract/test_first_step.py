@@ -10,7 +10,7 @@ import pytest
 
 MODEL = {"body.weight": (64, 32), "body.bias": (32,), "head.weight": (32, 4)}
 AT_ZERO, STALLS = "began at zero, and will hardly move", "will not move"
-RUSH = "have no trust ratio. Such steps tend to diverge from lr=1 on"
+RUSH = "have no trust ratio. Without a ratio, training tends to diverge from lr=1 on"
 SMALL = {"bfloat16": 2.0**-7 / 7.01, "float16": 2.0**-10 / 7.01}  # the largest rates that are too small
 pytestmark = [pytest.mark.offers("skip"), pytest.mark.filterwarnings("default")]
 
@@ -48,8 +48,8 @@ def test_the_warning_points_to_the_line_that_called(api):
 
 def test_a_rule_for_hidden_matrices_names_vectors_once(api):
     (first,), *later = said(api.make("Muon", weights(), lr=0.02), 1.0, 1.0)
-    assert first.startswith("Muon is for hidden matrices, and steps other parameters too: 'body.bias'")
-    assert re.search(r"\. Leave them to (an )?AdamW", first)
+    assert first.startswith("Muon is for hidden matrices, but also steps other parameters: 'body.bias'")
+    assert re.search(r"\. Step them with (a separate )?AdamW", first)
     assert later == [[]]
 
 
@@ -95,7 +95,7 @@ def test_the_warning_as_an_error_comes_after_the_step(api, rule):
 
 @pytest.mark.parametrize("dtype", SMALL)
 @pytest.mark.parametrize("rule", ["Lamb", "Lans"])
-def test_steps_that_rounding_loses_are_said_once(api, rule, dtype):
+def test_steps_that_rounding_loses_warn_once(api, rule, dtype):
     run, before = api.make(rule, weights(), dtype=dtype, lr=SMALL[dtype]), weights()
     start = run.weights()
     (first,), *later = said(run, 1.0, 1.0)
@@ -108,7 +108,7 @@ def test_steps_that_rounding_loses_are_said_once(api, rule, dtype):
 
 @pytest.mark.offers("state_dtype")
 @pytest.mark.parametrize("finer", [{"master_weights": "split24"}, {"rounding": "stochastic"}], ids=str)
-def test_steps_that_are_kept_are_not_said_to_be_lost(api, finer):
+def test_steps_that_survive_rounding_do_not_warn(api, finer):
     assert said(api.make("Lamb", weights(), dtype="bfloat16", lr=1e-4, **finer)) == [[]]
     assert said(api.make("Lamb", weights(), dtype="float32", lr=1e-4)) == [[]]
 
@@ -144,14 +144,16 @@ def test_the_way_out_is_that_of_the_api(api):
         assert said(api.make("Lamb", weights(), dtype="float16", lr=1e-5, multi_precision=True)) == [[]]
         return
     ((found,),) = said(api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01))
-    assert found.endswith('by param_groups(model), others by its no_adapt=["bias", "norm", "head.weight"].')
+    assert found.endswith(
+        'with param_groups(model); to exempt other parameters, pass no_adapt=["bias", "norm", "head.weight"] to it.'
+    )
     ((found,),) = said(api.make("Lamb", weights("body.bias"), lr=0.01))
-    assert found.endswith("by param_groups(model); its no_adapt names others.")
+    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
     run = api.make("Lamb", weights("head.weight", "body.bias"), lr=0.01)
     run.opt = type(run.opt)(list(run._weights.values()), lr=0.01)  # without names
     ((found,),) = said(run)
     assert found.startswith("parameter 1 of group 0, parameter 2 of group 0")
-    assert found.endswith("by param_groups(model); its no_adapt names others.")
+    assert found.endswith("with param_groups(model); to exempt other parameters, pass no_adapt to it.")
 
 
 def test_a_scheduler_of_torch_is_judged_by_its_peak():
@@ -188,7 +190,7 @@ CALM = [
 
 
 @pytest.mark.parametrize(("rule", "lr", "options"), CALM, ids=str)
-def test_steps_that_are_meant_to_be_plain_or_are_not_are_not_named(api, rule, lr, options):
+def test_intended_plain_steps_do_not_warn(api, rule, lr, options):
     assert said(api.make(rule, weights(), dtype="float32", lr=lr, **options), 1e-3) == [[]]
 
 

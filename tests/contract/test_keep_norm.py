@@ -50,7 +50,7 @@ def test_over_many_steps_the_norm_does_not_drift(api, engine, name, how):
 
 @each
 @hows
-def test_what_others_did_to_the_weights_is_kept_or_undone(api, engine, name, how):
+def test_changes_of_weights_by_others_are_kept_or_undone(api, engine, name, how):
     """True keeps the norm before each step, and "first" that before the first."""
     run = api.make(name, arrays(1, W), dtype="float32", engine=engine, lr=RATE, **case_of(name).relative, keep_norm=how)
     [first] = stepped(run, 1)

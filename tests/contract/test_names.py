@@ -48,7 +48,7 @@ def test_a_name_without_a_gradient_is_left_alone(api, case, absent):
 
 @pytest.mark.offers("own_counts", "none")
 @each
-def test_a_step_without_any_gradient_is_none(api, case):
+def test_a_step_without_gradients_does_nothing(api, case):
     run = api.busy(case.name, arrays(4))
     run.step(arrays(5))
     before = run.everything()
@@ -59,7 +59,7 @@ def test_a_step_without_any_gradient_is_none(api, case):
 
 @pytest.mark.offers("own_counts", "clear")
 @each
-def test_a_name_that_is_cleared_begins_anew(api, case):
+def test_a_cleared_name_starts_over(api, case):
     run = api.busy(case.name, arrays(1, SHAPES))
     for t in range(2):
         run.step(arrays(10 + t, SHAPES))
@@ -71,7 +71,7 @@ def test_a_name_that_is_cleared_begins_anew(api, case):
     fresh.step({"a.bias": np.arange(3.0)})
     assert bits(run.state()["a.weight"]) == kept
     assert bits(run.state()["a.bias"]) == bits(fresh.state()["a.bias"])
-    with pytest.raises(ValueError, match=r"no state is kept for 'other'\. Known are: '?a.weight'?, '?a.bias"):
+    with pytest.raises(ValueError, match=r"no state is kept for 'other'\. Names with state: '?a.weight'?, '?a.bias"):
         run.opt.clear_state("other")
     run.opt.clear_state()
     assert run.state() == {}
@@ -92,7 +92,7 @@ def test_a_pattern_that_matches_nothing_is_named_with_its_nearest(api):
     with pytest.raises(HyperparameterError) as caught:  # noqa: PT012  # at the latest by the first step
         run = api.busy("Lamb", weights, blocks={"a.bias": 3, "a.wieght": 2})
         run.step(weights)
-    said = ("`blocks` speaks of 'a.wieght'", "matches none", "'a.weight'", "layerwise.optional('a.wieght')")
+    said = ("pattern 'a.wieght' in `blocks`", "matches no parameter", "'a.weight'", "layerwise.optional('a.wieght')")
     assert [word for word in said if word not in str(caught.value)] == []
     run = api.busy("Lamb", weights, blocks={"a.bias": 3, optional("a.wieght"): 2, optional("*.qkv"): 2})
     run.step(weights)

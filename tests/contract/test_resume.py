@@ -82,7 +82,7 @@ def test_the_count_of_skipped_steps_is_saved(api):
 
 
 @each
-def test_what_was_saved_does_not_change_with_the_run_that_loads_it(api, case):
+def test_a_saved_state_does_not_change_with_the_run_that_loads_it(api, case):
     run = walk(api.busy(case.name, arrays(1)), range(2))
     saved = run.save()
     before = bits(saved)

@@ -90,7 +90,7 @@ def test_all_names_of_a_step_take_the_same_number_of_the_optimizer(api, case, op
 
 @NUMBERS
 @each
-def test_a_resumed_run_asks_for_the_step_that_it_is_at_and_a_cleared_one_begins_anew(api, case):
+def test_a_resumed_run_evaluates_beta2_at_its_step_and_a_cleared_one_starts_over(api, case):
     watch = Watch()
     run, fresh = api.busy(case.name, arrays(6)), api.busy(case.name, arrays(6), lr=watch)
     for _ in range(3):

@@ -84,7 +84,7 @@ def test_a_field_that_does_not_fit_is_named_and_changes_nothing(api, case, what)
 @pytest.mark.parametrize("count", COUNTS, ids=repr)
 @each
 @pytest.mark.thinned(1)
-def test_a_count_that_cannot_be_is_named_and_changes_nothing(api, case, count):
+def test_an_impossible_count_is_named_and_changes_nothing(api, case, count):
     run = walk(api.busy(case.name, arrays(1)), range(2))
     refused(walk(run, [2]), run.spoiled("matrix", "step", lambda _: count), "matrix", "step")
 

@@ -30,7 +30,7 @@ SAID = [
 
 
 @pytest.mark.parametrize(("act", "changed", "words"), SAID, ids=lambda x: x if isinstance(x, str) else "")
-def test_what_is_said_follows_from_the_figures(act, changed, words):
+def test_claims_follow_from_the_figures(act, changed, words):
     [(_, headline, clear)] = story(result(changed, acts=(act,)))
     assert words in f"{headline}|{clear}"
 
@@ -49,7 +49,7 @@ def test_a_quick_run_draws_no_conclusion():
     assert [*story(made)] == []
 
 
-def test_of_an_interrupted_run_only_what_is_whole_is_told():
+def test_an_interrupted_run_reports_only_whole_results():
     made = result({("LAMB", 128): None, ("SGD", 32): None})
     assert list(beware(made)) == ["This run was interrupted: what it did not finish is missing."]
     assert [act.number for act, _, _ in story(made)] == [1, 3]

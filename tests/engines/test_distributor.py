@@ -97,13 +97,13 @@ def test_jobs_out_of_reach_are_another_engines_with_all_that_wait_for_them(kinds
 def test_tensors_of_several_devices_that_wait_for_one_another_are_another_engines():
     apart, (jobs, _) = Recorded(), jobs_of(["here", "here"], CASE.hyper(lr=0.1, max_grad_norm=0.5))
     apart.groups = lambda jobs: list(map(id, jobs))
-    with pytest.raises(EngineError, match="of several devices"):
+    with pytest.raises(EngineError, match="on several devices"):
         prepare((apart,), jobs)
     prepare((apart, WORLD.engine_of_rule), jobs)
     assert not apart.prepared
 
 
-def test_a_job_declined_for_its_gradient_is_asked_about_again():
+def test_a_job_declined_for_its_gradient_is_offered_again():
     otherwise, ([job], [g]) = Recorded(), jobs_of(["here"])
     ready, now = distributed(otherwise, [job]), now_of(H, 1)
     ready.step([g.as_subclass(Odd)], [now])
@@ -165,7 +165,7 @@ SCATTERED = Storage((Format(key=(1, 2)), *(None,) * 3), part_of((9, 4), {0: (0, 
 STRANGE = {
     "on the device": lambda job: replace(job, skip=torch.tensor(False)),
     "the gradient is not an array": lambda job: replace(job, g=job.g.to("meta")),
-    "followed by autograd": lambda job: replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))),
+    "tracked by autograd": lambda job: replace(job, now=job.now._replace(lr=torch.tensor(0.1, requires_grad=True))),
     r"the parameter is not an array .* \(Odd\)": lambda job: replace(job, p=Odd(job.p)),
     "its part of the tensor is not contiguous": lambda job: replace(job, storage=SCATTERED),
 }
@@ -175,7 +175,7 @@ STRANGE = {
 def test_without_another_engine_it_says_why_and_changes_nothing(reason):
     jobs = [mapped(make_job(CASE, H, (6, 4), (), i), WORLD.array) for i in range(3)]
     before = bits(jobs)
-    with pytest.raises(EngineError, match=f"compiled engine does not take.*{reason}"):
+    with pytest.raises(EngineError, match=f"compiled engine cannot step.*{reason}"):
         WORLD.engine().step([*jobs[:2], STRANGE[reason](jobs[2])])
     assert bits(jobs) == before
 

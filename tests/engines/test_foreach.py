@@ -218,12 +218,12 @@ def test_lists_step_on_accelerators_and_leave_a_cpu_to_others():
     here = engines.Job(case.rule, case.hyper(), torch.ones(3), None)
     there = here._replace(p=torch.ones(3, device="meta"))
     [row] = [row for row in _engines.ENGINES if row.name == "foreach"]
-    assert row.engine.declines([here, there]) == ["on a CPU it is slower than tensor by tensor", ""]
+    assert row.engine.declines([here, there]) == ["on a CPU, lists are slower than one tensor at a time", ""]
     assert row.required.declines([here, there]) == ["", ""]
     assert [engine.name for engine in _engines.engines_of("without kernels", False)] == ["foreach", "the rule"]
 
 
-def test_what_is_required_and_not_there_is_an_error(monkeypatch):
+def test_a_required_engine_that_is_missing_is_an_error(monkeypatch):
     monkeypatch.setattr(_engines, "ENGINES", (engines.Candidate("foreach", None, "it was taken out"),))
     with pytest.raises(EngineError, match="it was taken out"):
         layerwise.torch.Lamb([torch.nn.Parameter(torch.ones(2))], lr=0.1, foreach=True)

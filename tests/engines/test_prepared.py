@@ -93,7 +93,7 @@ MORE = [
 
 @pytest.mark.parametrize("fused", [None, False], ids=["compiled", "rule"])
 @pytest.mark.parametrize(("name", "values"), [*NUMBERS.items(), *((name, (one, {})) for name, one in MORE)], ids=str)
-def test_changed_options_are_heard_and_numbers_lay_nothing_out_again(counted, name, values, fused):
+def test_changed_options_take_effect_and_numbers_keep_the_layout(counted, name, values, fused):
     """Heard as by an optimizer that forgets all its plans before every step."""
     blocks = {} if fused is False else {"blocks": {"c": 3}}
     (params, opt), (others, anew) = (made(name, fused=fused, **blocks) for _ in range(2))
@@ -242,7 +242,7 @@ def test_a_batch_amid_a_step_serves_no_other(counted):
     ],
     ids=["blocks", "the step of one of two"],
 )
-def test_what_changes_beside_the_same_settings_is_seen(world, change):
+def test_changes_besides_settings_are_noticed(world, change):
     jobs = jobs_of(world, [(40, 30)] * 2)
     jobs = [replace(job, h=jobs[0].h) for job in jobs]
     engine = world.engine()

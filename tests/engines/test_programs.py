@@ -25,7 +25,7 @@ from layerwise.rules.asks import Now
 
 pytestmark = [needed, pytest.mark.every]
 NUMPY = WORLDS[0]
-WARMTH = r"do not know the option `warmth` of Warm, which is 2\.0"
+WARMTH = r"do not support the option `warmth` of Warm, which is 2\.0"
 SHAPE = (5, 4, 3)  # of which different dimensions are the last and the largest
 STORED = {"momentum_dtype": ("bfloat16", {"beta1": 0.9})}  # options that are of storage, and beside what they show
 of_each = pytest.mark.parametrize("case", KERNELED, ids=lambda case: case.name)
@@ -64,7 +64,7 @@ def without_momentum(job):
             job_with(lamb.Lamb().settled(adapt="elsewhere")),
             "there are no kernels for Lamb with .*adapt='elsewhere'.* and.*",
         ),
-        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True.* and such a state"),
+        (without_momentum(job_with(lamb.Lamb())), "there are no kernels for Lamb with .*adapt=True.* and such state"),
         (job_with(lamb.Lamb()), ""),
         (job_with(Warm()), ""),
     ],
@@ -77,8 +77,8 @@ def test_engines_decline_what_has_no_kernels(job, why):
 
 
 @pytest.mark.parametrize("job", [job_with(Warm(lr=0.1, warmth=2.0)), job_with(lamb.Lamb(lr=0.1), OTHER)], ids=str)
-def test_what_has_no_kernels_is_the_rules_and_its_neighbours_are_not(job):
-    with pytest.raises(EngineError, match="compiled engine does not take .*" + re.escape(programs.missing(job))):
+def test_tensors_without_kernels_are_stepped_by_the_rule_and_others_are_not(job):
+    with pytest.raises(EngineError, match="compiled engine cannot step .*" + re.escape(programs.missing(job))):
         NUMPY.engine().step([copied(job)])
     ours, theirs = copied(job), copied(job)
     measured = NUMPY.engine(required=False).step([ours, job_with(Warm(lr=0.1))])
@@ -121,7 +121,7 @@ def test_every_setting_has_kernels(case):
     [(None, None), (True, True), (False, False), ("l2", "l2")]
     + [(x, program_types.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
 )
-def test_a_number_is_no_form(value, form):
+def test_flags_are_told_from_numbers(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
     assert program_types.forms_of([value]) == (form,)
 

@@ -47,7 +47,7 @@ def prepared(one, jobs):
 
 
 @cases
-def test_with_nobody_else_the_step_is_the_whole_one_in_as_few_rounds_as_the_rule_has(case, one):
+def test_without_other_ranks_the_step_is_the_whole_one_in_the_rule_s_rounds(case, one):
     engine, world = one
     jobs = [make_job(case, case.hyper(**case.busy), shape, (), i) for i, shape in enumerate(SHAPES)]
     alone, parted = [mapped(copied(job), world.array) for job in jobs], [copied(job) for job in jobs]
@@ -125,7 +125,7 @@ def test_weights_that_have_moved_since_they_were_measured_are_not_written(one):
 
 
 @pytest.mark.parametrize("case", [case_of("Lamb"), case_of("Lars")], ids=lambda case: case.name)
-def test_others_are_met_even_if_nothing_is_asked(case, one):
+def test_other_ranks_are_met_even_without_requests(case, one):
     jobs, step = prepared(one, [make_job(case, case.hyper(adapt=False), (5, 3), (), 0)])
     before = bits(jobs)
     with pytest.raises(ZeroDivisionError):

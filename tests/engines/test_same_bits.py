@@ -82,7 +82,7 @@ def test_a_run_has_the_bits_of_the_run_before(case, fused):
 
 
 @cases
-def test_company_does_not_change_a_bit(case):
+def test_other_tensors_in_a_step_do_not_change_a_bit(case):
     together, _ = walked(NUMPY.engine(), many(case, {}))
     assert together == [x for job in many(case, {}) for x in walked(NUMPY.engine(), [job])[0]]
 

@@ -111,7 +111,7 @@ def test_a_skipped_step_leaves_weights_state_counts_and_measurements(case):
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, of the interpreter
 @pytest.mark.thinned(2)
 @cases
-def test_an_infinite_norm_of_all_leaves_alone_who_only_counts(case):
+def test_an_infinite_global_norm_does_not_touch_unclipped_groups(case):
     """Whose bound is infinite too, and inf/inf is nan."""
     bounded, free = jobs_of(case, [(4,)], max_grad_norm=1.0), jobs_of(case, [(4,)])
     counting = [replace(job, h=job.h.counting()) for job in copies(free)]

@@ -157,7 +157,7 @@ def test_gradients_made_in_the_graph(front):
 
 @fronts
 @pytest.mark.parametrize("scaled", [False, True])
-def test_nothing_waits(front, scaled):
+def test_a_step_of_lists_does_not_synchronize(front, scaled):
     """Not for gradients that are elsewhere than before, for another learning rate, or to know whether to skip."""
     (ours, opt), (_, other) = pairs = capturable(front, max_grad_norm=1.0)
     for seed in (3, 4, 5):

@@ -79,7 +79,7 @@ def test_nothing_is_compiled_in_a_recording(case, new, capturing):
     skip = torch.zeros((), dtype=torch.bool, device=jobs[0].p.device) if new == "a skip" else None
     grads = [job.g.bfloat16() if new == "a dtype" else job.g for job in jobs]
     capturing(True)
-    with pytest.raises(EngineError, match="cannot be recorded in a CUDA graph before one like it has been taken"):
+    with pytest.raises(EngineError, match="a CUDA graph cannot capture this step before a step like it has run"):
         step(ready, jobs, scaled, skip, grads)
     assert bits(jobs) == before
     capturing(False)

@@ -20,7 +20,7 @@ from layerwise.errors import EngineError
 
 LAMB, ADAFACTOR = case_of("Lamb"), case_of("Adafactor")
 UNFACTORED = {"Adafactor": {"factored": False}, "SGD": {"momentum": 0.9}}
-PLANES = "does not lie in memory as matrices, rows .* and columns .*, in this order"
+PLANES = "is not stored as matrices, rows .* and columns .*, in this order"
 
 
 def turned(a):
@@ -50,10 +50,10 @@ def check(make, reason):
 @pytest.mark.parametrize(
     ("shape", "blocks", "of_p", "of_state", "reason"),
     [
-        ((6, 4), (), spread, None, "do not fill one stretch of memory"),
-        ((6, 4), (), None, turned, r"a state has strides \(1, 6\), and the parameter \(4, 1\)"),
-        ((3, 2, 4), (1,), None, None, r"blocks along dimensions \(1,\) of \(3, 2, 4\) are not stretches of memory"),
-        ((3, 4, 2), (0,), turned, turned, r"blocks along dimensions \(0,\) of \(3, 4, 2\) are not stretches"),
+        ((6, 4), (), spread, None, "leave gaps in memory"),
+        ((6, 4), (), None, turned, r"a state has strides \(1, 6\), but the parameter has \(4, 1\)"),
+        ((3, 2, 4), (1,), None, None, r"blocks along dimensions \(1,\) of \(3, 2, 4\) are not contiguous in memory"),
+        ((3, 4, 2), (0,), turned, turned, r"blocks along dimensions \(0,\) of \(3, 4, 2\) are not contiguous"),
     ],
     ids=["spread", "a state transposed", "blocks in between", "blocks transposed"],
 )
@@ -87,12 +87,12 @@ def test_matrices_that_lie_otherwise_than_adafactor_sums_them(shape, factored, c
     check(make, reason)
 
 
-def test_what_a_rank_holds_is_judged_by_the_shape_of_the_whole():
+def test_the_shape_of_the_whole_decides_not_of_the_shard():
     """All ranks have to choose the same engine, also one whose part is a single row."""
     [job] = jobs_of(ADAFACTOR, [(1, 5)], factored=(1, 0))
     alone = given(replace(job, h=ADAFACTOR.hyper(factored=(1, 0)).fit((1, 5), (), 1e-7)))
     assert declined(alone) == ""
-    assert "does not lie in memory as matrices" in declined(alone._replace(shape=(6, 5)))
+    assert "is not stored as matrices" in declined(alone._replace(shape=(6, 5)))
 
 
 @pytest.mark.thinned(2)

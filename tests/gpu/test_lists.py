@@ -44,7 +44,7 @@ def test_they_are_what_steps_without_kernels(front):
 
 
 @in_lists
-def test_nothing_waits(front):
+def test_a_step_of_lists_does_not_synchronize(front):
     """Not for norms, ratios, counts, another learning rate, or to know whether to skip."""
     options = {"capturable": True, "lr": torch.tensor(0.5, device=DEVICE), "max_grad_norm": 1.0}
     (ours, opt), (theirs, other) = pairs = both(front, **options)

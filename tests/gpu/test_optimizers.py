@@ -63,7 +63,7 @@ def test_a_state_goes_to_the_rule_and_back(front):
 @pytest.mark.thinned(1)
 @fronts
 @pytest.mark.parametrize("capturable", [False, True])
-def test_what_a_scaler_found_on_the_device_skips_the_step(front, capturable):
+def test_an_overflow_found_on_the_device_skips_the_step(front, capturable):
     params = parameters()
     opt = front(params, fused=True, capturable=capturable, **BUSY[front])
     give(params, 0)

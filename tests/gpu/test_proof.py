@@ -124,7 +124,9 @@ def test_kernels_that_are_right_pass_unnoticed(front, options, proof_of):
 )
 def test_a_kernel_that_does_nothing_is_noticed(front, kernel, options, proof_of, broken):
     broken(kernel)
-    with pytest.warns(RuntimeWarning, match=f"{front.__name__}.*fail their proof.*The rule steps instead") as warned:
+    with pytest.warns(
+        RuntimeWarning, match=f"{front.__name__}.*failed their proof.*reference implementation is used instead"
+    ) as warned:
         params, _ = stepped(front, **options)
     assert len(warned) == 1
     assert bits(params) == bits(stepped(front, fused=False, **options)[0])
@@ -146,7 +148,7 @@ def test_numbers_of_an_earlier_step_do_not_stand_in_for_a_kernels(proof_of, brok
     proof_of.known.clear()
     monkeypatch.setattr(torch, "empty", lambda *size, **like: left[size] if size in left else empty(*size, **like))
     broken("statistics.total")
-    with pytest.warns(RuntimeWarning, match="Adafactor.*fail their proof"):
+    with pytest.warns(RuntimeWarning, match="Adafactor.*failed their proof"):
         stepped(Adafactor, 1)
 
 
@@ -196,7 +198,7 @@ def test_kernels_that_write_in_a_skipped_step_are_replaced_by_the_rule(proof_of,
     broken("passes.apply", always)
     jobs = jobs_of(case_of("Lamb"), [(5,)])
     ready = prepared(jobs, proving(), RULE)
-    with pytest.warns(RuntimeWarning, match="they write in a step that is to be skipped"):
+    with pytest.warns(RuntimeWarning, match="they write in a step that must be skipped"):
         step(ready, jobs, [job.now for job in jobs], torch.tensor(False, device=DEVICE))
 
 
@@ -212,13 +214,13 @@ def test_memory_that_runs_out_says_nothing_about_kernels(proof_of, broken):
 
 @pytest.mark.thinned(2)
 @fronts
-def test_who_insists_is_refused_and_nothing_is_stepped(front, proof_of, broken):
+def test_a_required_engine_that_declines_raises_and_nothing_is_stepped(front, proof_of, broken):
     broken("passes.apply")
     params, opt = stepped(front, 0, shapes=[(5,)], fused=True)
     before = bits(params)
     give(params, 0)
     for _ in range(2):
-        with pytest.raises(EngineError, match=rf"{front.__name__} .*fail their proof on {DEVICE}.*{PROOF_VARIABLE}=0"):
+        with pytest.raises(EngineError, match=rf"{front.__name__} .*failed .* on {DEVICE}.*{PROOF_VARIABLE}=0"):
             opt.step()
     assert bits(params) == before
 
@@ -241,20 +243,20 @@ def test_where_the_rule_steps_other_kernels_are_used_and_skipped_steps_are_not_c
     stepped(Lars, fused=True)
 
 
-def test_what_has_failed_is_declined_from_then_on_and_nothing_else(broken, monkeypatch):
+def test_only_failed_kernels_are_declined_from_then_on(broken, monkeypatch):
     broken("passes.apply", of=Lamb)
     engine, lamb = proving(), case_of("Lamb")
     high, low = (jobs_of(lamb, [(5,)], (dtype, dtype, "float32")) for dtype in ("float32", "bfloat16"))
     with pytest.warns(RuntimeWarning, match=r"Lamb \(float32\)") as warned:
         step(prepared(high, engine, RULE), high)
     assert len(warned) == 1
-    assert re.search("Lamb .*fail their proof", engine.declines([given(high[0])])[0])
+    assert re.search("Lamb .*failed their proof", engine.declines([given(high[0])])[0])
     assert engine.declines([given(job) for job in (*low, *jobs_of(case_of("Lars"), [(5,)]))]) == ["", ""]
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     assert engine.declines([given(high[0])]) == [""]
 
 
-def test_the_environment_skips_it(proof_of, broken, monkeypatch):
+def test_an_environment_variable_skips_the_proof(proof_of, broken, monkeypatch):
     broken("passes.apply", of=Lamb)
     monkeypatch.setenv(PROOF_VARIABLE, "0")
     params, _ = stepped(Lamb, fused=True)
@@ -295,7 +297,7 @@ def test_info_says_what_became_of_it(proof_of, broken, monkeypatch):
         assert f"            {DEVICE}: SGD, bfloat16: proven" in info.lines(info.facts(devices=True))
     assert any("before its first step on a device" in line for line in info.lines(info.facts()))
     monkeypatch.setenv(PROOF_VARIABLE, "0")
-    assert set(info.proven([DEVICE])[DEVICE].values()) == {"stepped without a proof"}
+    assert set(info.proven([DEVICE])[DEVICE].values()) == {"used without a proof"}
 
 
 LAYOUTS = {
@@ -353,6 +355,6 @@ def test_ranks_pass_or_fall_back_together_even_one_that_holds_nothing(case, righ
     one_of_all = SimpleNamespace(prepare=lambda jobs: assignment.prepare(table, jobs))
     if not right:
         broken("passes.apply")
-    with nullcontext() if right else pytest.warns(RuntimeWarning, match="fail their proof"):
+    with nullcontext() if right else pytest.warns(RuntimeWarning, match="failed their proof"):
         step_parts(one_of_all, seats, [job.p.shape], [cut], GPU.array)
     check(alone, [part for seat in seats for part in seat], 8 * EPS["float32"])

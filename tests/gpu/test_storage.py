@@ -52,7 +52,7 @@ def test_steps_of_adafactor_are_the_rules_whatever_is_factored(factored):
     made = [(shape, form) for form in (SPLIT24, DRAWN) for shape in shapes]
     cut = made[1:3]  # of groups of 8 bits
     held(lambda: [stored_job(ADAFACTOR, *each, factored=factored) for each in made if each not in cut])
-    assert all("end within groups" in declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
+    assert all("end inside groups" in declined(stored_job(ADAFACTOR, *each, factored=factored)) for each in cut)
 
 
 def test_several_forms_share_a_step_and_a_bound_on_the_norm_of_all_gradients():
@@ -140,18 +140,18 @@ def test_formats_that_kernels_do_not_know_are_declined():
         "scattered": {"index": part_of((12, 64), {0: [0, 3, 4, 5, 8, 9]})},
     }
     for name, place in places.items():
-        assert "do not lie in memory as in the whole" in declined(stored_job(LAMB, (6, 64), DRAWN, **place)), name
+        assert "are not in the row-major order" in declined(stored_job(LAMB, (6, 64), DRAWN, **place)), name
     without_random_bits = stored_job(LAMB, (6, 64), Form(BF16, "split", F32), index=places["columns"]["index"])
     assert declined(without_random_bits) == ""
     cut = stored_job(LAMB, (2, 48), SPLIT, block_dims=(0,), row_dims=0)
-    assert "would cut groups of 64" in declined(cut)
+    assert "would split groups of 64" in declined(cut)
     alone = stored_job(LAMB, (1, 70), SPLIT)
     assert declined(alone) == ""
-    assert "rows of (2, 70) end within groups of 64" in declined(alone._replace(shape=(2, 70)))
-    assert "rows of matrices of (2, 70, 32) end within groups" in declined(
+    assert "rows of (2, 70) end inside groups of 64" in declined(alone._replace(shape=(2, 70)))
+    assert "rows of matrices of (2, 70, 32) end inside groups" in declined(
         stored_job(ADAFACTOR, (2, 70, 32), SPLIT, row_dims=1)
     )
-    assert "no kernels for torch.float32 in such a form" in declined(stored_job(LAMB, (5, 70), Form(F32, "drawn", F32)))
+    assert "kernels for torch.float32 in such a format" in declined(stored_job(LAMB, (5, 70), Form(F32, "drawn", F32)))
     job = stored_job(LAMB, (5, 64), SPLIT)
     beside = torch.zeros(64, 5, dtype=torch.int16, device=DEVICE).mT
     weights = job.storage.formats[0]._replace(beside=beside)
@@ -175,14 +175,14 @@ def others_scales(rows):
 
 @pytest.mark.parametrize(
     ("form", "breaks", "why"),
-    [(DRAWN, wrong_keys, "other random bits"), (SPLIT, others_scales, "is beside exp_avg")],
+    [(DRAWN, wrong_keys, "other random bits"), (SPLIT, others_scales, "extra bits of exp_avg")],
     ids=["keys", "scales"],
 )
 def test_kernels_that_store_otherwise_fail_their_proof(form, breaks, why, monkeypatch):
     job, table_of = stored_job(LAMB, (5, 64), form), stored.table_of
     broken = lambda *args: (breaks(rows := table_of(*args)), rows)[1]  # noqa: E731
     monkeypatch.setattr("layerwise.engines.gpu.tables.table_of", broken)
-    with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*fail their proof.*{why}"):
+    with np.errstate(all="ignore"), pytest.raises(EngineError, match=f"in storage formats.*failed their proof.*{why}"):
         prepare([proving(warns=False)], [job]).step([gradient_of(job, 1)], [now_of(job, 1, 1)])
 
 

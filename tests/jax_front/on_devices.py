@@ -192,7 +192,7 @@ def test_a_part_is_factored_if_the_whole_is(spec):
 
 def test_blocks_along_an_axis_that_is_cut_are_refused():
     opt = FRONTS["Lamb"](0.1, blocks=2, axis_name=("x", "y"), specs=P("x", None))
-    with pytest.raises(ParameterError, match=r"blocks of .* lie along axis 0, which .*x.* cut"):
+    with pytest.raises(ParameterError, match=r"blocks of .* lie along axis 0, which is sharded .*x"):
         inits(opt, (8, 4), P("x", None))
 
 
@@ -243,7 +243,7 @@ def nearly_all_alike(ours, wanted):
 )
 def test_a_cut_through_groups_is_refused(shape, spec):
     opt = FRONTS["Lamb"](0.1, state_dtype="int8", axis_name=("x", "y"), specs=spec)
-    with pytest.raises(ParameterError, match="cuts groups of 64 elements"):
+    with pytest.raises(ParameterError, match="splits groups of 64 elements"):
         inits(opt, shape, spec)
 
 

@@ -33,15 +33,15 @@ W = {"w": jnp.ones((4, 3))}
 @pytest.mark.parametrize(
     ("leaf", "options", "says"),
     [
-        (jax.random.key(0), {}, "deep/w must be floating point"),
+        (jax.random.key(0), {}, "deep/w must have a floating-point dtype"),
         ("w", {}, "deep/w must be an array"),
         (object(), {}, "deep/w must be an array"),
-        (jnp.ones(2, "float8_e4m3fn"), {}, "deep/w must be floating point of 16 to 64 bits"),
-        (jnp.ones(2, "complex64"), {"max_grad_value": 1.0}, "deep/w is complex, and max_grad_value"),
+        (jnp.ones(2, "float8_e4m3fn"), {}, "deep/w must have a floating-point dtype of 16 to 64 bits"),
+        (jnp.ones(2, "complex64"), {"max_grad_value": 1.0}, "deep/w is complex, but max_grad_value"),
     ],
     ids=["key", "text", "object", "float8", "complex"],
 )
-def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
+def test_an_invalid_parameter_is_named(name, leaf, options, says):
     with pytest.raises(ParameterError, match=says):
         made(name, **options).init({"deep": {"w": leaf}})
 
@@ -50,13 +50,13 @@ def test_a_parameter_that_cannot_be_is_named(name, leaf, options, says):
 @pytest.mark.parametrize(
     ("g", "says"),
     [
-        ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), its parameter \(4, 3\)"),
-        ({"w": jnp.ones((4, 3), int)}, "of w must be a floating array"),
-        ({"w": "1"}, "of w must be a floating array, but is '1'"),
+        ({"w": jnp.ones((3, 4))}, r"of w has the shape \(3, 4\), but its parameter has \(4, 3\)"),
+        ({"w": jnp.ones((4, 3), int)}, "of w must be a floating-point array"),
+        ({"w": "1"}, "of w must be a floating-point array, but is '1'"),
         ({"w": jnp.ones((4, 3), complex)}, "of w is complex"),
         ({"v": jnp.ones((4, 3))}, "a tree like the parameters, but `w` is missing"),
         ({**W, "v": jnp.ones((4, 3))}, "a tree like the parameters, but `v` is not among them"),
-        (None, "a tree like the parameters, but it is a NoneType where they have a dict"),
+        (None, "a tree like the parameters, but it is a NoneType instead of a dict"),
     ],
     ids=["shape", "integers", "text", "complex", "name", "more", "none"],
 )
@@ -80,7 +80,7 @@ def test_parameters_are_needed(name):
     [{}, {"momentum": 0.9, "nesterov": True}, {"momentum": 0.0}, {"accumulator_dtype": "bfloat16"}],
     ids=str,
 )
-def test_but_not_by_sgd_without_decay(options):
+def test_sgd_without_decay_needs_no_parameters(options):
     found = []
     for make in (front.sgd, optax.sgd):
         opt = optax.chain(optax.clip(0.5), make(0.1, **options))
@@ -101,7 +101,7 @@ def test_but_not_by_sgd_without_decay(options):
         {"state_dtype": "int8"},
     ],
 )
-def test_what_needs_parameters_is_named(needing):
+def test_options_that_need_parameters_are_named(needing):
     opt = front.sgd(0.1, momentum=0.9, **needing)
     with pytest.raises(ParameterError, match=f"a step with `{next(iter(needing))}`.* depends on the parameters"):
         opt.update(W, opt.init(W))
@@ -118,17 +118,17 @@ def test_a_message_names_the_first_place_that_differs_and_prints_no_arrays():
     integers = {**params, "layer3": {**params["layer3"], "kernel": jnp.ones((300, 300), int)}}
     tuples = {**params, "layer3": {**params["layer3"], "stack": (jnp.ones(3),) * 2}}
     for call, says in (
-        (lambda: opt.update(jax.tree.leaves(params), states, params), "it is a list where they have a dict"),
-        (lambda: opt.update(params, params, states), "it is a dict where they have a LambState"),
-        (lambda: opt.update(tuples, states, params), "`layer3/stack` is a tuple where they have a list"),
-        (lambda: opt.update(integers, states, params), "layer3/kernel must be .* of the shape"),
+        (lambda: opt.update(jax.tree.leaves(params), states, params), "it is a list instead of a dict"),
+        (lambda: opt.update(params, params, states), "it is a dict instead of a LambState"),
+        (lambda: opt.update(tuples, states, params), "`layer3/stack` is a tuple instead of a list"),
+        (lambda: opt.update(integers, states, params), "layer3/kernel must be .* shape"),
         (lambda: opt.update({**params, "layer3": {}}, states, params), "`layer3/kernel` is missing"),
         (lambda: opt.update(params, states._replace(mu=tuples), params), "`layer3/stack` is a tuple"),
         (lambda: opt.update(params, states._replace(mu=integers), params), "mu of layer3/kernel must be"),
         (lambda: opt.update(params, states._replace(count=params), params), "`count` must be"),
         (lambda: made("Lamb", mask=tuples).init(params), "`mask` must be .* `layer3/stack` is a tuple"),
         (lambda: made("Lamb", mask={**dict.fromkeys(params, True), "x": True}).init(params), "`x` is not among them"),
-        (lambda: made("Lamb", mask=[True]).init(params), "it is a list where they have a dict"),
+        (lambda: made("Lamb", mask=[True]).init(params), "it is a list instead of a dict"),
     ):
         with pytest.raises(LayerwiseError, match=says) as caught:
             call()
@@ -167,9 +167,9 @@ def test_a_part_of_the_state_that_is_no_such_array_is_named(name, one):
 
 @each
 @pytest.mark.parametrize("count", [jnp.zeros(2, int), jnp.float32(1), 1.5, True, None, "1"], ids=str)
-def test_a_count_that_does_not_count_is_refused(name, count):
+def test_an_invalid_count_is_refused(name, count):
     opt = made(name)
-    with pytest.raises(StateError, match=r"`count` must be .* Make the state with init"):
+    with pytest.raises(StateError, match=r"`count` must be .* Create the state with init"):
         opt.update(W, opt.init(W)._replace(count=count), W)
 
 
@@ -204,7 +204,7 @@ def test_a_mask_that_is_no_tree_of_true_and_false_is_named(name, mask):
 
 
 def test_a_mask_that_is_traced_is_refused():
-    with pytest.raises(HyperparameterError, match="made of True and False"):
+    with pytest.raises(HyperparameterError, match="consists of True and False"):
         jax.jit(lambda mask: made("Lamb", mask={"w": mask}).init(W))(jnp.array(True))
 
 
@@ -269,7 +269,7 @@ def test_a_dtype_that_is_none_is_named():
 
 @pytest.mark.parametrize("option", ["learning_rate", "beta2"])
 @pytest.mark.parametrize("answer", [-1.0, NAN, "0.1", jnp.ones(2), 1j * jnp.ones(())], ids=str)
-def test_a_function_answers_for_itself(option, answer):
+def test_a_bad_value_of_a_function_names_the_call(option, answer):
     opt = made("Adafactor", **{option: lambda count: answer})
     for update in (opt.update, jax.jit(opt.update)):
         with pytest.raises(HyperparameterError, match=rf"`{option}\(.*\)` must be"):

@@ -109,9 +109,9 @@ def test_a_state_of_another_form_is_refused(options, wrong):
         jax.eval_shape(opt.update, start(), wrong(opt.init(start())), start())
 
 
-def test_the_dtype_of_a_momentum_is_float32_by_default_and_no_wish():
+def test_the_dtype_of_a_momentum_is_float32_by_default():
     adafactor(0.1, momentum=0.9, state_dtype="int8")
-    with pytest.raises(HyperparameterError, match="as dtype_momentum has it"):
+    with pytest.raises(HyperparameterError, match="as in dtype_momentum"):
         adafactor(0.1, momentum=0.9, dtype_momentum=jnp.bfloat16, state_dtype="int8")
 
 

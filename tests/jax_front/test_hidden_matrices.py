@@ -15,7 +15,7 @@ PARAMS = {"dense": {"kernel": jnp.ones((3, 4)), "bias": jnp.ones(4)}, "scale": j
 
 
 def test_vectors_are_named():
-    with pytest.warns(UserWarning, match=r"steps other parameters too: 'dense/bias', 'scale'\. Leave them to AdamW"):
+    with pytest.warns(UserWarning, match=r"also steps other parameters: 'dense/bias', 'scale'\. Step them with AdamW"):
         muon(0.02).init(PARAMS)
 
 

@@ -39,7 +39,7 @@ def test_the_numbers_of_the_numpy_front(one, jax64):
     close(run(opt, params, grads, jit=False)[0], weights, 1e-12)
 
 
-def test_what_is_given_beside_a_preset_takes_its_place_and_leaves_the_preset_as_it_was():
+def test_options_override_a_preset_and_leave_it_unchanged():
     preset("timm.Lamb")["weight_decay"] = 1.0
     assert preset("timm.Lamb")["weight_decay"] == 0.01
     given = {"learning_rate": 0.1, "weight_decay": 0.5}

@@ -37,7 +37,7 @@ def test_before_the_first_step_they_are_zero_and_of_the_form_they_will_have(name
 
 
 @mainly("Adafactor")
-def test_asking_changes_no_number(name):
+def test_requesting_stats_does_not_change_steps(name):
     case = BY_NAME[name]
     options = arguments(case, case.usual())
     (ours, _), (plain, _) = (

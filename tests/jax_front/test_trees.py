@@ -154,7 +154,7 @@ def test_integers_stay_as_they_are(name):
     assert front.stats(state).keys() == {"w", "b"}
 
 
-def test_a_mask_may_speak_of_integers():
+def test_a_mask_may_include_integer_leaves():
     params = {"w": jnp.ones(3), "n": jnp.arange(3)}
     program("Lamb", params, mask={"w": True, "n": False}, blocks={"w": None, "n": None})
 

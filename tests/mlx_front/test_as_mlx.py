@@ -149,7 +149,7 @@ def test_a_schedule_gives_the_rate_of_the_step_and_stays_readable(rate):
         p = opt.apply_gradients(g, p)
         assert opt.learning_rate.item() == pytest.approx(float(rate(step)), rel=1e-6)
         close({name: numpy_of(x) for name, x in p.items()}, wanted, 1e-6)
-    with pytest.raises(ContradictionError, match=r"`learning_rate` must be left to its schedule, but is 0\.5"):
+    with pytest.raises(ContradictionError, match=r"`learning_rate` must be set by its schedule only, but is 0\.5"):
         opt.learning_rate = 0.5
 
 
@@ -190,7 +190,7 @@ def test_one_array_may_be_stepped_by_itself(name):
     assert bits(state) == bits(opt.state["matrix"])
 
 
-def test_what_has_no_elements_stays_so_and_disturbs_nothing():
+def test_empty_arrays_stay_empty_and_disturb_nothing():
     empty = {"none": mx.zeros((0, 3)), "nothing": mx.zeros((0,))}
     for case in CASES:
         alone, beside = (getattr(front, case.name)(0.05) for _ in range(2))
@@ -292,7 +292,7 @@ def test_muon_steps_hidden_matrices_and_another_the_rest(exclude, hidden):
 
 def test_muon_says_that_it_is_not_for_vectors():
     [first] = said(lambda: front.Muon(0.02).init({"bias": mx.ones(3), "matrix": mx.ones((3, 2))}))
-    assert first.startswith("Muon is for hidden matrices, and steps other parameters too: 'bias'. ")
+    assert first.startswith("Muon is for hidden matrices, but also steps other parameters: 'bias'. ")
 
 
 def test_a_choice_of_matrices_that_cannot_be_is_refused():

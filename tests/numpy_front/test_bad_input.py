@@ -31,11 +31,11 @@ ENTRIES = {
     "broadcast weights": (lambda: np.broadcast_to(np.ones(3), W), np.ones, ParameterError, ("read-only",)),
     "weights that overlap themselves": (lambda: BROADCAST, np.ones, ParameterError, ("share memory", "copy()")),
     "weights that overlap themselves, with gaps": (lambda: GAPS, np.ones, ParameterError, ("share memory", "copy()")),
-    "a list of weights": (lambda: [[1.0] * 3] * 2, np.ones, ParameterError, ("numpy array", "list", "np.asarray")),
-    "masked weights": (lambda: np.ma.ones(W), np.ones, ParameterError, ("numpy array", "MaskedArray")),
-    "a number as weights": (lambda: 1.0, np.ones, ParameterError, ("numpy array", "float")),
-    "a numpy scalar as weights": (lambda: np.float64(1), np.ones, ParameterError, ("numpy array", "float64")),
-    "no weights": (lambda: None, np.ones, ParameterError, ("numpy array", "NoneType")),
+    "a list of weights": (lambda: [[1.0] * 3] * 2, np.ones, ParameterError, ("NumPy array", "list", "np.asarray")),
+    "masked weights": (lambda: np.ma.ones(W), np.ones, ParameterError, ("NumPy array", "MaskedArray")),
+    "a number as weights": (lambda: 1.0, np.ones, ParameterError, ("NumPy array", "float")),
+    "a numpy scalar as weights": (lambda: np.float64(1), np.ones, ParameterError, ("NumPy array", "float64")),
+    "no weights": (lambda: None, np.ones, ParameterError, ("NumPy array", "NoneType")),
     "integer weights": (lambda: np.ones(W, int), np.ones, ParameterError, ("floating", "int64", "float32")),
     "boolean weights": (lambda: np.ones(W, bool), np.ones, ParameterError, ("floating", "bool")),
     "complex weights": (lambda: np.ones(W, complex), np.ones, ParameterError, ("real", "complex128", "imaginary")),
@@ -103,7 +103,7 @@ def test_a_gradient_is_needed(front):
 
 
 @fronts
-def test_a_gradient_that_belongs_to_nothing(front):
+def test_a_gradient_without_a_parameter_is_refused(front):
     opt, weights = busy(front), arrays(2)
     with pytest.raises(GradientError, match=r"'vektor'.*'matrix'"):
         opt.step_all(weights, {**arrays(3), "vektor": np.ones(5)})

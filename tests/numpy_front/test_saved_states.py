@@ -131,7 +131,7 @@ def test_a_state_does_not_switch_between_lr_and_the_relative_step(given, then):
     opt, fresh = Adafactor(lr=then), Adafactor(lr=given)
     walk(opt, arrays(5), range(2))
     before = fresh.lr
-    with pytest.raises(StateError, match="lr means something else"):
+    with pytest.raises(StateError, match="give lr another meaning"):
         fresh.load_state_dict(opt.state_dict())
     assert (fresh.lr, fresh.parameters) == (before, {})
 
@@ -201,7 +201,7 @@ def test_a_state_that_cannot_be_right_is_refused_and_changes_nothing(front, what
 
 
 @pytest.mark.parametrize("state", [None, 3, [], "state", {}], ids=repr)
-def test_what_is_no_state_at_all_is_refused(state):
+def test_values_that_are_not_states_are_refused(state):
     with pytest.raises(StateError):
         Lamb().load_state_dict(state)
 

@@ -113,7 +113,7 @@ def test_steps_are_the_ordinary_ones(how, front):
 
 
 @pytest.mark.parametrize("how", ["torchao", "Megatron, overlapping"])
-def test_where_each_tensor_has_an_optimizer_the_norm_that_clips_is_its_own(how):
+def test_with_an_optimizer_for_each_tensor_each_is_clipped_by_its_own_norm(how):
     found = trained(HOW[how](SGD, max_grad_norm=0.5))
     assert same(found, trained(lambda own: SGD(own, lr=0.01, max_grad_norm_per_tensor=0.5)))
     assert not same(found, trained(lambda own: SGD(own, lr=0.01, max_grad_norm=0.5)))

@@ -47,7 +47,7 @@ EXPECTED = {
         Difference(
             "AdafactorTest-test_(config|correctness_with_golden)",
             "ContradictionError: `relative_step` must be left out with keras.Adafactor",
-            "relative_step=False changes nothing in Keras, and here it is refused",
+            "relative_step=False has no effect in Keras, and here it is refused",
             "docs/keras.md#What is different",
         ),
     ],

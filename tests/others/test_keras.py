@@ -47,12 +47,12 @@ def get(identifier):
 
 
 @pytest.mark.parametrize(("case", "method"), CASES)
-def test_ours_pass(case, method, monkeypatch, request):
+def test_tests_of_others_pass_with_our_optimizers(case, method, monkeypatch, request):
     monkeypatch.setattr(lamb, "Lamb", LIKE_THEIRS["Lamb"])
     monkeypatch.setattr(adafactor, "Adafactor", LIKE_THEIRS["Adafactor"])
     monkeypatch.setattr(general, "optimizers", standing_in(general.optimizers, **LIKE_THEIRS, get=get))
     tried(lambda: run_case(case, method, ("requires_trainable_backend",)), "keras", request.node.callspec.id)
 
 
-def test_what_differs_is_told():
+def test_expected_differences_are_up_to_date():
     check_expected("keras", CASES)

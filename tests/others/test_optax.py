@@ -31,11 +31,11 @@ CASES = list(rows())
 
 
 @pytest.mark.parametrize(("case", "method", "theirs", "ours"), CASES)
-def test_ours_pass(case, method, theirs, ours, monkeypatch, request):
+def test_tests_of_others_pass_with_our_optimizers(case, method, theirs, ours, monkeypatch, request):
     for one in (alias, contrib):
         monkeypatch.setattr(one, "alias", standing_in(one.alias, **{theirs: getattr(front, ours)}))
     tried(lambda: run_case(case, method), "optax", request.node.callspec.id)
 
 
-def test_what_differs_is_told():
+def test_expected_differences_are_up_to_date():
     check_expected("optax", CASES)

@@ -39,7 +39,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("test", "optimizer"), CASES)
-def test_ours_pass(test, optimizer, monkeypatch, request):
+def test_tests_of_others_pass_with_our_optimizers(test, optimizer, monkeypatch, request):
     make = theirs.create_optimizer_v2
 
     def ours(params, opt, **options):
@@ -49,5 +49,5 @@ def test_ours_pass(test, optimizer, monkeypatch, request):
     tried(lambda: getattr(theirs, test)(optimizer), "timm", request.node.callspec.id)
 
 
-def test_what_differs_is_told():
+def test_expected_differences_are_up_to_date():
     check_expected("timm", CASES)

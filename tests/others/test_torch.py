@@ -78,9 +78,9 @@ CASES = [pytest.param(run, id=name) for name, run in rows()]
 
 
 @pytest.mark.parametrize("run", CASES)
-def test_ours_pass(run):
+def test_tests_of_others_pass_with_our_optimizers(run):
     tried(run, "torch", next(case.id for case in CASES if case.values[0] is run))
 
 
-def test_what_differs_is_told():
+def test_expected_differences_are_up_to_date():
     check_expected("torch", CASES)

@@ -175,7 +175,7 @@ def test_groups_have_options_of_their_own(name):
     close(numbers(params), numbers(others))
 
 
-def test_what_is_said_of_a_parameter_is_heeded():
+def test_attributes_of_a_parameter_are_used():
     regularizer = paddle.regularizer.L2Decay(0.3)
     params = parameters(8, dtype="float32", learning_rate=0.5, regularizer=regularizer, need_clip=False)
     others = parameters(8, dtype="float32")
@@ -249,7 +249,7 @@ def test_a_norm_is_of_those_in_a_group_that_are_to_be_clipped(groups):
     close(numbers(params), numbers(others), 1e-6)
 
 
-def test_a_clip_of_one_s_own_is_called():
+def test_a_user_s_clip_is_called():
     class Half(nn.ClipGradByValue):
         def _dygraph_clip(self, params_grads):
             return [(p, 0.5 * g) for p, g in params_grads]
@@ -263,7 +263,7 @@ def test_a_clip_of_one_s_own_is_called():
 
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("how", ["another", "other numbers"])
-def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(how, grouped):
+def test_a_clip_set_by_a_wrapper_is_used(how, grouped):
     params, others = parameters(34), parameters(34)
     opts = []
     for some in (params, others):
@@ -287,7 +287,7 @@ def test_a_clip_that_a_wrapper_puts_in_place_is_heeded(how, grouped):
     close(numbers(params), numbers(others))
 
 
-def test_a_penalty_that_no_option_has_is_added():
+def test_a_penalty_without_a_matching_option_is_applied():
     params, others = (parameters(12, **given) for given in ({"regularizer": paddle.regularizer.L1Decay(0.3)}, {}))
     for name, p in params.items():  # which making another dtype of it leaves out
         p.regularizer = paddle.regularizer.L1Decay(0.3)
@@ -402,7 +402,7 @@ def test_minimize_steps_some_and_leaves_out_others(by_name):
         {"parameters": [[3]]},
         {"parameters": [namesake]},
     ):
-        with pytest.raises(ParameterError, match="is none of this optimizer's parameters"):
+        with pytest.raises(ParameterError, match="is not one of this optimizer's parameters"):
             opt.minimize(loss, **some)
     with pytest.raises(ParameterError, match="`loss` must be a tensor, but is float"):
         opt.minimize(1.0)
@@ -421,7 +421,7 @@ def test_clear_grad():
     assert all(p.grad is None for p in params.values())
 
 
-def test_a_copy_goes_its_own_way():
+def test_a_copy_is_independent():
     params = parameters(21)
     opt = make("Lamb", params)
     walk(opt, params, [1])
@@ -441,7 +441,7 @@ def test_an_optimizer_steps_in_the_graph_that_it_was_made_in():
     paddle.enable_static()
     try:
         for act in (opt.step, lambda: opt.minimize(None), lambda: opt.apply_gradients([])):
-            with pytest.raises(EngineError, match="made in the dynamic graph, and this is the static one"):
+            with pytest.raises(EngineError, match="created in the dynamic graph, but this is the static graph"):
                 act()
     finally:
         paddle.disable_static()
@@ -468,7 +468,7 @@ def test_a_function_around_the_step_may_be_compiled():
         opt.step()
         return x
 
-    with pytest.raises(EngineError, match=r"does not step within paddle\.jit\.to_static"):
+    with pytest.raises(EngineError, match=r"cannot step inside paddle\.jit\.to_static"):
         paddle.jit.to_static(whole, full_graph=True)(paddle.ones([2]))
 
 
@@ -524,14 +524,14 @@ REFUSED = [
     ({"epsilon": None}, HyperparameterError, "`epsilon` must be"),
     ({"lamb_weight_decay": "much"}, HyperparameterError, "`lamb_weight_decay` must be"),
     ({"grad_clip": 1.0}, HyperparameterError, "`grad_clip` must be a gradient clip of Paddle"),
-    ({"grad_clip": nn.ClipGradByNorm(1.0), "max_grad_value": 1.0}, ContradictionError, "None beside grad_clip"),
+    ({"grad_clip": nn.ClipGradByNorm(1.0), "max_grad_value": 1.0}, ContradictionError, "None if grad_clip is given"),
     ({"exclude_from_weight_decay_fn": "bias"}, HyperparameterError, "must be a function of a parameter"),
     ({"multi_precision": 1}, HyperparameterError, "`multi_precision` must be"),
     ({"always_adapt": "yes"}, HyperparameterError, "`always_adapt` must be"),
     ({"always_adapt": "yes", "adapt": True}, HyperparameterError, "`always_adapt` must be"),
-    ({"always_adapt": True, "adapt": "decayed"}, ContradictionError, "pass one of the two"),
+    ({"always_adapt": True, "adapt": "decayed"}, ContradictionError, "pass only one of the two"),
     ({"engine": "fastest"}, EngineError, "`engine` must be None or one of"),
-    ({"blocks": {"nothing": 2}}, HyperparameterError, "matches none of the parameters"),
+    ({"blocks": {"nothing": 2}}, HyperparameterError, "matches no parameter"),
     ({"weight_decay": 0.1}, UnknownOptionError, "Did you mean `lamb_weight_decay`"),
     ({"lr": 0.1}, UnknownOptionError, "Did you mean `learning_rate`"),
 ]
@@ -572,7 +572,7 @@ def test_parameters_that_cannot_be_stepped(dtype):
         SGD(parameters=[p])
 
 
-def test_a_group_s_word_on_the_ratio_goes_before_that_of_all():
+def test_a_group_s_ratio_option_overrides_the_optimizer_s():
     p, q = parameters(29, {"p": (2,), "q": (3,)}).values()
     for given, own, wanted in (
         ({"adapt": "decayed"}, {"always_adapt": True}, True),
@@ -592,8 +592,8 @@ def test_pairs_that_cannot_be_stepped():
     before, (p, q, *_) = bits(params), params.values()
     other = parameters(30, {"other": (5, 4)})["other"]
     for pairs, says in (
-        ([(p, p.grad), (other, p.grad)], "other is none of this optimizer's parameters"),
-        ([(p, p.grad), (q, q.grad), (p, p.grad)], "matrix is .* there twice"),
+        ([(p, p.grad), (other, p.grad)], "other is not one of this optimizer's parameters"),
+        ([(p, p.grad), (q, q.grad), (p, p.grad)], "matrix is .* listed twice"),
         ("ab", "must be pairs of a parameter and its gradient, but one is str"),
         ([(p, p.grad), q], "must be pairs"),
     ):
@@ -621,10 +621,10 @@ def test_parameters_that_share_memory_are_refused():
 def test_parameters_are_given_once():
     params = parameters(26)
     p = params["matrix"]
-    with pytest.raises(ParameterError, match="matrix is there twice"):
+    with pytest.raises(ParameterError, match="matrix is listed twice"):
         Lars(parameters=[p, p])
     params["vector"].name = "matrix"
-    with pytest.raises(ParameterError, match="name of two parameters"):
+    with pytest.raises(ParameterError, match="name of another parameter"):
         Adafactor(parameters=[p, params["vector"]])
 
 

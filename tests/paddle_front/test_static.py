@@ -271,7 +271,7 @@ def test_a_function_of_the_step_reads_a_variable():
         )
         found.append(done.numbers() if go is in_static else done[1])
     close(*found)
-    with pytest.raises(HyperparameterError, match="is a function of the step, which is a variable"):
+    with pytest.raises(HyperparameterError, match="is a function of the step, but in the static graph"):
         in_static(lambda _: Adafactor(0.1, beta2=lambda step: 0.9 if int(step) else 0.0), [])
 
 
@@ -357,7 +357,7 @@ def test_the_rate_is_what_the_scheduler_says():
     assert rates == pytest.approx([0.5 * 0.1 ** (i // 2) for i in range(10)])
     with pytest.raises(ContradictionError, match="follows a scheduler"):
         opt.set_lr(0.1)
-    with pytest.raises(ContradictionError, match="has its learning rate already"):
+    with pytest.raises(ContradictionError, match="already has its learning rate"):
         opt.set_lr_scheduler(scheduler)
 
 
@@ -402,7 +402,7 @@ def test_some_parameters_are_left_out():
     assert [p.name for p, _ in pairs] == ["last.w"]
 
 
-def test_what_begins_at_zero_is_said_once_before_it_runs():
+def test_parameters_that_begin_at_zero_warn_once_before_a_run():
     with static_graph(), static.program_guard(static.Program(), static.Program()):
         loss = paddle.mean(layer(static.data("x", [2, 3], "float32"), 1, "a"))
         with pytest.warns(UserWarning, match="a.b began at zero, and will hardly move") as said:
@@ -530,7 +530,7 @@ def test_a_state_can_be_cleared():
 def test_a_state_needs_the_startup_program():
     opt = Lamb()
     assert opt.state_dict().keys() == {"lamb_fresh_0"}
-    with pytest.raises(StateError, match="Call minimize"):
+    with pytest.raises(StateError, match="First call minimize"):
         opt.set_state_dict({})
     net(opt)
     with pytest.raises(StateError, match="run the startup program"):
@@ -685,26 +685,26 @@ def test_an_overflow_that_a_scaler_finds_skips_the_step():
 # ---- what is refused
 
 
-def test_what_the_static_graph_does_not_take():
+def test_options_that_the_static_graph_refuses():
     with pytest.raises(EngineError, match='`engine` must be None or one of "rule"'):
         Lamb(engine="compiled")
     opt = Lamb()
     main, _, _, _ = net(opt)
-    with pytest.raises(EngineError, match="minimize\\(loss\\) puts the step into the program"):
+    with pytest.raises(EngineError, match="minimize\\(loss\\) adds the step to the program"):
         opt.step()
-    with pytest.raises(ParameterError, match="steps another program already"):
+    with pytest.raises(ParameterError, match="already steps another program"):
         net(opt)
     with static.program_guard(main):
         p, *_ = main.global_block().all_parameters()
         with pytest.raises(GradientError, match="has the shape"):
             Lamb().apply_gradients([(p, paddle.zeros([3]))])
-        with pytest.raises(HyperparameterError, match="'nothing', which matches none"):
+        with pytest.raises(HyperparameterError, match="pattern 'nothing' in"):
             Lamb(blocks={"nothing": 2}).apply_gradients([(p, paddle.zeros(p.shape))])
     with paddle.base.dygraph.guard():
-        with pytest.raises(EngineError, match="made in the static graph, and this is the dynamic one"):
+        with pytest.raises(EngineError, match="created in the static graph, but this is the dynamic graph"):
             opt.step()
         eager = Lamb(parameters=[*parameters(1).values()])
-    with pytest.raises(EngineError, match="made in the dynamic graph, and this is the static one"):
+    with pytest.raises(EngineError, match="created in the dynamic graph, but this is the static graph"):
         eager.step()
     with pytest.raises(ParameterError, match="must hold variables of the static graph"):
         Lamb(parameters=[*eager._members])

@@ -96,13 +96,13 @@ def test_a_kernel_lies_the_other_way_round_in_pytorch():
 def test_an_optimizer_that_has_no_counterpart_is_refused():
     with pytest.raises(StateError, match="Keras's state of RMSprop cannot be converted"):
         convert.read(There("RMSprop", arrays(0, SHAPES)).opt)
-    with pytest.raises(StateError, match="of amsgrad, whose maximum"):
+    with pytest.raises(StateError, match="with amsgrad, whose maximum"):
         convert.read(There("Adam", arrays(0, SHAPES), amsgrad=True).opt)
     with pytest.raises(StateError, match=r"optimizer\.build"):
         convert.read(keras.optimizers.Adam())
 
 
-def test_what_does_not_fit_changes_nothing():
+def test_a_state_that_does_not_fit_leaves_everything_unchanged():
     run: Any = walk(There("Adam", arrays(0, SHAPES)), range(2))
     before = [np.array(x.value) for x in run.opt.variables]
     kept = convert.read(run.opt)
@@ -143,6 +143,6 @@ def test_a_saved_state_of_another_optimizer_is_skipped_with_a_warning(of, tmp_pa
     kept = values(two)
     assert all(map(np.array_equal, kept, values(one)))
     found = {"Keras": "another package", "ours": "AdamW"}[of]
-    with pytest.warns(UserWarning, match=f"was skipped: its 4 variables are of {found}, and this is Lamb"):
+    with pytest.warns(UserWarning, match=f"was skipped: its 4 variables are of {found}, but this is Lamb"):
         two.load_weights(files["other"])
     assert all(map(np.array_equal, values(two), kept))

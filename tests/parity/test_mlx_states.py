@@ -78,7 +78,7 @@ def test_a_state_that_fits_nothing_there_changes_nothing():
     with pytest.raises(StateError, match=r"is of SGD, and column is stepped by AdamW\. Pass SGD"):
         convert.write(convert.read(run.opt), here.opt)
     assert not here.opt.state
-    with pytest.raises(StateError, match="keeps nothing yet"):
+    with pytest.raises(StateError, match="has no state yet"):
         convert.read(There("SGD", arrays(0, SHAPES)).opt)
     fresh = There("SGD", arrays(0, SHAPES), momentum=0.9)
     with pytest.raises(StateError, match=r"no state yet.*init\(params\)"):

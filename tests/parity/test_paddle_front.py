@@ -169,7 +169,7 @@ def test_what_is_said_of_parameters():
     assert_alike(*each, params, grads, 1e-11, **of_all)
 
 
-def test_the_call_is_theirs():
+def test_the_signature_begins_with_paddle_s():
     theirs = inspect.signature(paddle.optimizer.Lamb).parameters
     ours = inspect.signature(Lamb).parameters
     first = list(ours.values())[: len(theirs)]

@@ -193,7 +193,7 @@ def test_float32(their_class, our_class, their_options, our_options):
     assert_same(ours(our_class(**{"lr": 0.01, **our_options}), params, grads), theirs, params, 3e-6, 1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:a parameter group has the key 'adaptive'")
+@pytest.mark.filterwarnings("ignore:a parameter group has the unknown option 'adaptive'")
 @pytest.mark.parametrize("front", ["Lamb", "AdamW"])
 def test_its_sam_wraps_ours(front):
     """Beside its SAM around PyTorch's AdamW, where ours is that."""

@@ -42,7 +42,7 @@ ENVIRONMENT = {
     "TORCH_CPP_LOG_LEVEL": "ERROR",  # that a peer has gone is said by an exception
 }
 # As in pyproject.toml.
-WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices, and steps other parameters too")
+WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices, but also steps other parameters")
 
 
 class RanksFailed(Exception):

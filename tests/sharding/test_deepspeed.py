@@ -144,7 +144,7 @@ def _undescribed() -> None:
             del sys.modules["deepspeed"]
 
 
-def test_partitions_that_nobody_described_are_refused(ranks):
+def test_undescribed_partitions_are_refused(ranks):
     for one in ranks.outcomes(2, _undescribed):
         assert one.error == "ParameterError"
         assert "flat.from_deepspeed(engine)" in one.traceback
@@ -153,7 +153,7 @@ def test_partitions_that_nobody_described_are_refused(ranks):
 @pytest.mark.parametrize(
     ("options", "told"), [({"max_grad_norm": 1.0}, "gradient_clipping"), ({"skip_nonfinite": True}, "scales the loss")]
 )
-def test_what_looks_at_all_gradients_is_refused(options, told):
+def test_options_that_need_all_gradients_are_refused(options, told):
     """DeepSpeed steps one group after the other, so no step sees them all."""
     params = [torch.nn.Parameter(torch.ones(2)) for _ in range(2)]
     inner = Lamb([{"params": [p]} for p in params], **options)
@@ -163,6 +163,6 @@ def test_what_looks_at_all_gradients_is_refused(options, told):
 
 
 @pytest.mark.parametrize("given", [None, Lamb([torch.nn.Parameter(torch.ones(2))]), torch.nn.Linear(1, 1)])
-def test_what_is_no_engine_is_refused(given):
+def test_objects_that_are_not_engines_are_refused(given):
     with pytest.raises(HyperparameterError, match="an engine of DeepSpeed with ZeRO"):
         flat.from_deepspeed(given)

@@ -239,7 +239,7 @@ def test_a_run_goes_on_on_another_number_of_ranks(run, tmp_path, stage):
 
 
 @pytest.mark.parametrize("stage", [2, 3])
-def test_who_forgets_to_describe_partitions_reads_the_call(run, stage):
+def test_undescribed_partitions_raise_with_the_call_to_make(run, stage):
     for problem in run(2, _forgotten, stage):
         assert "Call layerwise.torch.flat.from_deepspeed(engine)" in problem
 

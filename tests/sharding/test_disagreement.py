@@ -171,9 +171,7 @@ def _through(front: Any, layout: str, partial_sums: bool, wanted: Any) -> tuple[
     ],
 )
 @pytest.mark.thinned(2, 4)
-def test_all_raise_and_nothing_has_changed_and_the_next_step_is_as_if_it_had_not_been(
-    ranks, front, layout, partial_sums
-):
+def test_all_ranks_raise_change_nothing_and_take_the_next_step_as_usual(ranks, front, layout, partial_sums):
     changes, world = REDISTRIBUTED if partial_sums else CHANGES, world_of(layout)
     wanted = alone(front, Row(None, steps=2 + len(changes)))._replace(tolerance=1e-9)
     found = ranks.run(world, _through, front, layout, partial_sums, wanted)
@@ -260,15 +258,15 @@ by_two_engines = pytest.mark.skipif(_native is None, reason="there is one engine
         ("fsdp on 2", "version", False, ["the version of layerwise is", "0.0.1"]),
         ("fsdp on 2", "rule", False, ["the rule of", "Lamb", "AdamW"]),
         pytest.param(
-            *("fsdp on 2", "engine", False, ["what steps it is the compiled engine on one and the rule"]),
+            *("fsdp on 2", "engine", False, ["the engine is the compiled engine on the first and the rule"]),
             marks=by_two_engines,
         ),
-        ("fsdp on 2", "model_group", True, ["model_group is there on one and missing"]),
-        ("two-dimensional", "model_group", True, ["model_group is there on one and missing"]),
-        *(("fsdp on 2", which, False, ["what steps it is"]) for which in BUCKETS),
+        ("fsdp on 2", "model_group", True, ["model_group is present on the first and missing"]),
+        ("two-dimensional", "model_group", True, ["model_group is present on the first and missing"]),
+        *(("fsdp on 2", which, False, ["the engine is"]) for which in BUCKETS),
     ],
 )
-def test_ranks_whose_optimizers_were_made_otherwise_are_told(ranks, layout, which, in_group, words):
+def test_ranks_whose_optimizers_differ_raise(ranks, layout, which, in_group, words):
     """Nobody waits for the odd one, neither those that share parts with it nor those that hear of it from them."""
     found = ranks.run(world_of(layout), _otherwise, layout, which, in_group)
     assert all(error.startswith(TOGETHER) and untouched for error, untouched in found)
@@ -403,7 +401,7 @@ IN_BUCKETS = {"fused": False}, 40, 3
     ],
     ids=["at first", "flat", "in buckets"],
 )
-def test_where_a_rank_dies_in_a_step_the_others_have_an_error(ranks, front, layout, given):
+def test_if_a_rank_dies_in_a_step_the_others_raise(ranks, front, layout, given):
     found = ranks.outcomes(3, _dying, front, layout, *given)
     assert found[ODD].error == "died"
     assert "exit code 7" in found[ODD].traceback

@@ -158,7 +158,7 @@ def _disagreeing(option: str, values: Any) -> None:
         ("master_weights", ("split", "split24")),
     ],
 )
-def test_ranks_that_store_otherwise_are_found(ranks, option, values):
+def test_ranks_with_other_storage_are_detected(ranks, option, values):
     for outcome in ranks.outcomes(2, _disagreeing, option, values):
         assert outcome.error == "SynchronizationError"
         assert f"`{option}`" in outcome.traceback or "the dtype of" in outcome.traceback

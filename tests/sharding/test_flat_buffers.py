@@ -54,8 +54,8 @@ MISTAKES: dict[str, tuple[Any, str]] = {  # the first stretch of rank 1, in plac
     "a gap": ([("a", SHAPE, 12, 24)], "no rank holds its elements 10 to 12"),
     "another shape": ([("a", (6, 4), 10, 24)], "with the shape"),
     "beyond the tensor": ([("a", SHAPE, 10, 25)], "has 24"),
-    "beyond the buffer": ([("a", SHAPE, 10, 24, 9)], "lie on others, or beyond its 20"),
-    "no shape": ([("a", 3)], "must be five things"),
+    "beyond the buffer": ([("a", SHAPE, 10, 24, 9)], "overlap others or exceed its 20"),
+    "no shape": ([("a", 3)], "must have five entries"),
     "another buffer": ([("a", SHAPE, 10, 24)], "1 on rank 0, 2 on rank 1"),
 }
 
@@ -148,7 +148,7 @@ def test_a_whole_state_that_does_not_fit_changes_nothing():
     opt._stepper.members.buffers = [opt.param_groups[0]["params"]]
     opt.param_groups[0]["params"] = out = []
     state["state"][1]["step"] = torch.tensor(7)
-    with pytest.raises(StateError, match=r"have taken \[1, 7\] steps, and a flat buffer has one count"):
+    with pytest.raises(StateError, match=r"have taken \[1, 7\] steps, but a flat buffer has one count"):
         flat.load_full_state_dict(opt, state)
     assert opt.param_groups[0]["params"] is out
     assert all(torch.equal(x, before[key]) for key, x in opt.state[buffer].items())
@@ -192,7 +192,7 @@ def test_a_copy_does_not_know_what_it_holds(copied):
     [p] = opt.parameters()
     p.grad = torch.ones_like(p)
     assert not opt._step_supports_amp_scaling  # read by trainers, to whom errors of the step say nothing
-    with pytest.raises(ParameterError, match="is the copy of a flat buffer"):
+    with pytest.raises(ParameterError, match="is a copy of a flat buffer"):
         opt.step()
 
 
@@ -238,5 +238,5 @@ def test_random_bits_are_those_of_the_whole_tensor(ranks, master_weights):
 def test_groups_of_8_bits_become_floats_and_a_warning_says_so(ranks):
     wanted, _ = _in_bits({}, False)
     for found, warned in ranks.run(2, _in_bits, {"state_dtype": "int8"}, True):
-        assert any("'exp_avg' of odd is stored in float32 and not in 8 bits" in one for one in warned)
+        assert any("'exp_avg' of odd is stored in float32 instead of 8 bits" in one for one in warned)
         assert all((x == wanted[name].reshape(x.shape)).all() for name, x in found.items())

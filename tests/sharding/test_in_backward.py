@@ -259,12 +259,12 @@ def test_all_raise_before_the_module_moves_whose_turn_it_is_and_then_go_on(ranks
             assert error.partition(":")[0] == (CHANGES[name][1] if rank == ODD else TOGETHER), (name, error)
             assert changed == STEPPED.get(name, set()), name
             assert {"blocks.0", REST} <= after, name
-        assert "nothing of this module was stepped; the modules before it" in found[0][name][0]
+        assert "this module was not stepped; the modules before it" in found[0][name][0]
     if wrapping == ON_TWO and "lr" in changes:
         told = found[0]["broken state"][0]
         assert f"rank {ODD} cannot take the step (StateError: 'exp_avg' of blocks.0.up.weight" in told
     if "branch" in changes:
-        assert "the gradient of 'blocks.0.up.weight' is there on one and missing" in found[0]["branch"][0]
+        assert "the gradient of 'blocks.0.up.weight' is present on the first and missing" in found[0]["branch"][0]
 
 
 class Flat(nn.Module):
@@ -297,7 +297,7 @@ def _otherwise(which: str) -> tuple[str, set[str]]:
     ("which", "own", "said"),
     [("every", TOGETHER, ""), ("shape", TOGETHER, "shape"), ("dropped", "ParameterError", "no longer exists")],
 )
-def test_ranks_that_were_made_otherwise_step_nothing(ranks, which, own, said):
+def test_ranks_with_other_options_do_not_step(ranks, which, own, said):
     """They take other numbers of passes for a step, have other shapes of as many entries, or no optimizer."""
     (told, moved), (error, also) = ranks.run(2, _otherwise, which)
     assert told.startswith(TOGETHER)
@@ -431,7 +431,7 @@ def _refused() -> list[str]:
     return said
 
 
-def test_what_cannot_be_stepped_in_the_backward_pass_is_refused(ranks):
+def test_parameters_that_cannot_step_in_the_backward_pass_are_refused(ranks):
     wanted = [
         ("ContradictionError", "no module of fully_shard"),
         ("ContradictionError", "`alone` must be False"),

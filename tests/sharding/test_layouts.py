@@ -95,7 +95,7 @@ def test_the_norm_of_all_gradients_is_that_of_the_whole_model(ranks, front, row)
     *(Row("two-dimensional", options={"factored": how}) for how in FACTORED[:2]),
     Row("fsdp on 3", options={"momentum_dtype": "bfloat16"}),
 )
-def test_adafactor_keeps_what_it_is_told_to(ranks, row):
+def test_adafactor_steps_with_its_factoring_and_momentum_dtype(ranks, row):
     check(ranks, Adafactor, row)
 
 
@@ -198,7 +198,7 @@ def test_kernels_that_fail_their_proof_leave_the_step_to_the_rule_on_all_ranks_o
     if len(broken) == 2:
         agree(found, wanted)
     else:
-        words = "what steps it is the rule, ", "on one and the GPU engine on the other"
+        words = "the engine is the rule, ", "on the first and the GPU engine on the second"
         assert all(word in said for word in words for said in found)
 
 

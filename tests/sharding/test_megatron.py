@@ -174,12 +174,12 @@ def test_what_shards_do_not_say_is_refused(ranks, changes, parallel, told):
 
 
 @pytest.mark.parametrize("given", [None, torch.nn.Linear(1, 1), Lamb([torch.nn.Parameter(torch.ones(2))])])
-def test_what_is_no_distributed_optimizer_is_refused(given):
+def test_objects_that_are_not_distributed_optimizers_are_refused(given):
     with pytest.raises(HyperparameterError, match=r"a DistributedOptimizer of megatron\.core"):
         flat.from_megatron(given)
 
 
-def test_shards_that_nobody_described_are_refused(monkeypatch):
+def test_undescribed_shards_are_refused(monkeypatch):
     """They are plain tensors, which would be stepped as if they were whole."""
     shard = torch.ones(4)
     shard.grad = torch.ones(4)

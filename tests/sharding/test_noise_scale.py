@@ -135,6 +135,6 @@ def _misused(sizes: Any, passes: Any) -> list[str]:
         ([4, 0], [1, 1], "HyperparameterError"),
     ],
 )
-def test_ranks_that_disagree_are_told(ranks, sizes, passes, own):
+def test_ranks_that_disagree_raise(ranks, sizes, passes, own):
     """Nobody waits for ever, and nobody measures anything."""
     assert ranks.run(2, _misused, sizes, passes) == [["SynchronizationError"], [own]]

@@ -74,7 +74,7 @@ def test_all_ranks_have_as_much_work(shapes, ranks):
             assert len({route.owner for route in wave.tensors.values()}) == len(wave.tensors)
 
 
-def test_what_a_rank_has_all_of_stays_there():
+def test_a_matrix_whole_on_one_rank_stays_there():
     """A single row is on the first rank, and takes less time to multiply than to send."""
     with simulated(8):
         assert [route.owner for route in _routes_of([(1, 4096)] * 3, 8)] == [(0,)] * 3

@@ -57,13 +57,13 @@ def _refused(which: str) -> str:
     [
         ("partial", "ParameterError: weight must be sharded or replicated"),
         ("another process's", "ParameterError: weight lies on"),
-        ("plain gradient", "GradientError: weight is a DTensor, its gradient is not"),
+        ("plain gradient", "GradientError: weight is a DTensor, but its gradient is not"),
         ("gradient elsewhere", "GradientError: weight lies on"),
         ("differentiable", "ContradictionError: `differentiable` must be False"),
         ("captured", "ContradictionError: a CUDA graph cannot capture"),
     ],
 )
-def test_what_no_step_can_take_is_refused_by_name(ranks, which, words):
+def test_parameters_that_cannot_be_stepped_are_refused_by_name(ranks, which, words):
     for said in ranks.run(2, _refused, which):
         assert said.startswith(words), said
 

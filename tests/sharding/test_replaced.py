@@ -115,7 +115,7 @@ def _begun_again() -> tuple[str, str, bool]:
 def test_new_parameters_that_leave_their_state_behind_are_stepped_once_that_is_gone(ranks):
     for said, again, measured in ranks.run(2, _begun_again):
         assert said.startswith("ParameterError")
-        assert "state stayed" in said
+        assert "replaced another tensor" in said
         assert not again
         assert measured
 
@@ -136,5 +136,5 @@ def _beside_another_model(trained: bool) -> bool:
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_another_model_with_a_part_of_that_name_and_shape_is_none_of_it(ranks, trained):
+def test_another_model_with_equal_names_and_shapes_is_told_apart(ranks, trained):
     assert ranks.run(2, _beside_another_model, trained) == [True, True]

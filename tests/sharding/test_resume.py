@@ -247,7 +247,7 @@ def _resumed_with_others(front: Any, layout: Layout, path: str) -> tuple[Any, An
 @fronts
 @pytest.mark.thinned(1, 2)
 @pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 3", None])
-def test_what_others_keep_is_cut_as_the_parameter_is(ranks, tmp_path, front, there):
+def test_entries_of_others_are_sharded_like_the_parameter(ranks, tmp_path, front, there):
     kept, weights = ranks.run(2, _saved_with_others, front, "fsdp on 2", str(tmp_path))[0]
     again, end = ranks.run(world_of(there), _resumed_with_others, front, there, str(tmp_path))[0]
     assert {name: x.tobytes() for name, x in again.items()} == {name: x.tobytes() for name, x in kept.items()}
@@ -272,7 +272,7 @@ def _divided(front: Any, layout: Layout, state: Any, wanted: Any) -> None:
 @fronts
 @pytest.mark.thinned(1, 2)
 @pytest.mark.parametrize("layout", [None, "fsdp on 2", "interleaved"])
-def test_what_others_keep_of_a_flat_buffer_is_divided_as_it_is(ranks, front, layout):
+def test_entries_of_others_for_a_flat_buffer_are_divided_like_it(ranks, front, layout):
     state, parts = ranks.run(4, _saved_with_others, front, "one flat buffer on 4", "")[0]
     [group] = state["param_groups"]
     weights = {name: numbers(parts[name]) for name in group["param_names"]}

@@ -16,7 +16,7 @@ def numbers(n=20000, seed=0, spread=8.0):
 
 
 @pytest.mark.parametrize("drawn", [None, 0, 1, 2**31, 2**32 - 1])
-def test_24_bits_are_off_by_half_of_their_last_place_or_a_whole_one_if_drawn(drawn):
+def test_24_bits_round_within_half_a_place_or_a_whole_one_at_random(drawn):
     x = np.concatenate([numbers(spread=100.0), floats([0x7F7F0000, 0x7F7F7FFF, 0xFF7F0000, 0x00800000])])
     p, rest = weights.split_bf16(BITS, x, 8, None if drawn is None else np.full(len(x), drawn))
     back = weights.join_bf16(BITS, p, rest, 8)
@@ -52,7 +52,7 @@ def test_codes_are_within_a_code(signed, drawn, off):
     assert signed or np.all(codes[x > 0] >= groups.LOWEST)
 
 
-def test_what_is_zero_stays_zero():
+def test_zeros_stay_zero():
     for signed in (True, False):
         codes, scale = groups.encode(np, np.zeros((2, 100), np.float32), signed)
         assert not codes.any()
@@ -61,7 +61,7 @@ def test_what_is_zero_stays_zero():
 
 
 @pytest.mark.parametrize("signed", [True, False])
-def test_what_is_not_finite_leaves_its_group_alone(signed):
+def test_a_nonfinite_number_leaves_the_rest_of_its_group_unchanged(signed):
     x = np.ones((1, 192), np.float32)
     x[0, 5], x[0, 70], x[0, 71], x[0, 128:] = np.nan, np.inf, -np.inf if signed else np.inf, 0
     x[0, 130] = np.inf
@@ -85,7 +85,7 @@ def test_the_largest_finite_numbers_are_rounded_as_to_nearest():
 
 
 @pytest.mark.parametrize("kept", [16, 8])
-def test_a_weight_set_to_zero_has_no_remainder_of_before(kept):
+def test_a_weight_set_to_zero_drops_its_old_remainder(kept):
     rest = np.array([-1, -5, -(1 << (kept - 1))])
     for zero in (0.0, -0.0):
         assert np.all(weights.join_bf16(BITS, np.full(3, zero, np.float32), rest, kept) == 0)

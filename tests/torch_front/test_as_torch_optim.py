@@ -152,7 +152,7 @@ def test_options_are_keywords_of_torch(front, monkeypatch):
     rule = _engines.ENGINES[-1]
     monkeypatch.setattr(_engines, "ENGINES", (Candidate("compiled", None, "it was not built"), rule))
     front([some()], lr=0.1)
-    with pytest.raises(EngineError, match="not available: it was not built"):
+    with pytest.raises(EngineError, match="unavailable: it was not built"):
         front([some()], lr=0.1, fused=True)
 
 
@@ -188,7 +188,7 @@ def test_presets_by_name():
         lambda: Lars.like("timm.Lamb", [some()]),
         lambda: Mixed.like("timm.Lamb", [{"params": [some()], "rule": "lamb"}]),
     ):
-        with pytest.raises(PresetError, match=r"'timm.Lamb'.* one of Lamb, and this is (Lars|Mixed). Use Lamb"):
+        with pytest.raises(PresetError, match=r"'timm.Lamb'.* for Lamb, not for (Lars|Mixed). Use Lamb"):
             make()
     [group] = Mixed([{"params": [some()], "rule": "lamb", **layerwise.preset("timm.Lamb")}]).param_groups
     assert group["adapt"] == "decayed"

@@ -70,7 +70,7 @@ def test_a_checkpoint_names_the_function_and_goes_on_bit_for_bit():
     assert bits(copies) == bits(params)
 
 
-def test_a_checkpoint_of_another_beta2_is_told_of_and_changes_no_option():
+def test_a_checkpoint_with_another_beta2_warns_and_changes_no_option():
     params = parameters(1)
     opt = Adafactor(params.items(), lr=0.1, beta2=ramp)
     walk(opt, params, range(2))

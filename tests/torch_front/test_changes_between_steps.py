@@ -178,7 +178,7 @@ def test_a_change_between_two_steps_is_seen_by_the_second(front, watch, blocks, 
 @changes
 @fronts
 @pytest.mark.thinned(1)
-def test_each_of_these_changes_makes_a_difference(front, change):
+def test_each_of_these_changes_changes_the_step(front, change):
     """Else the test before could not fail."""
     if change == "another class" and printed_for(front._hyper) is None:
         pytest.skip("it is the rule that steps in both")

@@ -107,7 +107,7 @@ def test_a_leaf_is_refused_before_anything_is_done(front):
 
 @pytest.mark.parametrize("option", ["capturable", "master_weights"])
 @lows
-def test_what_no_gradient_could_pass_is_refused(option, low):
+def test_options_that_no_gradient_can_pass_are_refused(option, low):
     for front in FRONT_OF.values():
         with pytest.raises(ContradictionError, match=f"`{option}`"):
             front([torch.ones(2, dtype=low)], lr=0.1, differentiable=True, **{option: True})

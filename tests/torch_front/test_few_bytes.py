@@ -63,7 +63,7 @@ def test_storage_says_the_format_of_each_field_and_why(form):
 
 
 @pytest.mark.parametrize("option", [{"state_dtype": "int8"}, {"rounding": "stochastic"}, {"master_weights": "split"}])
-def test_what_cannot_be_differentiated_through_is_refused(option):
+def test_options_without_derivatives_are_refused(option):
     with pytest.raises(ContradictionError, match=next(iter(option))):
         Lamb([("w", Parameter(torch.ones(4, 4)))], **option, differentiable=True)
 
@@ -108,7 +108,7 @@ def test_state_spoiled_between_steps_is_named(key, value):
     kept = one.pop(key)
     if value is not None:
         one[key] = value
-    with pytest.raises(StateError, match=f"{key}' of matrix|lacks '{key}'"):
+    with pytest.raises(StateError, match=f"{key}' of matrix|'{key}' is missing"):
         walk(opt, params, [2])
     one[key] = kept
     walk(opt, params, [2])
@@ -119,7 +119,7 @@ def test_a_remainder_beside_weights_that_lack_nothing_is_refused():
     opt = Lamb(params.items())
     walk(opt, params, [0])
     opt.state[params["w"]]["remainder"] = torch.zeros(3, dtype=torch.int8)
-    with pytest.raises(StateError, match="'remainder' of w must be left out beside weights"):
+    with pytest.raises(StateError, match="'remainder' of w must be absent for weights"):
         walk(opt, params, [1])
 
 

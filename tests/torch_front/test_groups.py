@@ -96,7 +96,7 @@ def test_an_optimizer_gives_its_parameters_and_keeps_their_proportion():
     opt.set_lr(0.3)
     assert opt.get_lr() == 0.3
     opt.set_lr(0)
-    with pytest.raises(HyperparameterError, match="`proportional` must be False while the first group's lr is 0"):
+    with pytest.raises(HyperparameterError, match="`proportional` must be False while the lr of the first group is 0"):
         opt.set_lr(0.1, proportional=True)
 
 
@@ -113,13 +113,13 @@ def test_an_option_of_the_whole_optimizer_is_refused_in_a_group(front, group):
 
 @pytest.mark.parametrize("name", ["weight_dacay", "max_grad_valeu", "capturabel"])
 @fronts
-def test_a_key_that_is_like_an_option_is_said_once(front, name):
+def test_a_key_similar_to_an_option_warns_once(front, name):
     groups = [{"params": [ones(2)], name: 0.1} for _ in range(2)]
     with pytest.warns(UserWarning, match=name) as said:
         opt = front(groups)
     opt.add_param_group({"params": [ones(2)], name: 0.1})
     [one] = said
-    assert f"the key '{name}', which is no option. Did you mean `" in str(one.message)
+    assert f"the unknown option '{name}'. Did you mean `" in str(one.message)
     assert one.filename == __file__
     with pytest.raises(UnknownOptionError, match=name):
         front([ones(2)], **{name: 0.1})
@@ -150,7 +150,7 @@ def two_groups(*options):
     "beside", [{}, dict.fromkeys(("fused", "foreach", "differentiable", "capturable"))], ids=["left out", "None"]
 )
 @fronts
-def test_what_all_groups_agree_on_holds_for_the_optimizer(front, beside):
+def test_options_equal_in_all_groups_are_the_optimizer_s(front, beside):
     """PyTorch's optimizers take these in groups, and wrappers repeat there what they were given."""
     made = {name: busy(front, two_groups({name: True}, beside)) for name in ("fused", "foreach", "differentiable")}
     assert {name: one._stepper.setup.engine for name, one in made.items()} == {
@@ -243,11 +243,11 @@ def used_up():
     [
         (lambda: nn.Linear(3, 2).named_parameters, r"Call it: named_parameters\(\)"),
         (lambda: nn.Linear(3, 2), r"Pass model\.named_parameters\(\)"),
-        (used_up, "'parameters', which has nothing left"),
+        (used_up, "'parameters', which is exhausted"),
     ],
     ids=["a method", "a module", "a used generator"],
 )
-def test_what_only_has_parameters_or_had_them_is_refused(make, words):
+def test_models_and_exhausted_generators_are_refused(make, words):
     opt = Lamb([ones(2)])
     given = (Lamb, lambda params: Lamb([{"params": params}]), lambda params: opt.add_param_group({"params": params}))
     for give in given:
@@ -262,17 +262,17 @@ def test_a_group_needs_parameters():
         Lamb([{"lr": 0.1, "weight_decay": 0.1}])
 
 
-def test_an_iterator_that_gives_nothing_is_said():
+def test_an_exhausted_iterator_is_an_error():
     """It may have been used before; a generator that was not is empty on purpose."""
-    with pytest.warns(UserWarning, match="the filter that was its 'params' gave nothing"):
+    with pytest.warns(UserWarning, match="its 'params', a filter, gave no parameters"):
         Lamb([{"params": [ones(2)]}, {"params": filter(torch.is_tensor, [])}])
     Lamb([{"params": [ones(2)]}, {"params": (p for p in ())}, {"params": []}])
 
 
-def test_names_that_appear_twice_are_said():
+def test_names_that_appear_twice_warn():
     a, b, c = ones(2), ones(2), ones(2)
     for groups in ([("w", a), ("b", c), ("w", b)], [{"params": [("w", a)]}, {"params": [("w", b), ("b", c)]}]):
-        with pytest.warns(UserWarning, match=r"several parameters are named 'w'\. Patterns"):
+        with pytest.warns(UserWarning, match=r"several parameters are named 'w'\. A pattern"):
             Lamb(groups)
 
 
@@ -321,7 +321,7 @@ class Wrapper(torch.optim.Optimizer):
 
 
 @fronts
-def test_a_wrapper_may_lend_its_groups(front):
+def test_a_wrapper_may_pass_its_groups(front):
     """Its own keys stay in them, and one that is like an option is said."""
     options = {key: x for key, x in BUSY[front].items() if key in ("lr", "weight_decay")}
     a, b = parameters(1), parameters(1)
@@ -352,11 +352,11 @@ def of_a_trainer(cls=Lamb, decay=0.1, **options):
 
 
 def test_a_bias_that_began_at_zero_without_decay_is_exempt_by_an_option():
-    with pytest.warns(UserWarning, match="parameter 1 of group 1 began at zero.* share of their norm.") as said:
+    with pytest.warns(UserWarning, match="parameter 1 of group 1 began at zero.* fraction of .* norm.") as said:
         of_a_trainer()
-    assert 'Pass adapt="decayed", with which what has no weight decay has no trust ratio' in str(said[0].message)
+    assert 'Pass adapt="decayed", which removes the trust ratio wherever weight_decay is 0' in str(said[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         of_a_trainer(adapt="decayed")
-    with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from it by param_groups"):
+    with pytest.warns(UserWarning, match="began at zero.*Exempt biases and norms from the ratio with param_groups"):
         of_a_trainer(decay=0.0)  # where the option would turn all ratios off

@@ -124,8 +124,8 @@ def test_false_leaves_all_to_muon():
 
 
 @pytest.mark.parametrize("options", [{}, {"rule": "lamb"}, {"rule": "muon", "others": False}], ids=str)
-def test_parameters_for_a_rule_that_there_is_not_are_refused(options):
-    with pytest.raises(ContradictionError, match="`other_params` must be None without others"):
+def test_parameters_for_a_missing_rule_are_refused(options):
+    with pytest.raises(ContradictionError, match="`other_params` must be None without `others`"):
         param_groups(Model(), other_params=["embed.*"], **options)
 
 
@@ -141,7 +141,10 @@ def test_a_wrong_rate_is_named():
 
 @pytest.mark.parametrize("others", [None, {"betas": (0.9, 0.95)}])
 def test_groups_of_two_rules_are_for_mixed(others):
-    with pytest.raises(HyperparameterError, match=r"is AdamW, .* of Muon has the rule Muon.* layerwise\.torch\.Mixed"):
+    with pytest.raises(
+        HyperparameterError,
+        match=r"=AdamW, but Muon steps all of its groups by the rule Muon.* layerwise\.torch\.Mixed",
+    ):
         Muon(param_groups(Model(), rule="muon", others=others))
     assert Lamb(param_groups(Model(), rule="lamb")).get_lr() == 0.001
 
@@ -170,13 +173,13 @@ def test_names_of_hidden_matrices(name):
     assert not is_called_otherwise(name)
 
 
-def test_muon_over_a_whole_model_is_said_once_with_the_way_out():
+def test_muon_over_a_whole_model_warns_once_with_the_way_out():
     model = Model()
     backward(model)
     opt = Muon(model.named_parameters())
     [text] = said(lambda: (opt.step(), opt.step()))
-    assert "Muon is for hidden matrices, and steps other parameters too: 'pos_embed', 'embed.weight'" in text
-    assert text.endswith('Leave them to AdamW: Mixed(param_groups(model, rule="muon", lr=…)).')
+    assert "Muon is for hidden matrices, but also steps other parameters: 'pos_embed', 'embed.weight'" in text
+    assert text.endswith('Step them with AdamW: Mixed(param_groups(model, rule="muon", lr=…)).')
     again = Muon(model.named_parameters())
     again.load_state_dict(opt.state_dict())
     assert said(again.step) == []
@@ -189,7 +192,7 @@ def test_without_names_only_vectors_are_said():
     assert text.count("parameter ") == 4
 
 
-def test_nothing_is_said_of_hidden_matrices_alone():
+def test_hidden_matrices_alone_do_not_warn():
     model = Model()
     backward(model)
     matrices = [(name, p) for name, p in model.named_parameters() if name in HIDDEN]

@@ -222,7 +222,7 @@ def test_parameters_that_share_memory_are_refused(front, fused, make):
 @fronts
 @engines
 @pytest.mark.thinned(2)
-def test_what_comes_to_share_memory_is_refused(front, fused, what):
+def test_parameters_that_begin_to_share_memory_are_refused(front, fused, what):
     opt, params = stepped(front, fused, steps=2)
     a, b = params.values()
     key = state_of(front)

@@ -238,7 +238,7 @@ def test_a_heatmap_needs_a_table_with_rows(tmp_path):
         heatmap(tmp_path / "empty.csv")
 
 
-def test_what_it_cannot_watch_or_write_to_is_refused(tmp_path):
+def test_unsuitable_optimizers_and_writers_are_refused(tmp_path):
     opt, params = made(Lamb)
     (tmp_path / "other.csv").write_text("epoch,loss\n1,2\n")
     (tmp_path / "circle.csv").symlink_to("circle.csv")

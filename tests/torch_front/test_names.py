@@ -106,9 +106,10 @@ def test_a_wrapper_is_not_taken_for_a_module_of_that_name():
 
 
 @pytest.mark.parametrize(
-    ("ours", "words"), [("bcde", "lacks 'e' and has besides 'a'"), ("abc", "has besides 'd'"), ("abcde", "lacks 'e'")]
+    ("ours", "words"),
+    [("bcde", "missing: 'e'; unknown: 'a'"), ("abc", "unknown: 'd'"), ("abcde", "missing: 'e'")],
 )
-def test_names_that_are_not_the_same_are_said_and_change_nothing(ours, words):
+def test_different_names_raise_and_change_nothing(ours, words):
     opt = stepped(Lamb, parameters(1, SQUARES))
     fresh = busy(Lamb, (ps := parameters(2, dict.fromkeys(ours, (3, 3)))).items(), lr=0.7)
     walk(fresh, ps, [0])
@@ -427,7 +428,7 @@ def test_a_group_that_is_refused_names_nothing(bad):
 
 def test_blocks_by_name_need_names():
     opt = Lamb(list(parameters(1, SQUARES).items()), blocks={"a": 3})
-    with pytest.raises(ValueError, match="`blocks` must be None for parameters without names"):
+    with pytest.raises(ValueError, match="`blocks` must be None when parameters have no names"):
         opt.add_param_group({"params": [nn.Parameter(torch.ones(3, 3))]})
     opt.add_param_group({"params": []})
     assert [group["param_names"] for group in opt.param_groups] == [list(SQUARES), []]

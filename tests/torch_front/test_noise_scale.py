@@ -151,8 +151,8 @@ def test_gradients_that_are_not_finite_are_left_out(bad):
     [
         (0, 1, 1.0, GradientError, "no backward pass"),
         (1, 1, 1.0, GradientError, "one micro-batch"),
-        (2, [1, 2], 1.0, HyperparameterError, r"`batch` .*one size.*\[1, 2\]"),
-        (2, [1, 1, 1], 1.0, HyperparameterError, "as many sizes as there were passes, 2"),
+        (2, [1, 2], 1.0, HyperparameterError, r"`batch` .*the same size.*\[1, 2\]"),
+        (2, [1, 1, 1], 1.0, HyperparameterError, "as many sizes as backward passes, 2"),
         (2, 0, 1.0, HyperparameterError, "`batch`.*≥ 1"),
         (2, "11", 1.0, HyperparameterError, "`batch`"),
         (2, 1, 0.0, HyperparameterError, "`scale`.*> 0"),

@@ -58,7 +58,7 @@ def standing(monkeypatch):
     return stand
 
 
-def test_each_group_is_told_its_count_and_its_rate_as_they_change(standing):
+def test_each_group_gets_its_current_count_and_rate(standing):
     """Of a group that may be captured, a counter on the device; of another one, a number."""
     engine = standing(counts=True)
     a, b = parameters(1), {f"{name} of b": p for name, p in parameters(2).items()}
@@ -116,7 +116,7 @@ def scalar(number):
 @pytest.mark.parametrize("capturable", [False, True])
 @fronts
 @pytest.mark.thinned(1)
-def test_a_step_waits_for_nobody(front, capturable, skip_nonfinite, amp, engine, meta, standing):
+def test_a_step_does_not_synchronize(front, capturable, skip_nonfinite, amp, engine, meta, standing):
     params, options = meta(lr=scalar(0.1), weight_decay=scalar(0.01), master_weights=True)
     if engine != "rule":
         standing(engine == "counts")
@@ -153,7 +153,7 @@ def test_counts_that_were_on_the_device_once_stay_there_and_others_join_them(eve
     assert all((now.t.step if counts else now.t).is_meta for now in nows)
 
 
-def test_what_is_known_here_is_not_asked_of_the_device():
+def test_known_values_are_not_read_from_the_device():
     gone = torch.ones(2, device="meta")
     assert _checks.to_skip([gone], torch.tensor(1.0), False) is True
     assert _checks.to_skip([gone], torch.tensor(0.0), False) is None
@@ -229,7 +229,7 @@ def capturing(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "scheduled", "refused"),
     [
-        ({"lr": 0.5}, False, "`capturable` must be True where a CUDA graph is captured"),
+        ({"lr": 0.5}, False, "`capturable` must be True when a CUDA graph is captured"),
         ({"lr": 0.5, "capturable": True}, False, None),
         ({"lr": 0.5, "capturable": True}, True, "`lr` must be a tensor"),
         ({"lr": torch.tensor(0.5), "capturable": True}, True, None),

@@ -61,7 +61,7 @@ def test_a_rule_is_a_kind_a_pattern_a_class_dimensions_or_a_function(rules, expe
 
 
 @pytest.mark.parametrize("bad", ["bias", nn.Linear, [None], [1.5], [int], [True], 3, None], ids=str)
-def test_what_is_no_rule_is_refused(bad):
+def test_values_that_are_not_rules_are_refused(bad):
     with pytest.raises(HyperparameterError, match="no_decay"):
         param_groups(Odd(), no_decay=bad)
 
@@ -70,7 +70,7 @@ def test_what_is_no_rule_is_refused(bad):
 def test_a_pattern_that_matches_nothing_is_named_and_a_kind_need_not_be_there(argument):
     with pytest.raises(HyperparameterError) as caught:
         param_groups(Odd(), **{argument: ["bias", "head.wieght"]})
-    said = (f"`{argument}` speaks of 'head.wieght', which matches none", "'head.weight'", "optional('head.wieght')")
+    said = (f"pattern 'head.wieght' in `{argument}` matches no parameter", "'head.weight'", "optional('head.wieght')")
     assert [word for word in said if word not in str(caught.value)] == []
     param_groups(Odd(), **{argument: ["bias", optional("head.wieght"), "norm.*"]})
     param_groups(nn.Linear(2, 2, bias=False), **{argument: ["bias", "norm", "embedding", nn.Embedding, 1]})
@@ -83,8 +83,8 @@ def test_groups_are_made_of_a_model(given):
 
 
 @pytest.mark.parametrize("scale", [{"*.bias": 2}, lambda name: 2])
-def test_an_lr_scale_by_name_does_not_go_unheard(scale):
-    with pytest.raises(HyperparameterError, match="Give groups an lr of their own"):
+def test_an_lr_scale_by_name_is_refused(scale):
+    with pytest.raises(HyperparameterError, match="Give each group an lr"):
         Lamb(param_groups(Odd(), lr_scale=scale))
     assert Lamb(param_groups(Odd(), lr_scale=0.5)).param_groups[0]["lr_scale"] == 0.5
 
@@ -141,14 +141,14 @@ def test_layers_with_a_matrix_are_no_norms(made):
     assert all([name for name, _ in group["params"]] == ["0.bias"] for group in others)
 
 
-def test_what_may_be_a_norm_and_is_left_out_is_said_once():
+def test_a_possible_norm_that_is_not_matched_warns_once():
     model = nn.Sequential()
     model.norm1, model.LayerNormLinear, model.body = nn.Module(), nn.Module(), nn.Linear(2, 2)
     model.norm1.gain, model.LayerNormLinear.gain = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    with pytest.warns(UserWarning, match="leaves out") as said:
+    with pytest.warns(UserWarning, match="does not match") as said:
         param_groups(model)
     assert [str(one.message).partition(":")[0] for one in said] == [
-        '"norm" leaves out norm1.gain, LayerNormLinear.gain'
+        '"norm" does not match norm1.gain, LayerNormLinear.gain'
     ]
     param_groups(model, no_decay=["bias", "norm", "*.gain"], no_adapt=[])  # is no longer said
     param_groups(model, no_decay=["bias"], no_adapt=[1])
@@ -204,7 +204,7 @@ def test_muon_has_the_hidden_matrices():
     }
 
 
-def test_which_are_others_may_be_said():
+def test_the_other_parameters_may_be_chosen():
     options = {"rule": "lars", "others": "sgd", "other_params": ["norm.*"], "no_adapt": ["bias", "norm"], "lr": 0.1}
     groups = param_groups(Model(), **options)
     found = {name: (one["rule"], one.get("adapt")) for one in groups for name, _ in one["params"]}
@@ -215,13 +215,13 @@ def test_which_are_others_may_be_said():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"others": "adamw"}, "`rule` must be given beside others"),
+        ({"others": "adamw"}, "`rule` must be given when `others` is given"),
         ({"rule": "lamp"}, "Did you mean `lamb`"),
-        ({"rule": "lamb", "others": {"lr": 0.1}}, "lacks its `rule`"),
-        ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches none of the parameters"),
+        ({"rule": "lamb", "others": {"lr": 0.1}}, "has no `rule`"),
+        ({"rule": "lamb", "others": "sgd", "other_params": ["nothing.*"]}, "matches no parameter"),
     ],
 )
-def test_rules_that_cannot_be_are_refused(options, words):
+def test_invalid_rules_are_refused(options, words):
     with pytest.raises(LayerwiseError, match=words):
         param_groups(Model(), **options)
 
@@ -250,7 +250,7 @@ def test_a_misspelt_argument_and_what_others_call_it_are_refused(name, own):
 
 
 def test_parameters_are_no_option_of_groups():
-    with pytest.raises(UnknownOptionError, match=r"no argument 'params'\. The model has them"):
+    with pytest.raises(UnknownOptionError, match=r"no argument 'params'\. The model provides them"):
         param_groups(Model(), params=[])
 
 

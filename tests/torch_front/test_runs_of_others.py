@@ -364,7 +364,7 @@ def test_momentum_of_our_own_takes_the_form_of_the_optimizer_that_loads_it(saved
     assert differ(go(other, [3, 4]), go(one, [3, 4]), begun) < 1e-12
     one.set_lr(0.0)
     fresh = Lars(copies(begun), lr=0.1, lr_in_momentum=not saved)
-    with pytest.raises(StateError, match=f"Make the optimizer with lr_in_momentum={saved}"):
+    with pytest.raises(StateError, match=f"Create the optimizer with lr_in_momentum={saved}"):
         fresh.load_state_dict(one.state_dict())
     assert not fresh.state
 
@@ -503,7 +503,7 @@ def test_rates_stay_as_given_where_another_rule_goes_on(ours):
     begun = go(theirs, [1])
     mine = build(copies(begun))
     before = [dict(group) for group in mine.param_groups]
-    with pytest.warns(UserWarning, match=r"stay as given here: lr=0.02 \(0.001 in the checkpoint\)"):
+    with pytest.warns(UserWarning, match=r"keeps its own rates: lr=0.02 \(the checkpoint has 0.001\)"):
         mine.load_state_dict(convert(theirs.state_dict(), source))
     assert mine.param_groups == before
     key, scale = ("momentum_buffer", 0.001) if name == "SGD" else ("exp_avg", 1)  # of the lr of then
@@ -523,14 +523,16 @@ def test_rates_stay_in_all_groups_or_in_none(alike):
     theirs = torch.optim.AdamW(given, weight_decay=0.01)
     go(theirs, [1])
     mine = Lamb(param_groups(model), lr=0.02, weight_decay=0.1)
-    with pytest.warns(UserWarning, match=r"lr=0.02 \(0.001 in the checkpoint\)") as said:
+    with pytest.warns(UserWarning, match=r"lr=0.02 \(the checkpoint has 0.001\)") as said:
         mine.load_state_dict(convert(theirs.state_dict(), "torch.AdamW"))
     assert rates(mine) == [(0.02, 0.1, (0.9, 0.999)), (0.02, 0.0, (0.9, 0.999))]
     assert len(said) == 1
-    assert ("weight_decay=0.0 (0.01 in the checkpoint)" in str(said[0].message)) == (not alike)
+    assert ("weight_decay=0.0 (the checkpoint has 0.01)" in str(said[0].message)) == (not alike)
     back = torch.optim.AdamW([{**group, "lr": 0.3} for group in param_groups(model)])
     before = rates(back)
-    with pytest.warns(UserWarning, match=r"torch.AdamW has another.*lr=0.3 \(0.02 in the.*To change them, set them"):
+    with pytest.warns(
+        UserWarning, match=r"torch.AdamW has another.*lr=0.3 \(the checkpoint has 0.02.*To change them, set them"
+    ):
         back.load_state_dict(convert_back(mine.state_dict(), back, "torch.AdamW"))
     assert rates(back) == before
 

@@ -98,7 +98,7 @@ def test_rates_of_a_checkpoint_that_contradict_an_option_change_nothing():
     opt = Muon([matrix()], keep_norm=True)
     step(opt)
     before = bits([opt.state_dict(), opt.parameters()])
-    with pytest.raises(StateError, match=r"rates do not fit the options given here: .*weight_decay=0\.1"):
+    with pytest.raises(StateError, match=r"rates do not fit the options of this optimizer: .*weight_decay=0\.1"):
         opt.load_state_dict(saved.state_dict())
     assert bits([opt.state_dict(), opt.parameters()]) == before
 
@@ -226,6 +226,7 @@ def test_a_group_may_name_the_rule_of_its_optimizer():
     for rule in ("lamb", "Lamb", Lamb):
         assert "rule" not in Lamb([{"params": [matrix()], "rule": rule}]).param_groups[0]
     with pytest.raises(
-        HyperparameterError, match="`rule` of a parameter group is Lars, and every group of Lamb has the rule Lamb"
+        HyperparameterError,
+        match="a parameter group has `rule`=Lars, but Lamb steps all of its groups by the rule Lamb",
     ):
         Lamb([{"params": [matrix()], "rule": "lars"}])

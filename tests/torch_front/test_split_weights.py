@@ -102,7 +102,7 @@ def test_24_bits_lose_little_in_each_step(front, low, rounding, fused):
 
 @lows
 @pytest.mark.parametrize("sign", [1, -1])
-def test_what_24_bits_lose_adds_up_to_nothing(low, sign):
+def test_errors_of_24_bits_cancel(low, sign):
     """Against float32 in the same steps: the mean of what was rounded is 0, within three of its standard deviations."""
     start = (sign * (torch.rand(100, 100, generator=torch.Generator().manual_seed(0)) + 1)).to(low)
     p, q = Parameter(start.clone()), Parameter(start.float())
@@ -293,8 +293,8 @@ def test_checkpoints_of_any_form_load_in_any_order(first, form, saved_as):
 
 
 WRONG = {
-    "unknown 'more'": lambda full: {**full, "more": torch.ones(1)},
-    "missing 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
+    "unknown keys: 'more'": lambda full: {**full, "more": torch.ones(1)},
+    "missing keys: 'embed.weight'": lambda full: {key: x for key, x in full.items() if key != "embed.weight"},
     "other.bias.*shape": lambda full: {**full, "other.bias": torch.ones(12)},
     "other.bias.*list": lambda full: {**full, "other.bias": [1.0]},
     "other.bias.*int16": lambda full: {**full, "other.bias": torch.ones(13, dtype=torch.int16)},

@@ -156,7 +156,7 @@ def test_weights_of_low_precision_keep_their_digits(way, cls, options):
 
 
 @ways
-def test_a_schedule_is_followed_though_nobody_calls_step(way):
+def test_a_schedule_is_followed_without_a_call_of_its_step(way):
     """Schedulers of PyTorch warn where they are called before a step, which a trainer may never call."""
     plain, (model, optimizer) = made(), made()
     schedules = [torch.optim.lr_scheduler.CosineAnnealingLR(opt, 5) for opt in (plain[1], optimizer)]
@@ -173,7 +173,7 @@ def test_a_schedule_is_followed_though_nobody_calls_step(way):
 
 @ways
 @pytest.mark.parametrize("first", ["hooks", "checkpoint"])
-def test_a_checkpoint_goes_on(way, first):
+def test_training_continues_from_a_checkpoint(way, first):
     """Loading makes new groups, so that a trainer sets its hooks after it."""
     plain, begun, resumed = made(), made(), made(Lamb, {"lr": 0.5, "weight_decay": 0.3})
     way(begun[1])
@@ -288,7 +288,7 @@ def test_every_is_a_number_of_passes(every):
         step_in_backward(made()[1], every=every)
 
 
-def test_a_dropped_optimizer_is_missed_in_the_backward_pass():
+def test_a_backward_pass_without_its_dropped_optimizer_raises():
     model = nn.Linear(2, 2)
     handle = step_in_backward(Lamb(model.parameters()))
     with pytest.raises(ParameterError, match="Keep a reference to it"):
@@ -342,11 +342,14 @@ def test_arguments_that_do_not_belong_together_are_refused():
     backward(model, 0)
     first, second = optimizer.param_groups
     p, stranger = first["params"][0], nn.Parameter(torch.ones(2))
-    of_group, of_p = r"`group` must be the entry of param_groups that has '\S+', but is ", "`p` must be a parameter of"
+    of_group, of_p = (
+        r"`group` must be the entry of param_groups that contains '\S+', but is ",
+        "`p` must be a parameter of",
+    )
     for match, *arguments in (
         (of_group + r"param_groups\[1\]", p, second, 0),
-        (of_group + "no entry.*loading a checkpoint", p, dict(first), 0),
-        *((r"`i` must be the place of '\S+' in its group", p, first, i) for i in (1, -1, 99, True, "0")),
+        (of_group + "not in .*Loading a checkpoint", p, dict(first), 0),
+        *((r"`i` must be the index of '\S+' in its group", p, first, i) for i in (1, -1, 99, True, "0")),
         (of_p + r" this optimizer, but is a tensor of shape \(2,\)", stranger, first),
         (of_p + " this optimizer, but is 'weight'", "weight", first),
     ):
@@ -372,7 +375,7 @@ def test_gradients_that_other_processes_have_to_complete_are_refused(process_gro
     optimizer = Lamb(wrapped.parameters(), **LAMB)
     wrapped(torch.ones(1, 3)).sum().backward()
     [group] = optimizer.param_groups
-    wanted = "step_parameter steps before DistributedDataParallel has added up the gradients"
+    wanted = "step_parameter would step before DistributedDataParallel has reduced the gradients"
     assert_refused(optimizer, ContradictionError, wanted, group["params"][0], group, 0)
     model.weight.grad = torch.ones(2, 3)
     optimizer = Lamb(model.parameters(), model_group=dist.group.WORLD, **LAMB)

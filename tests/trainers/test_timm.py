@@ -86,7 +86,7 @@ def test_names_of_timm_stay_its_own(name):
 
 
 @pytest.mark.parametrize("name", ["layerwise_adam", "layerwise_lam"])
-def test_a_name_that_there_is_not_is_no_other(name):
+def test_an_unknown_name_is_not_replaced_by_another(name):
     with pytest.raises(ValueError, match="not found in registry"):
         optim.create_optimizer_v2(model(), opt=name, lr=0.1)
 

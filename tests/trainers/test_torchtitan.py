@@ -21,7 +21,7 @@ def config(name="layerwise_lamb"):
     return OptimizersContainer.Config(param_groups=[others, own], implementation="foreach")
 
 
-def test_state_that_there_is_not_yet_is_made_without_a_move():
+def test_missing_state_is_created_without_moving_weights():
     made = model()
     optimizers = config().build(model_parts=[made])
     before = copy.deepcopy(made.state_dict())

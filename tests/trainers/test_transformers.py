@@ -163,7 +163,7 @@ def test_a_run_by_muon_is_the_one_by_mixed_and_resumes_bit_for_bit(tmp_path):
     assert all(map(torch.equal, weights(whole), weights(again)))
 
 
-def test_the_rest_beside_muon_may_be_said(tmp_path):
+def test_the_rest_of_muon_may_be_chosen(tmp_path):
     given = {"optim": "layerwise_muon", "learning_rate": 0.02}
     for text, rules, lr in (
         ("others=False", {"Muon"}, 0.02),

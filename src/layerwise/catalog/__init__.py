@@ -1,1 +1,1 @@
-"""All optimizers, by name: their list, their presets, what classes say of them, and what some leave to others."""
+"""All optimizers by name: their list, presets and docstrings, and the parameters that some leave to other rules."""

@@ -1,4 +1,4 @@
-"""What the optimizers' classes and functions of all APIs take from their rules: formula, options, their meanings."""
+"""Docstrings of the optimizers of all APIs, made from the rules: formula, options and their meanings."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 WIDTH = 116
 ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
-STATE = {  # what every state in the JAX API has besides its trees
+STATE = {  # fields that every state in the JAX API has besides its trees
     "count": "The number of steps taken, an int32 that stays at its largest value.",
     "stats": "The measurements of the last step, a tree of dicts; None unless stats=True.",
 }
 
 
 def of_rule(module: str | None) -> Callable[[M], M]:
-    """Return a decorator of an optimizer, which has its rule's name, and so its options; a class also gets its rule.
+    """Return a decorator for an optimizer: it attaches the rule's name and options, and to a class also its rule.
 
-    It also explains unknown keywords, and completes the docstring; of a state in the JAX API no more than that.
+    It also explains unknown keywords and completes the docstring. For a state of the JAX API it only does the latter.
 
     Args:
         module: The docstring of its module, with arguments of its classes or functions.
@@ -54,7 +54,7 @@ def of_rule(module: str | None) -> Callable[[M], M]:
 def meanings(name: str, module: str) -> dict[str, str]:
     """Return what the arguments of an optimizer mean, or the parts of a state in the JAX API.
 
-    What the module's docstring says of them all counts, then the options' declarations.
+    The module's docstring takes precedence over the options' declarations.
     """
     _, rule, h = ENTRIES[BY_LOWER[name.removesuffix("State").lower()]]
     if name.endswith("State"):
@@ -64,7 +64,7 @@ def meanings(name: str, module: str) -> dict[str, str]:
 
 
 def completed(name: str, written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
-    """Return a docstring with each argument, in their order. What it says itself goes before the meanings given."""
+    """Return a docstring with each argument, in order. Its own text precedes the given meanings."""
     heading = "Attributes" if name.endswith("State") else "Args"
     text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
     found = {**means, **dict(ENTRY.findall(listed))}
@@ -72,7 +72,7 @@ def completed(name: str, written: str, means: Mapping[str, str], names: Iterable
     return "\n".join([f"{text}\n\n{heading}:", *rows, ""])
 
 
-@cache  # most are the same in many optimizers
+@cache  # most are identical in many optimizers
 def entry(name: str, means: str) -> str:
     """Return the lines of a docstring that describe an argument."""
     first, rest = " " * 4, " " * 8

@@ -1,7 +1,7 @@
-"""Named variants: the keyword arguments that make an optimizer here equal to another implementation.
+"""Named presets: keyword arguments that make an optimizer equal to another implementation.
 
-A preset leaves lr to you, except where the learning rate *is* the recipe. Packages are described as they were read or
-run for the documentation's table of coverage and the parity tests; the name before the dot is the package's.
+A preset leaves lr to you, unless the learning rate *is* the recipe. Descriptions come from reading or running the
+packages, for the coverage table of the documentation and the parity tests. The name before the dot is the package's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from layerwise.options.settings import Hyper, options_in_order
 
 @dataclass(frozen=True, eq=False)
 class Preset:
-    """One variant of an optimizer: its options, how it differs from our defaults, and what it does not reproduce.
+    """A preset of an optimizer: its options, its differences from our defaults, and what it does not reproduce.
 
     Attributes:
         name: The name, with that of the package before the dot.
@@ -47,7 +47,7 @@ class Preset:
 
 
 def _of(optimizer: str) -> Callable[..., tuple[str, Mapping[str, Any], str, str]]:
-    """Return what makes a row of a preset of this optimizer: its options, and two remarks."""
+    """Return a function that builds a row for a preset of this optimizer: its options and two remarks."""
     return lambda options, differs, not_reproduced="": (optimizer, options, differs, not_reproduced)
 
 
@@ -69,22 +69,22 @@ _CAP = {"relative_step": "cap", "decay_scale": "lr"}
 _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "paper.Lamb": of.lamb({}, "arXiv 1904.00962: our defaults."),
     "optax.lamb": of.lamb({}, "the paper; the ratio on every leaf, masked or not."),
-    "axonml.LAMB": of.lamb({}, "the paper.", "a negative weight_decay, which it ignores, is an error here."),
+    "axonml.LAMB": of.lamb({}, "the paper.", "a negative weight_decay, which it ignores, is an error in layerwise."),
     "tfa.LAMB": of.lamb({}, "the paper; its exclusion lists are `adapt` and `decay` by name."),
     "apex.FusedLAMB": of.lamb(
         {**_APEX, "adapt": "decayed"},
         "global clipping at 1, decay 0.01, and no ratio where weight_decay is 0.",
-        "its step count per group (ours is per tensor); p.grad is not overwritten.",
+        "its step count per group (layerwise counts per tensor); p.grad is not overwritten.",
     ),
     "apex.FusedLAMB-nvlamb": of.lamb(
         _APEX,
         "apex.FusedLAMB with use_nvlamb=True: the ratio everywhere.",
-        "its step count per group (ours is per tensor); p.grad is not overwritten.",
+        "its step count per group (layerwise counts per tensor); p.grad is not overwritten.",
     ),
     "timm.Lamb": of.lamb(
         _TIMM,
-        "as apex.FusedLAMB; always_adapt is adapt=True, trust_clip is trust_clip=(None, 1), "
-        'decoupled_decay is decay="decoupled", and corrected_weight_decay that with peak_lr, its first lr.',
+        "as apex.FusedLAMB; always_adapt is adapt=True, trust_clip is trust_clip=(None, 1), decoupled_decay is "
+        'decay="decoupled", and corrected_weight_decay also needs peak_lr, its first lr.',
         "its step count per group; norms in the parameter's dtype.",
     ),
     "timm.clamb": of.lamb({**_TIMM, "caution": True}, "timm.Lamb with caution.", "as for timm.Lamb."),
@@ -95,13 +95,13 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     ),
     "timm.lambcd": of.lamb(
         {**_TIMM, "decay": "decoupled"},
-        "timm.Lamb with decay outside the ratio that fades as lr² does: pass peak_lr, the lr that timm's was given.",
+        "timm.Lamb with decay outside the ratio that fades as lr² does: pass peak_lr, the lr that was passed to timm.",
         "as for timm.Lamb.",
     ),
     "paddle.Lamb": of.lamb(
         {"weight_decay": 0.01, "adapt": "decayed"},
-        "decay 0.01, and no ratio where it is 0, which always_adapt=True changes: adapt=True.",
-        "β, ε and λ rounded to float32, and β-powers as running products; a global clip that is global to a group.",
+        "decay 0.01, and no ratio where it is 0, unless always_adapt=True: adapt=True.",
+        "β, ε and λ rounded to float32, and β-powers as running products; global clipping per group.",
     ),
     "keras.Lamb": of.lamb(
         {"eps": 1e-7, "decay": "decoupled"},
@@ -119,20 +119,20 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     ),
     "levanter.AdamH": of.lamb(
         {"betas": (0.9, 0.95), "eps": 1e-8, "max_grad_norm": 1.0, "keep_norm": True},
-        "LAMB that gives every tensor the norm back that it had before the step; stacked layers are blocks.",
-        "its Adam for embeddings, norms and biases, which a group with another rule is here; zeros stay zeros there, "
-        "and clipping is by the norm of what AdamH steps alone.",
+        "LAMB that restores the norm that every tensor had before the step; stacked layers are blocks.",
+        "its Adam for embeddings, norms and biases: use a group with another rule; zeros stay zeros in "
+        "layerwise, and clipping uses the norm of what AdamH alone steps.",
     ),
     "paper.Lars": of.lars({}, "arXiv 1708.03888: our defaults."),
     "yscv.Lars": of.lars(
-        {"momentum": 0.0}, "the paper without momentum.", "a nan norm gives it the ratio 1; here it stays nan."
+        {"momentum": 0.0}, "the paper without momentum.", "a nan norm gives the ratio 1; in layerwise the ratio is nan."
     ),
     "optax.lars": of.lars({"norm": "decayed"}, "measures against ‖g + λp‖."),
     "timm.Lars": of.lars(
         {"momentum": 0.0, "eps": 1e-8, "lr_in_momentum": False, "adapt": "decayed"},
         "lr outside the momentum, no momentum by default, and plain SGD where weight_decay is 0 unless adapt=True "
         "(always_adapt).",
-        "trust_clip with lr > 1 where a norm is 0: it moves by g, we by lr·g.",
+        "trust_clip with lr > 1 when a norm is 0: it moves by g, layerwise by lr·g.",
     ),
     "mlperf.LARS": of.lars(
         {"weight_decay": 1e-4, "eps": 1e-7},
@@ -142,13 +142,13 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "apex.LARC": of.lars(
         {"trust_coefficient": 0.02, "eps": 1e-8, "trust_clip": (None, 1.0), "lr_in_momentum": False},
         "around SGD with momentum 0.9: coefficient 0.02, the rate min(ratio, lr); clip=False is trust_clip=None.",
-        "where a norm is 0 it drops weight decay, which we keep.",
+        "it drops weight decay when a norm is 0; layerwise keeps it.",
     ),
     "paper.Came": of.came({}, "arXiv 2307.02047, algorithm 2: our defaults."),
     "came_pytorch.CAME": of.came(
         {},
         "the paper, by its first author; the third of its betas is beta3, and its lr has no default.",
-        "state in float32 for 16-bit weights, unless master_weights or state_dtype says so.",
+        "state in float32 for 16-bit weights, unless master_weights or state_dtype says otherwise.",
     ),
     "pytorch_optimizer.CAME": of.came(
         {},
@@ -164,10 +164,10 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "paper.SinkGD": of.sinkgd({}, "arXiv 2502.06742, algorithms 3 and 4: our defaults."),
     "axolotl.SinkGD": of.sinkgd(
         {"scale": 0.05, "dims": "last"},
-        "the paper, with 0.05 of an lr shared with AdamW; stacks of matrices along the leading dimensions. Its decay "
-        "is by that too, so weight_decay is 0.05 times its own.",
-        "AdamW for tensors of one dimension; spectral norms; a floor under norms of lines, where ours is under their "
-        "root mean squares.",
+        "the paper, with 0.05 of an lr shared with AdamW; stacks of matrices along the leading dimensions. Its "
+        "decay is scaled too, so weight_decay is 0.05 times its own.",
+        "AdamW for tensors of one dimension; spectral norms; a lower bound on norms of lines (layerwise bounds "
+        "their root mean squares).",
     ),
     "kellerjordan.Muon": of.muon(
         {"ns_dtype": "bfloat16"},
@@ -177,14 +177,14 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "moonlight.Muon": of.muon(
         {"scale": "match_rms_adamw", "weight_decay": 0.1, "ns_dtype": "bfloat16"},
         "arXiv 2502.16982: steps as long as AdamW's, decay 0.1, iterations in bfloat16.",
-        "eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; "
-        "its AdamW for embeddings, the head and vectors, which is another group of `Mixed`.",
+        "eps added to the norm; a momentum buffer that is 1/(1 − momentum) times as long; its AdamW for "
+        "embeddings, the head and vectors: use another group of `Mixed`.",
     ),
     "keras.Muon": of.muon(
         {"scale": "match_rms_adamw", "weight_decay": 0.004, "ns_dtype": "float32"},
         "steps as long as AdamW's, and decay 0.004; muon_a, muon_b and muon_c are ns_coefficients, rms_rate is scale.",
-        "eps added to the norm; eps of its AdamW divided by √(1 − β₂^t), and that AdamW's decay, which adam_lr_ratio "
-        "does not scale; elsewhere than in the Keras API all of its AdamW, which is another group of `Mixed`.",
+        "eps added to the norm; eps of its AdamW divided by √(1 − β₂^t), and decay of that AdamW without "
+        "adam_lr_ratio; except in the Keras API, all of its AdamW: use another group of `Mixed`.",
     ),
     "mlx.Muon": of.muon(
         {"decay": "l2", "weight_decay": 0.01, "ns_dtype": "float32"},
@@ -195,26 +195,25 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "torch.Muon": of.muon(
         {"weight_decay": 0.1, "ns_dtype": "bfloat16"},
         'decay 0.1, iterations in bfloat16; adjust_lr_fn is scale, "original" where it is None.',
-        "the order in which bfloat16 rounds; tensors of other than two dimensions are an error there.",
+        "the order in which bfloat16 rounds; it refuses tensors that do not have two dimensions.",
     ),
     "optax.muon": of.muon(
         {"nesterov": "corrected", "eps": 1e-8, "dims": (1, 0), "ns_dtype": "float32"},
-        "momentum with Adam's correction of its bias; weights of inputs by outputs, so that rows are the second "
+        "momentum with Adam's bias correction; weights of inputs by outputs, so that rows are the second "
         "dimension. beta is momentum, ns_coeffs is ns_coefficients, consistent_rms is scale.",
-        "eps added to the norm; adaptive; preconditioning; its AdamW for other than matrices, which here are single "
-        "rows.",
+        "eps added to the norm; adaptive; preconditioning; its AdamW for tensors that are not matrices, which "
+        "layerwise steps as single rows.",
     ),
     "paper.StableAdamW": of.stableadamw({}, "arXiv 2304.13013, algorithm 2: our defaults."),
     "optimi.StableAdamW": of.stableadamw(
         {"weight_decay": 0.01, "eps": 1e-6},
         "decay 0.01, eps 1e-6; decouple_lr with max_lr is weight_decay divided by max_lr.",
-        "Kahan summation, for which master_weights and rounding are the counterpart; its step count per group.",
+        "Kahan summation, replaced by master_weights and rounding; its step count per group.",
     ),
     "pytorch_optimizer.StableAdamW": of.stableadamw(
         {"weight_decay": 0.01},
         "decay 0.01.",
-        "weight_decouple=False; Kahan summation, for which master_weights and rounding are the counterpart; its step "
-        "count per group.",
+        "weight_decouple=False; Kahan summation, replaced by master_weights and rounding; its step count per group.",
     ),
     "torch.AdamW": of.adamw({}, "our defaults: lr·λ taken off the weights.", "amsgrad."),
     "torch.Adam": of.adamw({"decay": "l2", "weight_decay": 0.0}, "decay on the gradient, 0 unless given.", "amsgrad."),
@@ -228,7 +227,7 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "transformers.Adafactor": of.adafactor(
         {"decay_scale": "step"},
         "the paper; decay by the whole step size.",
-        "state in the gradient's dtype when it is float64 or float32 (ours follows the parameter).",
+        "state in the gradient's dtype when it is float64 or float32 (layerwise uses the parameter's).",
     ),
     "transformers.Adafactor-T5": of.adafactor(
         {"lr": 1e-3, "scale_parameter": False, "relative_step": False, "decay_scale": "step"},
@@ -236,29 +235,30 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     ),
     "timm.cadafactor": of.adafactor(
         {"min_dim_size_to_factor": 17, "decay_scale": "step", "beta1": 0.9, "caution": True},
-        "timm's Adafactor with momentum and caution; its min_dim_size_to_factor has to be exceeded, ours reached.",
-        "of three or more dimensions it factors the first two where both exceed 16: factored=(0, 1) for those.",
+        "timm's Adafactor with momentum and caution; its min_dim_size_to_factor must be exceeded, layerwise's "
+        "must be reached.",
+        "with three or more dimensions it factors the first two if both exceed 16: use factored=(0, 1) for those.",
     ),
     "torch.Adafactor": of.adafactor(
         {**_CAP, "eps": (None, 1e-3), "eps_mode": "clamp", "lr_cap": 1e-2},
-        "its lr, 0.01 unless given, is the cap of a relative step; eps1 clamps, and is the dtype's own epsilon.",
-        "one tensor's epsilon leaking into the next of another dtype; state in the gradient's dtype.",
+        "its lr, 0.01 by default, caps a relative step; eps1 is a lower bound, and is the dtype's own epsilon.",
+        "the epsilon of one tensor leaking into the next of another dtype; state in the gradient's dtype.",
     ),
     "keras.Adafactor": of.adafactor(
         {**_CAP, "lr_cap": 1e-3},
-        "its learning_rate, 0.001 unless given, is the cap of a relative step; relative_step=False changes nothing "
-        "in it.",
-        "with weight_decay it measures RMS(p) after the decay, we before; V kept in full; means of float64 in float32.",
+        "its learning_rate, 0.001 by default, caps a relative step; relative_step=False has no effect there.",
+        "with weight_decay it measures RMS(p) after the decay, layerwise before; V kept in full; means of "
+        "float64 in float32.",
     ),
     "mlx.Adafactor": of.adafactor(
         {"decay_scale": "step"},
         "the paper; decay by the whole step size. With relative_step=False and an lr, pass scale_parameter=True.",
-        "an lr beside relative_step=True, which it ignores; state in the dtype of the parameter.",
+        "an lr with relative_step=True, which it ignores; state in the dtype of the parameter.",
     ),
     "optax.adafactor": of.adafactor(
         {**_T5X, "decay_scale": "none"},
         "an absolute lr (its None is lr=1.0) times RMS(p); the two largest dimensions from 128; decay by λ itself.",
-        "β₂ taken in float32; with decay_offset > 0 it starts with nan, while here t − offset is at least 1.",
+        "β₂ computed in float32; with decay_offset > 0 it starts with nan, while layerwise uses t − offset ≥ 1.",
     ),
     "t5x.Adafactor": of.adafactor(
         {**_T5X, "decay_scale": "none"},
@@ -270,7 +270,7 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
         {**_BIG_VISION, "min_dim_size_to_factor": 32},
         "the Adafactor of Scaling Vision Transformers: an absolute lr outside a momentum of û in bfloat16, β₂ at most "
         "0.999, no clip, no RMS(p); the two largest dimensions from 32. Its config.wd is weight_decay=wd / lr.",
-        "β₂ taken in float32; the product of momentum and its decay rate rounded to bfloat16.",
+        "β₂ computed in float32; the product of momentum and its decay rate rounded to bfloat16.",
     ),
     "timm.AdafactorBigVision": of.adafactor(
         {**_BIG_VISION, "min_dim_size_to_factor": 16},
@@ -280,8 +280,8 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     "rlx.Adafactor": of.adafactor(
         {"factored": "matrix", "decay_scale": "step"},
         "the formula its documentation intends; matrices only are factored.",
-        "its errors: V too small by the number of rows, the clip turned round for thresholds other than 1, "
-        "β₂ stuck at 0 unless end_iteration is called, an RMS that passes over nan.",
+        "its errors: V too small by the number of rows, an inverted clip for thresholds other than 1, β₂ stuck "
+        "at 0 unless end_iteration is called, an RMS that ignores nan.",
     ),
     "paper.Lion": of.lion({}, "arXiv 2302.06675: our defaults."),
     "optax.lion": of.lion({"weight_decay": 1e-3}, "the paper; decay 1e-3."),
@@ -304,7 +304,7 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
             "normalize": "momentum",
             "decay": "decoupled",
         },
-        "m of the gradients as they come, divided afterwards, with bias corrections and decoupled decay; "
+        "m of unnormalized gradients, normalized afterwards, with bias corrections and decoupled decay; "
         'reg_inside_moment=True is normalize="gradient", decay="momentum", and init_zero=True is v_start="zero".',
         "norm_type=0, the largest element in place of the norm; its step count per group.",
     ),
@@ -315,13 +315,14 @@ _ROWS: dict[str, tuple[str, Mapping[str, Any], str, str]] = {
     ),
     "pytorch_optimizer.NovoGrad": of.novograd(
         {"m_start": "direction"},
-        'the paper; with grad_averaging the first direction is not weighed; weight_decouple is decay="decoupled".',
+        'the paper; with grad_averaging the first direction has full weight; weight_decouple is decay="decoupled".',
         "adam_debias, which multiplies lr by √(1 − β₂^t); fixed_decay.",
     ),
     "paper.AdamMini": of.adammini({}, "arXiv 2406.16793: our defaults, with `blocks` for its partition."),
     "adam_mini.Adam_mini": of.adammini(
         {},
-        "the paper; its partition, which goes by names of parameters, is `blocks`, and what it does not decay `decay`.",
+        "the paper; its partition, based on names of parameters, becomes `blocks`, and its exclusions from decay "
+        "become `decay`.",
         "state in the dtype of the parameter.",
     ),
 }
@@ -331,7 +332,7 @@ _PRESETS = {name: Preset(name, *row) for name, row in _ROWS.items()}
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the optimizer of a preset: `Lamb(params, **preset("apex.FusedLAMB"))`.
 
-    `Lamb.like("apex.FusedLAMB", params)` is the same for that optimizer alone, and takes options beside it.
+    `Lamb.like("apex.FusedLAMB", params)` does the same for that optimizer, and also takes options.
 
     Args:
         name: The name of the preset.
@@ -354,7 +355,7 @@ L = TypeVar("L", bound="Like")
 
 
 class Like:
-    """The making of an optimizer by the name of another implementation."""
+    """A mixin that creates an optimizer by the name of another implementation."""
 
     _hyper: type[Hyper]
 
@@ -370,8 +371,8 @@ class Like:
         one, own = find(name), getattr(cls, "_hyper", None)
         if own is None or own.optimizer != one.optimizer:
             raise PresetError(
-                f"the preset {name!r} is one of {one.optimizer}, and this is {cls.__name__}. Use "
-                f"{one.optimizer}.like({name!r}, …)."
+                f"preset {name!r} is for {one.optimizer}, not for {cls.__name__}. Use {one.optimizer}.like({name!r}, "
+                "…)."
             )
         unnamed, given = by_name(cls, args, options)
         return cls(*unnamed, **cls._like(name, given))
@@ -385,7 +386,9 @@ class Like:
 def by_name(
     function: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any]
 ) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """Return arguments by their names, or as they are if some have none or the call is wrong: Python says how."""
+    """Return arguments by name, or unchanged if some have no name or the call is wrong: Python then raises the
+    error.
+    """
     params = signature(function).parameters.values()
     names = [one.name for one in takewhile(lambda one: one.kind is one.POSITIONAL_OR_KEYWORD, params)]
     placed = dict(zip(names, args, strict=False))

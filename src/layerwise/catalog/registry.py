@@ -1,6 +1,6 @@
 """The list of optimizers: every module of `rules` with a class of options, a `State` and a `step`.
 
-This is the only list: fronts, engines, tests and documentation read it.
+This is the only list: APIs, engines, tests and documentation read it.
 """
 
 from __future__ import annotations

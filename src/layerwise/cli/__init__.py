@@ -1,4 +1,4 @@
-"""The command line. Its packages are extras, so that the library itself needs NumPy and nothing else."""
+"""The command line. Its packages are extras: the library itself needs only NumPy."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ NEEDED = ("torch", "typer")
 def main() -> None:
     """Entry point of `layerwise` and of `python -m layerwise`."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # there may be none, or one that a program put in its place
-            stream.reconfigure(errors="replace")  # there are terminals without ± and ×
+        if isinstance(stream, TextIOWrapper):  # standard streams may be missing, or replaced by a program
+            stream.reconfigure(errors="replace")  # some terminals have no ± and ×
     sys.exit(_guarded(sys.argv[1:]))
 
 
 def _guarded(arguments: Sequence[str]) -> int:
-    """Return the exit code; what is wrong with the world around the program is a line and no traceback."""
+    """Return the exit code. Problems outside the program, such as a full disk, are one line without a traceback."""
     try:
         code = _run(arguments)
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where a full disk can still be reported
+            sys.stdout.flush()  # flushed here, where a full disk can still be reported
         return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except LayerwiseError as problem:
         print(printable(f"layerwise: {problem}"), file=sys.stderr)
         return WRONG
-    except BrokenPipeError:  # the reader has read enough
+    except BrokenPipeError:  # the reader has closed the pipe
         forget_output()
         return 1
     except ImportError as problem:
@@ -52,7 +52,7 @@ def _guarded(arguments: Sequence[str]) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    # `info` has to answer where things are missing.
+    # `info` must work where packages are missing.
     if list(arguments[:1]) == ["info"] and {"--json", "--devices", "--report"}.issuperset(arguments[1:]):
         from layerwise.cli.info import show
 
@@ -64,11 +64,11 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _what_to_install(problem: ImportError, arguments: Sequence[str]) -> str:
-    """Return what a command lacks, or what is wrong with a package that is there."""
+    """Return what a command lacks, or why a package cannot be imported."""
     package = (problem.name or "").partition(".")[0]
     if package not in NEEDED or not isinstance(problem, ModuleNotFoundError):
         said = " ".join(str(problem).split()).rstrip(".")
-        return f"layerwise: cannot import {problem.name or 'a package'}: {said}. {TRACEBACK}=1 shows where."
+        return f"layerwise: cannot import {problem.name or 'a package'}: {said}. Set {TRACEBACK}=1 to see where."
     command = next((word for word in arguments if not word.startswith("-")), "")
     name = f"layerwise {command}" if command else "the command line"
     return f"{name} needs {package}: pip install {package}"

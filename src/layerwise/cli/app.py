@@ -1,4 +1,4 @@
-"""The commands, put together."""
+"""The commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layerwise.contrib._files import printable
 
 app = typer.Typer(
     name="layerwise",
-    help="LAMB, LARS and Adafactor.",
+    help="Optimizers that size each layer's step to the layer.",
     invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str]) -> int:
     except UsageError as problem:
         typer.echo(printable(in_one_line(problem)), err=True)
         return WRONG
-    except typer.Abort:  # what some versions make of Ctrl-C
+    except typer.Abort:  # some versions turn Ctrl-C into this
         return INTERRUPTED
 
 
@@ -47,22 +47,24 @@ def options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show and exit.")
     ] = False,
 ) -> None:
-    del version  # its callback has done the work
+    del version  # the callback of this option has done the work
     if context.invoked_subcommand is None:
         print(context.get_help())
 
 
 @app.command(short_help="Versions, engines, threads and devices.")
 def info(
-    devices: Annotated[bool, typer.Option("--devices", help="Ask torch and jax for theirs: takes seconds.")] = False,
+    devices: Annotated[
+        bool, typer.Option("--devices", help=("Ask torch and jax for their devices: takes seconds."))
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Print Markdown to paste into a bug report.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Print Markdown for a bug report.")] = False,
 ) -> None:
     """Show the engines with their instructions and threads, and why one is unavailable."""
     facts.show(devices, json, report)
 
 
-app.command("presets", short_help="List the named variants, or show one.")(presets.command)
-app.command("bench", short_help="Time a step of your model, beside PyTorch's.")(bench.command)
-app.command("memory", short_help="Bytes of training a model, of any size.")(memory.command)
+app.command("presets", short_help="List the presets, or show one.")(presets.command)
+app.command("bench", short_help="Time a step of your model, compared with PyTorch's.")(bench.command)
+app.command("memory", short_help="Memory needed to train a model of any size.")(memory.command)
 app.command("recommend", short_help="Settings for a batch size, with their sources.")(recommend.command)

@@ -1,4 +1,4 @@
-"""`layerwise bench`: how long a step of a model takes here, by one of these optimizers and by PyTorch's."""
+"""`layerwise bench`: the time of a model's step, with one of these optimizers and with PyTorch's."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from layerwise.errors import LayerwiseError
 from layerwise.options.checks import integer
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-WARMUP = 3  # the first makes the state
-GRADIENT = 1e-3  # about as large as where models train
-# What PyTorch has of the same; of all others its AdamW.
+WARMUP = 3  # the first one creates the state
+GRADIENT = 1e-3  # about as large as during training
+# PyTorch's counterparts; for all other optimizers, its AdamW.
 COUNTERPARTS = {"Adafactor": "Adafactor", "Lars": "SGD", "SGD": "SGD"}
 MOMENTUM = {"SGD": {"momentum": 0.9}}
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="package.module:callable that returns it.")],
+    model: Annotated[str, typer.Argument(help="package.module:callable that returns the model.")],
     optimizer: Annotated[str, typer.Option(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))] = "Lamb",
     dtype: Annotated[
-        str | None, typer.Option(help="Of the weights; else as built.", **one_of("dtype", lambda: DTYPES))
+        str | None, typer.Option(help="Dtype of the weights; default: as built.", **one_of("dtype", lambda: DTYPES))
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    threads: Annotated[int | None, typer.Option(**read(int, integer(1)), help="Of ours and of PyTorch.")] = None,
-    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Steps of each that count.")] = 11,
+    threads: Annotated[
+        int | None, typer.Option(**read(int, integer(1)), help=("Of layerwise's and PyTorch's optimizers."))
+    ] = None,
+    rounds: Annotated[int, typer.Option(**read(int, integer(3)), help="Measured steps of each optimizer.")] = 11,
 ) -> None:
-    """Time a step of your model by one of our optimizers and by PyTorch's, in turns, on random gradients."""
+    """Time a step of your model with one of our optimizers and with PyTorch's, in turns, on random gradients."""
     import torch
 
     layerwise.set_num_threads(threads or wanted_threads())
@@ -50,14 +52,14 @@ def command(
 
 
 def _with_gradients(path: str, device: str, dtype: str | None) -> Any:
-    """Return the model there, with a gradient of each parameter that is trained."""
+    """Return the model on the device, with a gradient for each trainable parameter."""
     import torch
 
     from layerwise.cli.models import model_of
 
     made = model_of(path, path)
     if any(p.is_meta for p in made.parameters() if p.requires_grad):
-        raise LayerwiseError(f"{path}: the model has parameters on the meta device, which hold no numbers.")
+        raise LayerwiseError(f"{path}: the model has parameters on the meta device, which have no values.")
     made = made.to(_device(device), None if dtype is None else getattr(torch, dtype))
     torch.manual_seed(0)
     for p in made.parameters():
@@ -77,14 +79,15 @@ def _device(name: str) -> Any:
             f"--device {name!r} is unavailable: {reason}. 'layerwise info --devices' lists them."
         ) from None
     if device.type not in ("cpu", "cuda"):
-        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: on others nothing is measured yet.")
+        raise LayerwiseError(f"--device must be cpu or cuda, but is {name!r}: other devices are not measured yet.")
     return device
 
 
 def _steppers(model: Any, params: Sequence[Any], optimizer: str) -> Iterator[tuple[str, Any]]:
-    """Yield the optimizers with their names, ours first. They share weights: a step takes as long whatever these are.
+    """Yield the optimizers with their names, ours first. They share weights: the time of a step does not depend on
+    them.
 
-    Beside a rule for matrices AdamW steps the rest.
+    AdamW steps the parameters that a rule for matrices leaves to it.
     """
     import torch
 
@@ -103,7 +106,9 @@ def _steppers(model: Any, params: Sequence[Any], optimizer: str) -> Iterator[tup
 
 
 def _in_turns(steppers: Mapping[str, Any], rounds: int, device: Any) -> dict[str, list[float]]:
-    """Return the seconds of each step. They take turns, so that whatever else the machine does meets them alike."""
+    """Return the seconds of each step. The optimizers take turns, so that other load on the machine affects them
+    alike.
+    """
     import torch
 
     wait = torch.cuda.synchronize if device.type == "cuda" else bool
@@ -124,7 +129,7 @@ def _state_bytes(optimizer: Any) -> int:
 
 
 def _table(found: Mapping[str, Sequence[float]], state: Mapping[str, float]) -> Iterator[str]:
-    """Yield aligned lines: medians and quartiles in milliseconds, and bytes of state for each parameter."""
+    """Yield aligned lines: medians and quartiles in milliseconds, and bytes of state per parameter."""
     yield f"{'implementation':<28}{'step, ms':>10}{'quartiles':>18}{'state, B/param':>16}"
     for label, seconds in found.items():
         low, median, high = (_in_digits(1e3 * x) for x in statistics.quantiles(seconds, n=4, method="inclusive"))
@@ -132,5 +137,5 @@ def _table(found: Mapping[str, Sequence[float]], state: Mapping[str, float]) -> 
 
 
 def _in_digits(x: float) -> str:
-    """Return the number with three digits, or with all before the point."""
+    """Return the number with three digits, or with all digits before the point."""
     return f"{x:,.{2 if x < 10 else 1 if x < 100 else 0}f}"

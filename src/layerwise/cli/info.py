@@ -1,6 +1,6 @@
-"""The engines that would carry out a step here, and why not faster ones. Needs no package besides NumPy.
+"""The engines that are available here, and the reasons why others are not. Needs only NumPy.
 
-A framework is imported only to list its devices: that takes seconds, and its version is known without.
+Frameworks are imported only to list their devices: that takes seconds, and versions are known without it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from layerwise.storage.extension import extension
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
 DTYPES = ("float32", "bfloat16")
 TAKES = "PyTorch's tensors on GPUs, by Triton"
-PROOF = "each kernel is compared with the reference before its first step on a device; --devices does so now"
-WOULD = "no GPU here; on one, --devices compares each optimizer's kernels with the reference, and shows the verdicts"
+PROOF = "each kernel is compared with the reference before its first step on a device; use --devices to compare now"
+WOULD = "no GPU on this machine; with a GPU, --devices compares each optimizer's kernels with the reference"
 NOT_INSTALLED = "not installed"
-LISTS = "PyTorch's tensors on accelerators, in lists, where the engines above do not step them"
+LISTS = "PyTorch's tensors on accelerators, in lists, if the engines above do not step them"
 NO_LISTS = "torch is not installed"
 BY_REFERENCE = "by plain operations of its array library"
 VARIABLES = (
@@ -43,7 +43,7 @@ VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_ENABLE_MPS_FALLBACK", "TRITON_INTERPRET",
     "JAX_PLATFORMS", "JAX_ENABLE_X64", "XLA_FLAGS", "PYTHON_GIL",
 )  # fmt: skip
-# Files that drivers of GPUs make: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows lends to Linux.
+# Files that GPU drivers create: NVIDIA's, AMD's, Intel's, and those of a GPU that Windows shares with Linux.
 DRIVERS = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/kfd", "/dev/dri/renderD128", "/dev/dxg")
 
 
@@ -104,19 +104,19 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def advice(found: dict[str, Any]) -> str:
-    """Return the one thing to do here that matters most."""
+    """Return the most important advice for this machine."""
     engines, packages = found["engines"], found["packages"]
     if not any(packages[name] for name in ("torch", "jax", "mlx", "paddlepaddle")):
-        return "only NumPy is here; install PyTorch, JAX, MLX or Paddle, and layerwise steps its parameters as well"
+        return "only NumPy is installed; layerwise also steps parameters of PyTorch, JAX, MLX and Paddle"
     if engines["gpu"]["concerns"]:
         return "run `layerwise info --devices` once: it compares each optimizer's GPU kernels with the reference"
     if not engines["compiled"]["available"]:
         return "install with a C++20 compiler: on CPUs the compiled engine takes a third to two thirds of the time"
-    return "nothing to set up; `layerwise bench` compares a step here with other packages"
+    return "nothing to set up; `layerwise bench` compares a step with other packages"
 
 
 def reported(found: dict[str, Any]) -> Iterator[str]:
-    """Yield these lines and the environment, as Markdown for a bug report, without the name of somebody's folder."""
+    """Yield these lines and the environment, as Markdown for a bug report, without names of home folders."""
     set_here = (f"{name}={os.environ[name]}" for name in VARIABLES if name in os.environ)
     gil = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", without the global interpreter lock"
     build = f"{platform.python_implementation()}, {platform.python_compiler()}{gil}, {platform.platform()}"
@@ -151,14 +151,14 @@ def _gpu_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def proven(devices: Sequence[str] | None = None) -> dict[str, dict[str, str]]:
-    """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or what is wrong."""
+    """Try the GPU engine's kernels on each device and return, by optimizer and dtype, "proven" or the problem."""
     try:
         torch = importlib.import_module("torch")
         fronts = importlib.import_module("layerwise.torch")
         names = [entry.name for entry in ENTRIES.values() if entry.rule.__name__ in RULES]
         if devices is None:
             devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
-    except Exception as problem:  # this is what is asked when something is wrong
+    except Exception as problem:  # this command is used when something is wrong
         return {"torch": {"import": f"{type(problem).__name__}: {problem}"}}
     return {
         device: {
@@ -179,7 +179,7 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
         front(params, fused=True).step()
     except Exception as problem:
         return f"{problem}"
-    return "stepped without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
+    return "used without a proof" if os.environ.get(PROOF_VARIABLE) == "0" else "proven"
 
 
 def _compiled() -> dict[str, Any]:
@@ -198,7 +198,7 @@ def _compiled() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Return whether the GPU engine is there, and whether it concerns this machine, which may have no GPU."""
+    """Return whether the GPU engine is available, and whether it matters: this machine may have no GPU."""
     concerns = version_of("torch") is not None and (has_gpu() or os.environ.get("TRITON_INTERPRET") == "1")
     if why := why_no_gpu():
         return {"available": False, "concerns": concerns, "why": why}
@@ -213,29 +213,29 @@ def _foreach() -> dict[str, Any]:
 
 
 def has_gpu(drivers: Sequence[str] = DRIVERS) -> bool:
-    """Return whether a driver says that there is a GPU for Triton: no framework is imported for that."""
+    """Return whether a driver reports a GPU for Triton, without importing a framework."""
     nvidia = Path(os.environ.get("SYSTEMROOT", "")) / "System32" / "nvcuda.dll"
     return any(Path(one).exists() for one in drivers) or (platform.system() == "Windows" and nvidia.exists())
 
 
 def _said(ask: Callable[[], list[str] | str]) -> list[str] | str:
-    """Return the answer, or the error as text: users ask for devices when something is wrong."""
+    """Return the result, or the error as text: this command is used when something is wrong."""
     try:
         return ask()
     except ModuleNotFoundError:
         return NOT_INSTALLED
     except Exception as problem:
-        return f"cannot say ({type(problem).__name__}: {problem})"
+        return f"unknown ({type(problem).__name__}: {problem})"
 
 
 def _torch_devices() -> list[str] | str:
-    """Return torch's devices besides the processor."""
+    """Return torch's devices other than the CPU."""
     torch = importlib.import_module("torch")
     cuda = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
     hip = torch.version.hip
     kind = f"ROCm {hip}" if hip else f"CUDA {torch.version.cuda}"
     found = [f"{kind}: {i} {torch.cuda.get_device_name(i)}, {_memory(torch, i)}" for i in cuda]
-    return found + _others(torch) or "no device but the processor"
+    return found + _others(torch) or "no device but the CPU"
 
 
 def _others(torch: Any) -> list[str]:

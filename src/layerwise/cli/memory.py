@@ -1,4 +1,4 @@
-"""Bytes that training a model takes, on the meta device: the model need not fit this machine."""
+"""Memory needed to train a model, computed on the meta device: the model need not fit this machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from layerwise.storage.options import OPTIONS, wanted
 UNITS = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10}
 DTYPES, STATES = ("float32", "bfloat16", "float16"), ("float32", "bfloat16", "int8")
 MASTERS: Mapping[str, Any] = {"copy": True, "split": "split", "split24": "split24"}
-OTHER_RULE = "adamw"  # of the embeddings, norms and biases beside a rule of matrices
-NOT_COUNTED = "Not counted: activations, and what a step and communication take for a while."
+OTHER_RULE = "adamw"  # the rule for embeddings, norms and biases, next to a rule for matrices
+NOT_COUNTED = "Not counted: activations, and temporary memory of a step and of communication."
 
 
 class Footprint(NamedTuple):
-    """Bytes of one device that holds its part of every tensor."""
+    """Bytes on one device that holds its part of every tensor."""
 
     weights: int
     gradients: int
@@ -37,18 +37,18 @@ class Footprint(NamedTuple):
 
     @property
     def released(self) -> int:
-        """The same where each gradient is freed as soon as its parameter was stepped."""
+        """The same if each gradient is freed as soon as its parameter has been stepped."""
         return self.weights + self.largest_gradient + self.state
 
 
 def footprint(
     model: Any, optimizer: str, options: Mapping[str, Any] | None = None, devices: int = 1, **storage: Any
 ) -> Footprint:
-    """Return the bytes of training a model, for each of the devices among which every tensor is divided by rows.
+    """Return the memory needed to train a model, for each of the devices among which every tensor is divided by rows.
 
     Args:
         model: A `torch.nn.Module`, usually one on the meta device.
-        optimizer: The optimizer's name. Beside Muon, AdamW steps embeddings, the head, norms and biases.
+        optimizer: The optimizer's name. With Muon, AdamW steps embeddings, the head, norms and biases.
         options: Options of its rule, such as {"beta1": 0.9}.
         devices: The number of devices.
         **storage: `master_weights`, `rounding` and `state_dtype`.
@@ -96,7 +96,7 @@ def _part(p: Any, devices: int) -> int:
 
 
 def _option(given: str, optimizer: str) -> tuple[str, Any]:
-    """Return the name and value that `--option name=value` means."""
+    """Return the name and value in `--option name=value`."""
     name, equals, text = given.partition("=")
     if not equals:
         raise typer.BadParameter(f"--option must be name=value, but is {given!r}.")
@@ -111,7 +111,7 @@ def command(
     model: Annotated[str, typer.Argument(help="package.module:callable, or a published shape such as qwen3-8b.")],
     optimizer: Annotated[str, typer.Option(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))] = "Lamb",
     dtype: Annotated[
-        str | None, typer.Option(help="Of the weights; else as built.", **one_of("dtype", lambda: DTYPES))
+        str | None, typer.Option(help="Dtype of the weights; default: as built.", **one_of("dtype", lambda: DTYPES))
     ] = None,
     master_weights: Annotated[
         str | None, typer.Option(help="copy, split or split24.", **one_of("form of master weights", lambda: MASTERS))
@@ -119,8 +119,8 @@ def command(
     state_dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16 or int8.", **one_of("dtype of state", lambda: STATES))
     ] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Of the rule, such as beta1=0.9.")] = None,
-    devices: Annotated[int, typer.Option(**read(int, integer(1)), help="That divide every tensor.")] = 1,
+    option: Annotated[list[str] | None, typer.Option(help="Option of the optimizer, such as beta1=0.9.")] = None,
+    devices: Annotated[int, typer.Option(**read(int, integer(1)), help="Number of shards of every tensor.")] = 1,
     as_text: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Weights, gradients and state of a model in training, built on the meta device: any size fits."""
@@ -139,13 +139,13 @@ def command(
 
 
 def figures(one: Footprint) -> dict[str, int]:
-    """Return the bytes by what they are for."""
+    """Return the bytes by purpose."""
     whole = {"weights": one.weights, "gradients": one.gradients, "state": one.state}
     return {**whole, "peak": one.peak, "peak, gradients freed": one.released}
 
 
 def lines(title: str, n: int, counts: Sequence[int], found: Sequence[Footprint]) -> Iterator[str]:
-    """Yield a table: bytes a parameter, and GiB of the whole and of each device."""
+    """Yield a table: bytes per parameter, and GiB in total and per device."""
     unit = next((one for one, size in UNITS.items() if found[-1].weights >= size / 10), "KiB")
     each = [f"{unit}, each of {count}" if count > 1 else f"{unit}, whole" for count in counts]
     yield f"{title}: {n:,} parameters"

@@ -1,4 +1,4 @@
-"""Models that commands are given: a user's own, and the shapes of published ones."""
+"""Models for commands: the user's own, and shapes of published models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ SHAPE = "Pass package.module:callable, such as mymodel:make_model for make_model
 
 
 def model_of(path: str, said: str) -> nn.Module:
-    """Return the model that the callable returns. An error in the user's code is one line, which begins with `said`."""
+    """Return the model that the callable returns. An error in the user's code becomes one line that begins with
+    `said`.
+    """
     module, _, name = path.partition(":")
     if not (module and name):
-        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} has no callable in it. {SHAPE}")
+        raise LayerwiseError(f"{said.removesuffix(path)}{path!r} contains no callable. {SHAPE}")
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -33,7 +35,9 @@ def model_of(path: str, said: str) -> nn.Module:
         if os.environ.get(TRACEBACK):
             raise
         text = " ".join(str(problem).split())
-        raise LayerwiseError(f"{said}: {type(problem).__name__}: {text}. {SHAPE} {TRACEBACK}=1 shows where.") from None
+        raise LayerwiseError(
+            f"{said}: {type(problem).__name__}: {text}. {SHAPE} Set {TRACEBACK}=1 to see where."
+        ) from None
     if not isinstance(model, nn.Module):
         wrong = f"{name}() must return a torch.nn.Module, but returned a value of type {type(model).__name__}."
     elif not any(p.numel() for p in model.parameters() if p.requires_grad):
@@ -44,7 +48,7 @@ def model_of(path: str, said: str) -> nn.Module:
 
 
 class Decoder(NamedTuple):
-    """The sizes of a language model like Llama 3 or Qwen3, as its published configuration has them."""
+    """The sizes of a language model like Llama 3 or Qwen3, from its published configuration."""
 
     vocabulary: int
     hidden: int
@@ -57,7 +61,7 @@ class Decoder(NamedTuple):
     tied: bool = False  # the output head is the embedding
 
     def model(self) -> nn.Module:
-        """Return its parameters, in modules of their kinds; it computes nothing."""
+        """Return its parameters in modules of the right kinds, which compute nothing."""
         made = nn.ModuleDict({"embed": nn.Embedding(self.vocabulary, self.hidden)})
         made["layers"] = nn.ModuleList(nn.ModuleDict(self._layer()) for _ in range(self.layers))
         made["norm"] = nn.RMSNorm(self.hidden)
@@ -89,12 +93,12 @@ PUBLISHED: Mapping[str, Decoder] = {
 
 
 def on_meta(path: str) -> nn.Module:
-    """Return a published or a user's model without its numbers, so that any size fits."""
+    """Return a published or a user's model without values, so that any size fits."""
     with torch.device("meta"):
         if (found := PUBLISHED.get(path.lower())) is not None:
             return found.model()
         if ":" in path:
             return model_of(path, path)
     near = nearest(path, [*PUBLISHED], 1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are {', '.join(PUBLISHED)}."
-    raise LayerwiseError(f"there is no published model {path!r}. {hint} {SHAPE}")
+    hint = f"Did you mean {near[0]}?" if near else f"Known are {', '.join(PUBLISHED)}."
+    raise LayerwiseError(f"no published model is named {path!r}. {hint} {SHAPE}")

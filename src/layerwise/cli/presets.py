@@ -1,4 +1,4 @@
-"""The list of presets, and one of them."""
+"""The list of presets, and the description of one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import one_of
 
 OPTIMIZERS = tuple(ENTRIES)
-EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # if they are listed
+EXAMPLES = ("apex.FusedLAMB", "timm.Lars")  # if listed
 
 
 def _names() -> list[str]:
@@ -29,7 +29,7 @@ def command(
         ),
     ] = None,
 ) -> None:
-    """List the named variants: what makes an optimizer equal to another implementation."""
+    """List the presets: options that make an optimizer equal to another implementation."""
     found = [one for one in layerwise.presets() if name in (None, one.name, one.optimizer)]
     if name is not None and name not in OPTIMIZERS:
         [preset] = found
@@ -39,11 +39,11 @@ def command(
     elif found:
         print(*found, example(found), sep="\n")
     else:
-        print(f"There are no presets of {name}: its defaults are those of its paper.")
+        print(f"{name} has no presets: its defaults are those of its paper.")
 
 
 def example(found: Sequence[Preset]) -> str:
-    """Return a line of Python that uses one of these presets, if possible one of another package."""
+    """Return a line of Python that uses one of these presets, preferably one of another package."""
     one = min(found, key=lambda preset: (preset.name not in EXAMPLES, preset.name.startswith("paper.")))
     lr = "" if "lr" in one.options else ", lr=1e-3"
     return f'Use one as {one.optimizer}.like("{one.name}", model.parameters(){lr}).'

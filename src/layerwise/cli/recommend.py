@@ -28,14 +28,18 @@ def figure(means: str) -> Any:
 def command(
     optimizer: Annotated[str, typer.Argument(help="Such as lamb.", **one_of("optimizer", lambda: ENTRIES))],
     batch: Annotated[int, typer.Argument(**COUNT, help="Samples a step, over all devices.")],
-    reference_batch: Annotated[int | None, typer.Option(**COUNT, help="A batch that you have tuned, with …")] = None,
-    reference_lr: Annotated[float | None, figure("… the optimizer's learning rate found good there.")] = None,
-    adamw_lr: Annotated[float | None, figure("Or AdamW's, if you have no run of this optimizer yet.")] = None,
-    reference_warmup: Annotated[float | None, figure("Its warm-up, as a share of the run.")] = None,
-    reference_decay: Annotated[
-        float | None, figure("The weight decay of an AdamW run at that rate, for LAMB that keeps norms.")
+    reference_batch: Annotated[
+        int | None, typer.Option(**COUNT, help=("A batch size that you have tuned, with …"))
     ] = None,
-    total_samples: Annotated[float | None, figure("Samples of the whole run, to count steps.")] = None,
+    reference_lr: Annotated[
+        float | None, figure("… the best learning rate of the optimizer at that batch size.")
+    ] = None,
+    adamw_lr: Annotated[float | None, figure("Or AdamW's rate, if you have no run of this optimizer yet.")] = None,
+    reference_warmup: Annotated[float | None, figure("Its warm-up, as a fraction of the run.")] = None,
+    reference_decay: Annotated[
+        float | None, figure("The weight decay of an AdamW run at that rate, for LAMB with keep_norm.")
+    ] = None,
+    total_samples: Annotated[float | None, figure("Samples of the whole run, to compute its steps.")] = None,
     like: Annotated[
         str | None,
         typer.Option(help="A published series, such as nus-resnet.", **one_of("published series", lambda: SERIES)),
@@ -56,18 +60,18 @@ def command(
     print(as_json(found) if as_text else "\n".join([*lines, *code(found)]))
 
 
-# How many times AdamW's rate, at the same batch: the page "Start in five minutes".
+# Multiples of AdamW's rate at the same batch size, from the page "Start in five minutes".
 OF_ADAMW = {"Lamb": (3.0, 6.0, 10.0), "Adafactor": (0.5, 1.0, 2.0)}
 
 
 def _rates(optimizer: str, adamw_lr: float, reference_lr: float | None) -> tuple[float, ...]:
-    """Return the learning rates to try at the batch at which AdamW has its own."""
+    """Return the learning rates to try, at the batch size at which AdamW's is known."""
     if reference_lr is not None:
-        way_out = f"reference_lr is {optimizer}'s own, and says more: leave out adamw_lr."
-        raise ContradictionError(sentence("adamw_lr", "left out beside reference_lr", adamw_lr, way_out))
+        way_out = f"reference_lr is {optimizer}'s own rate and more reliable. Leave out adamw_lr."
+        raise ContradictionError(sentence("adamw_lr", "None when reference_lr is given", adamw_lr, way_out))
     if optimizer not in OF_ADAMW:
-        way_out = f"Nothing is known of {optimizer}'s rate from AdamW's: its page says where to begin."
-        raise ContradictionError(sentence("adamw_lr", f"left out, or for {', '.join(OF_ADAMW)}", adamw_lr, way_out))
+        way_out = f"No rule is known for {optimizer}'s rate from AdamW's: its page suggests a first rate."
+        raise ContradictionError(sentence("adamw_lr", f"None, or for {', '.join(OF_ADAMW)}", adamw_lr, way_out))
     return tuple(factor * adamw_lr for factor in OF_ADAMW[optimizer])
 
 
@@ -80,7 +84,10 @@ def coming_from_adamw(
     factors = ", ".join(f"{factor:g}" for factor in OF_ADAMW[found.optimizer])
     yield f"{found.optimizer} at batch {found.batch:,}, coming from AdamW with lr {adamw_lr:g} at batch {batch:,}"
     yield f"baseline: AdamW with lr {significant(adamw_lr * scale)}, yours × {scale:.3g}; tuned, it can match LAMB"
-    yield f"learning rate: try {rates}: {factors} times that; keep what validates best, then try half and double"
+    yield (
+        f"learning rate: try {rates}: {factors} times that. Keep the one with the best validation result, then try "
+        "half and double"
+    )
     yield from (str(line) for line in found.lines if not line.alternative and line.setting != "learning rate")
 
 
@@ -90,10 +97,10 @@ def significant(x: float) -> str:
 
 
 def code(found: Recommendation) -> Iterator[str]:
-    """Yield lines of Python that make the optimizer, and its schedule where the length of the run is known.
+    """Yield lines of Python that create the optimizer, and its schedule if the length of the run is known.
 
-    There are none without a run of the asker's: its settings would be another task's. What stays as it was there has a
-    name that the asker has to give, such as `your_betas`.
+    Without a run of the user's there are none: settings of another task would not fit. Unchanged settings get names
+    that the user has to fill in, such as `your_betas`.
     """
     if found.run:
         return

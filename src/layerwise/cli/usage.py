@@ -1,4 +1,4 @@
-"""Usage errors, each in one line with the way out, and the names that a shell can complete."""
+"""Usage errors, each in one line with the way out, and completion of names in a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from layerwise.options.checks import Check, Refused
 from layerwise.options.misspellings import nearest
 
-# The class has no public name of its own since typer brought its own copy of click along.
+# The class has no public name of its own since typer includes its own copy of click.
 UsageError: Any = typer.BadParameter.__mro__[1]
 SHOWN = 6  # names in a message
 
@@ -36,12 +36,12 @@ def read(kind: type, check: Check) -> dict[str, Any]:
         except (ValueError, Refused):
             raise typer.BadParameter(f"it must be {check.allowed}, but is {text}.") from None
 
-    parse.__name__ = kind.__name__  # as --help calls what it takes
+    parse.__name__ = kind.__name__  # the name of its values in --help
     return {"parser": parse}
 
 
 def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
-    """Return the name that is meant, whatever its case; a mistake that suggests some otherwise."""
+    """Return the name with this spelling, ignoring case; otherwise raise a usage error with suggestions."""
     found = {name.lower(): name for name in names}
     if value.lower() in found:
         return found[value.lower()]
@@ -50,14 +50,14 @@ def known(what: str, value: str, names: Sequence[str], listed: str = "") -> str:
     shown = near or list(names)
     more = f" and {len(shown) - SHOWN} more" if len(shown) > SHOWN else ""
     words = ", ".join(shown[:SHOWN]) + more
-    hint = f"Did you mean {words}?" if near else f"There are {words}."
-    raise typer.BadParameter(f"there is no {what} {value!r}. {hint}{more and listed and f' {listed}'}")
+    hint = f"Did you mean {words}?" if near else f"Known are {words}."
+    raise typer.BadParameter(f"{value!r} is not a known {what}. {hint}{more and listed and f' {listed}'}")
 
 
 def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> dict[str, Any]:
-    """Return the callback and the completion of an option or argument that takes one of these names, or several.
+    """Return the callback and the completion of an option or argument that takes one or several of these names.
 
-    `listed` says where all of them are, if a message cannot show them.
+    `listed` tells where to find all of them, if a message cannot show them.
     """
 
     def check(value: Any) -> Any:
@@ -69,7 +69,9 @@ def one_of(what: str, names: Callable[[], Iterable[str]], listed: str = "") -> d
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Return the completion by these names, in lower case if they fit only so: shells want what was typed first."""
+    """Return the completion with these names, in lower case if only that matches: shells expect what was typed as
+    prefix.
+    """
 
     def complete(incomplete: str) -> list[str]:
         found = [name if name.startswith(incomplete) else name.lower() for name in names()]

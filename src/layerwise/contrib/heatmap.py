@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LABELS = 60
-WAY_OUT = "Pass the path of a table that monitor(optimizer, path) has written, or that monitor."
+WAY_OUT = "Pass the path of a table that monitor(optimizer, path) wrote, or that monitor."
 
 
 def heatmap(source: str | os.PathLike[str] | Monitor, path: str | os.PathLike[str] | None = None) -> Figure:
-    """Return a figure of the trust ratios of all layers over time; of blocks, the median.
+    """Return a figure of the trust ratios of all layers over time; for blocks, their median.
 
     Args:
         source: A monitor, or the CSV file that it writes.
@@ -43,7 +43,7 @@ def _table(source: Any) -> Path:
     if not isinstance(found, (str, os.PathLike)):
         raise HyperparameterError(sentence("source", "a CSV file or a monitor that writes one", source, WAY_OUT))
     if not Path(found).exists():
-        raise HyperparameterError(sentence("source", "a file that exists", str(found), WAY_OUT))
+        raise HyperparameterError(sentence("source", "the path of a file", str(found), WAY_OUT))
     return Path(found)
 
 

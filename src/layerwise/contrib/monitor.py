@@ -20,13 +20,13 @@ from layerwise.torch.step._prepared import counts
 
 
 class Monitor:
-    """The hooks that watch an optimizer; `remove()`, or leaving it as a context, removes them.
+    """The hooks that watch an optimizer. `remove()` removes them, as does leaving the context.
 
     `engines` counts the tensors that each engine stepped in the last step that was written.
     """
 
     def __init__(self, optimizer: Optimizer, writer: Any, every: int) -> None:
-        # The optimizer holds the hooks and passes itself to them: a reference to it would close a circle around it.
+        # The optimizer holds the hooks and passes itself to them: a reference to it would create a cycle.
         self._every, self._write = every, writing_to(writer)
         self.engines: Mapping[str, int] = {}
         self._loaded(optimizer)
@@ -67,10 +67,10 @@ class Monitor:
 
 
 def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
-    """Write trust ratios, norms, the RMS of updates and the share of clipped layers of every so many steps.
+    """Write trust ratios, norms, the RMS of updates and the fraction of clipped layers of every nth step.
 
-    Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost
-    nothing but a counter. Call remove() of the result to stop, or use it as a context.
+    Steps are counted by the optimizer, and continue where a checkpoint left off. Steps that are not written cost almost
+    nothing. To stop, call remove() on the result, or use it as a context.
 
     Args:
         optimizer: An optimizer of `layerwise.torch`.
@@ -80,9 +80,11 @@ def monitor(optimizer: Optimizer, writer: Any, every: int = 1) -> Monitor:
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
-            sentence("optimizer", "an optimizer of layerwise.torch", optimizer, "Pass the one inside its wrapper.")
+            sentence(
+                "optimizer", "an optimizer of layerwise.torch", optimizer, ("Pass the optimizer inside the wrapper.")
+            )
         )
-    every = checks.integer(1)("every", every, "1 writes each step, 10 one of ten.")
+    every = checks.integer(1)("every", every, "1 writes each step, 10 every tenth.")
     return Monitor(optimizer, writer, every)
 
 
@@ -103,7 +105,7 @@ def _record(optimizer: Optimizer) -> Record:
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
         p: (stepper_of(optimizer).settings_of(group).h, group)
         for i, group in enumerate(optimizer.param_groups)
-        for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or not in it just now
+        for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or has left it meanwhile
     }
     found = {}
     for p, name, measured in stepper_of(optimizer).measured():

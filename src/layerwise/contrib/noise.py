@@ -7,7 +7,7 @@ With n parts of b examples each, whose gradients g_i have the mean ḡ, G being 
     |G|² ≈ |ḡ|² − (mean |g_i|² − |ḡ|²)/(n − 1)
 
 Only the sum of all |g_i|² is needed. So it does not matter to which pass a parameter's gradient belongs, none is kept,
-and parameters that a pass does not reach count as the zeros they are.
+and parameters that a pass does not reach count as zeros.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _checks
 
-Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
-BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."
+Norm = tuple[Tensor, int]  # the local part of a tensor, and the number of its parts
+BATCH = "Pass the number of examples in each micro-batch on each process; skip smaller ones."
 AGAIN = "Call update() once before each optimizer.step(), after the last backward pass and before gradients are cleared"
 KEYS = ("weight", "signal", "noise")
 
@@ -68,9 +68,9 @@ class Seen(NamedTuple):
 
 
 class NoiseScale:
-    """A measurement of the gradient noise scale tr Σ/|G|², a batch size, of a model in training.
+    """A measurement of the gradient noise scale tr Σ/|G|², a batch size, during training.
 
-    The batch has to come in parts: micro-batches whose gradients accumulate, or one or more on each process of
+    The batch must come in parts: micro-batches whose gradients accumulate, or one or more on each process of
     DistributedDataParallel or `fully_shard`. Wrap the model first.
 
     Args:
@@ -92,8 +92,10 @@ class NoiseScale:
         replicas: int | None = None,
     ) -> None:
         self._model, self._axis = model, _axis(group)
-        self._beta = checks.number(0, 1)("beta", beta, "0.99 averages over the last hundred steps or so, 0 over none.")
-        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 one of ten."), 0
+        self._beta = checks.number(0, 1)(
+            "beta", beta, ("0.99 averages over about the last hundred steps; 0 does not average.")
+        )
+        self._every, self._updates = checks.integer(1)("every", every, "1 measures each step, 10 every tenth."), 0
         self._ranks = 1 if self._axis is None else len(self._axis.ranks)
         self._replicas = _replicas(replicas, self._ranks)
         self._average = dict.fromkeys(KEYS, 0.0)
@@ -106,13 +108,13 @@ class NoiseScale:
     # ---- in the backward pass
 
     def _listen(self, module: nn.Module, _: Any = None) -> None:
-        # In its forward pass a sharded module has whole parameters, whose gradients are those of this process alone.
+        # In its forward pass a sharded module has whole parameters, with gradients of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
                 _checks.check_parameter(name, p)
                 if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
                     raise ParameterError(
-                        f"{name} is a flat shard, of whose gradient nothing is seen in the backward pass. Measure "
+                        f"{name} is a flat shard: its gradient cannot be observed in the backward pass. Measure "
                         "under DistributedDataParallel or torch.distributed.fsdp.fully_shard (FSDP2)."
                     )
                 self._hooked[id(p)] = p
@@ -128,10 +130,10 @@ class NoiseScale:
     # ---- before a step
 
     def update(self, batch: int | Sequence[int], scale: float = 1.0) -> Estimate | None:
-        """Take in the gradients of one step, after its last backward pass and before anything else touches them.
+        """Read the gradients of one step, after its last backward pass and before anything changes them.
 
-        It returns None for a step that is not measured, and for gradients that are not finite. All processes have to
-        call it.
+        It returns None for a step that is not measured, and for gradients that are not finite. All processes must call
+        it.
 
         Args:
             batch: The number of examples in a micro-batch, or a list with one number for each.
@@ -144,7 +146,10 @@ class NoiseScale:
         seen = Seen(0.0, 0.0, 0.0, 0.0)
         problem: LayerwiseError | None = None
         try:
-            seen, scale = self._seen(batch), checks.number(0, above=True)("scale", scale, "1 if it was left alone.")
+            seen, scale = (
+                self._seen(batch),
+                checks.number(0, above=True)("scale", scale, ("Pass 1 if the loss is not scaled.")),
+            )
         except LayerwiseError as wrong:
             problem = wrong
         finally:
@@ -165,13 +170,16 @@ class NoiseScale:
     def _seen(self, batch: Any) -> Seen:
         grads = [p.grad for p in self._model.parameters() if p.grad is not None]
         if not self._passes:
-            raise GradientError(f"no backward pass was seen since the last update. {AGAIN}, and wrap the model before.")
+            raise GradientError(
+                f"no backward pass was seen since the last update. {AGAIN}, and wrap the model before creating the "
+                "NoiseScale."
+            )
         if len(grads) < len(self._passes):
             raise GradientError(f"{len(self._passes) - len(grads)} gradients were cleared before the update. {AGAIN}.")
         passes = max(self._passes.values())
         if passes * self._replicas == 1:
             raise GradientError(
-                "one micro-batch says nothing of its noise. Accumulate the gradients of two or more for each step, or "
+                "one micro-batch does not show its noise. Accumulate the gradients of at least two for each step, or "
                 "train on several processes."
             )
         size = _one_size(batch, passes)
@@ -179,7 +187,7 @@ class NoiseScale:
         return Seen(here, _squares([_norm(g) for g in grads]) / self._ranks, passes, size)
 
     def _of_all(self, seen: Seen, problem: LayerwiseError | None) -> Seen:
-        """Return the sums over all processes, or raise unless all have seen as many micro-batches of one size."""
+        """Return the sums over all processes; raise unless all have the same number and size of micro-batches."""
         if self._axis is None:
             if problem is not None:
                 raise problem
@@ -190,16 +198,18 @@ class NoiseScale:
         if problem is not None:
             raise problem
         if problems:
-            raise SynchronizationError("another process of the group could not update its noise scale; see its error.")
+            raise SynchronizationError(
+                "another process of the group could not update its noise scale; see its error message."
+            )
         found = Seen(*sums)
         if (found.passes**2, found.batch**2) != (self._ranks * passes, self._ranks * batch):
             raise SynchronizationError(
-                f"this process had {seen.passes} micro-batches of {seen.batch} examples, another one had others. "
-                "Leave out the last, incomplete batches (drop_last=True)."
+                f"this process had {seen.passes} micro-batches of {seen.batch} examples, but another process had "
+                "others. Leave out the last, incomplete batches (drop_last=True)."
             )
         return found._replace(passes=seen.passes, batch=seen.batch)
 
-    # ---- what people ask
+    # ---- results
 
     @property
     def signal(self) -> float:
@@ -248,7 +258,7 @@ class NoiseScale:
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that holds no reference: without others, a noise scale is gone, and its model with it."""
+    """Return a hook with only a weak reference: without other references, a noise scale and its model are freed."""
     held = WeakMethod(method)
 
     def hook(*args: Any) -> None:
@@ -264,7 +274,7 @@ def _axis(group: Any) -> Axis | None:
         return None
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise HyperparameterError(
-            sentence("group", "a process group that this process is in", group, "Pass what new_group() gave.")
+            sentence("group", "a process group that this process is in", group, "Pass what new_group() returned.")
         )
     axis = axis_of(dist.group.WORLD if group is None else group)
     return axis if len(axis.ranks) > 1 else None
@@ -280,7 +290,7 @@ def _replicas(replicas: Any, ranks: int) -> int:
 
 
 def _sharded(model: nn.Module) -> Iterator[nn.Module]:
-    """Return the modules that `fully_shard` was called on; none before it has been imported."""
+    """Return the modules on which `fully_shard` was called; none if it has not been imported."""
     kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FSDPModule", None)
     return (m for m in model.modules() if kind is not None and isinstance(m, kind))
 
@@ -297,7 +307,7 @@ def _norm(x: Any) -> Norm:
 
 
 def _squares(norms: Sequence[Norm]) -> float:
-    """Return the local part of the sum of their squares, times the number of processes that it is added up over."""
+    """Return the local part of the sum of their squares, times the number of processes over which it is added up."""
     device = norms[0][0].device if norms else None
     numbers = torch.stack([norm.to(device) for norm, _ in norms]).tolist() if norms else []
     return math.fsum(parts * x * x for x, (_, parts) in zip(numbers, norms, strict=True))
@@ -308,9 +318,9 @@ def _one_size(batch: Any, passes: int) -> int:
     given = [batch] * passes if not isinstance(batch, Sequence) or isinstance(batch, str) else batch
     sizes = [checks.integer(1)("batch", size, BATCH) for size in given]
     if len(sizes) != passes:
-        raise HyperparameterError(sentence("batch", f"as many sizes as there were passes, {passes}", batch, BATCH))
+        raise HyperparameterError(sentence("batch", f"as many sizes as backward passes, {passes}", batch, BATCH))
     if len(set(sizes)) > 1:
-        raise HyperparameterError(sentence("batch", "one size for all micro-batches", batch, BATCH))
+        raise HyperparameterError(sentence("batch", "the same size for all micro-batches", batch, BATCH))
     size: int = sizes[0]
     return size
 
@@ -323,7 +333,7 @@ def _estimate(seen: Seen, replicas: int, scale: float) -> Estimate:
 
 
 def _checked(state: Any) -> dict[str, float]:
-    way_out = "Pass what state_dict() of a NoiseScale gave."
+    way_out = "Pass what state_dict() of a NoiseScale returned."
     if not isinstance(state, Mapping) or state.keys() != {*KEYS}:
         raise StateError(f"the state of a noise scale must have the keys {list(KEYS)}, but is {state!r}. {way_out}")
     try:

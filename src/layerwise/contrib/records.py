@@ -20,7 +20,7 @@ Ways = Mapping[str, Callable[[Any], Any]]
 QUANTITIES = ("trust_ratio", "weight_norm", "update_norm", "update_rms")
 COLUMNS = ("step", "name", "block", *QUANTITIES, "clipped")
 OVER_BLOCKS: Ways = {"min": np.min, "median": np.median, "max": np.max}
-Record = Mapping[str, Mapping[str, Any]]  # by parameter and quantity: numbers, or arrays of one a block
+Record = Mapping[str, Mapping[str, Any]]  # by parameter and quantity: numbers, or arrays of one per block
 Write = Callable[[int, Record], None]
 
 
@@ -32,20 +32,27 @@ def writing_to(writer: Any) -> Write:
         if callable(getattr(writer, method, None)):
             return made(getattr(writer, method))
     raise HyperparameterError(
-        sentence("writer", "a path, or have add_scalar or log", writer, "Pass a SummaryWriter, a run, or 'run.csv'.")
+        sentence(
+            "writer",
+            ("a path, or an object with add_scalar or log"),
+            writer,
+            "Pass a SummaryWriter, a run, or 'run.csv'.",
+        )
     )
 
 
 def _as_table(path: Path) -> Path:
-    """Return the path of a table, which says by its name that it is one."""
+    """Return the path of a table, recognized by its suffix."""
     if path.suffix.lower() != ".csv":
-        raise HyperparameterError(sentence("writer", "a path that ends in .csv", str(path), "Rows of CSV are written."))
+        raise HyperparameterError(
+            sentence("writer", "a path that ends in .csv", str(path), ("The monitor writes rows of CSV."))
+        )
     try:
         with suppress(FileNotFoundError):
             path.stat()
     except PATH_ERRORS as problem:
         raise HyperparameterError(
-            sentence("writer", "the path of a file", printable(path), f"It cannot be one: {printable(problem)}.")
+            sentence("writer", "the path of a file", printable(path), f"It cannot be written: {printable(problem)}.")
         ) from None
     return path
 
@@ -59,12 +66,12 @@ def _to_tensorboard(add_scalar: Callable[..., Any]) -> Write:
 
 
 def _to_log(log: Callable[..., Any]) -> Write:
-    # The step is one of the numbers: the run's own count belongs to the run's other logging.
+    # The step is one of the numbers: the run's own count belongs to its other logging.
     return lambda step, record: log({"optimizer_step": step, **scalars(record)})
 
 
 def scalars(record: Record) -> dict[str, float]:
-    """Return single numbers: the minimum, median and maximum of blocks, and the share of clipped layers."""
+    """Return single numbers: the minimum, median and maximum over blocks, and the fraction of clipped layers."""
     found: dict[str, float] = {}
     for quantity in QUANTITIES:
         for name, measured in record.items():
@@ -76,12 +83,12 @@ def scalars(record: Record) -> dict[str, float]:
 
 
 def _named(tag: str, ways: Ways, x: Any) -> dict[str, float]:
-    here = x[~np.isnan(x)]  # of blocks on other processes nothing is known
+    here = x[~np.isnan(x)]  # blocks on other processes are unknown
     return {f"{tag}/{way}": float(of(here)) for way, of in ways.items()} if here.size else {}
 
 
 class Table:
-    """A CSV file with a row for each layer at each step. A step that is taken again replaces what follows it."""
+    """A CSV file with a row for each layer and step. A step that is taken again replaces the rows that follow it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -97,7 +104,7 @@ class Table:
         self._last = step
 
     def _begin(self, step: int) -> None:
-        """Keep the file's rows before this step, for a resumed run, but not for another one."""
+        """Keep the file's rows before this step for a resumed run; drop them for a new run."""
         before = [row for row in rows_of(self.path) if int(row["step"]) < step] if self.path.exists() else []
         replace_text(self.path, _as_csv([COLUMNS, *(list(row.values()) for row in before)]))
 
@@ -118,11 +125,13 @@ def _as_csv(rows: Any) -> str:
 
 
 def rows_of(path: Path) -> Iterator[dict[str, str]]:
-    """Yield the rows of such a file, except one that was cut off in the middle."""
+    """Yield the rows of such a file, without one that was cut off in the middle."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = csv.reader(file)
         if tuple(next(lines, ())) != COLUMNS:
             raise HyperparameterError(
-                sentence("writer", "a new path, or that of a table written here", str(path), "Pass another path.")
+                sentence(
+                    "writer", ("a new path, or that of a table that monitor wrote"), str(path), "Pass another path."
+                )
             )
         yield from (dict(zip(COLUMNS, line, strict=True)) for line in lines if len(line) == len(COLUMNS))

@@ -1,7 +1,7 @@
 """Conversion of an optimizer's state between frameworks: train in one, continue in the other.
 
-`read` takes the state out of an optimizer, and `write` puts it into another one of the same rule. Carry the parameters
-over yourself.
+`read` reads the state of an optimizer, and `write` writes it into another one with the same rule. Convert the
+parameters yourself.
 """
 
 from importlib import import_module
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["from_optax", "from_torch", "read", "stored_as", "to_optax", "to_torch", "write"]
 
-if not TYPE_CHECKING:  # a checker would take every name to be there
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
 
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return getattr(import_module("layerwise.convert._jax"), name)  # which needs JAX
+        return getattr(import_module("layerwise.convert._jax"), name)  # needs JAX

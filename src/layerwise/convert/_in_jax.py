@@ -49,7 +49,9 @@ class Ours:
         }
         for part, here in parts.items():
             if getattr(own_of(self.whole), here) is None and any(part in one.fields for one in kept.values()):
-                raise StateError(f"the state has {part}, and the optimizer keeps none. Make it with the same options.")
+                raise StateError(
+                    f"the state has {part}, but the optimizer does not keep it. Create it with the same options."
+                )
         return filled_in(self.whole, self.leaves, count, trees, held_of(self.whole, self.leaves))
 
 

@@ -11,7 +11,7 @@ from keras import backend, ops
 from layerwise.convert._kept import Kept, Wanted, check_fields, numbers_of, one_count
 from layerwise.errors import StateError
 
-Parts = dict[str, Any]  # variables of Keras by field
+Parts = dict[str, Any]  # Keras's variables by field
 
 
 def _numbers(variable: Any) -> Any:
@@ -24,7 +24,7 @@ def _dtype(x: Any) -> str:
 
 
 class Built:
-    """An optimizer whose state has been made."""
+    """An optimizer whose state exists."""
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         if not optimizer.built:
@@ -32,7 +32,7 @@ class Built:
         self.optimizer = optimizer
 
     def tensors(self) -> Iterator[tuple[Any, Wanted, Parts]]:
-        """Yield each variable, what it is stepped by, and its state's variables."""
+        """Yield each variable, the optimizer that steps it, and the variables of its state."""
         raise NotImplementedError
 
     def wanted(self) -> dict[str, Wanted]:
@@ -58,11 +58,11 @@ class Built:
         return self.optimizer
 
     def to_ours(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers that ours would keep."""
+        """Return the values of our fields."""
         return fields
 
     def to_theirs(self, rule: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers that this optimizer keeps."""
+        """Return the values of this optimizer's fields."""
         return fields
 
 
@@ -79,9 +79,9 @@ class Ours(Built):
             yield variable, Wanted.of(name, piece.h), parts
 
 
-PLAIN = {"grad_averaging": True, "maximize": False}  # options that ours would have been made with
+PLAIN = {"grad_averaging": True, "maximize": False}  # the options that our optimizer would have
 MOMENTS = {"exp_avg": "_momentums", "exp_avg_sq": "_velocities"}
-FIELDS = {  # of Keras's own: the rule, and the lists of variables
+FIELDS = {  # for Keras's own optimizers: the rule, and the lists of variables
     "Adam": ("AdamW", MOMENTS),
     "AdamW": ("AdamW", MOMENTS),
     "Lamb": ("Lamb", MOMENTS),
@@ -93,13 +93,13 @@ FIELDS = {  # of Keras's own: the rule, and the lists of variables
 
 
 class Theirs(Built):
-    """An optimizer of Keras's own."""
+    """One of Keras's own optimizers."""
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__ if one.__name__ in FIELDS]
         if not kinds or getattr(optimizer, "amsgrad", False):
-            what = "amsgrad, whose maximum no optimizer here keeps," if kinds else type(optimizer).__name__
-            raise StateError(f"Keras's state of {what} cannot be converted. Those of {', '.join(FIELDS)} can.")
+            what = "amsgrad, whose maximum no layerwise optimizer keeps," if kinds else type(optimizer).__name__
+            raise StateError(f"Keras's state of {what} cannot be converted. Supported are {', '.join(FIELDS)}.")
         super().__init__(optimizer, params)
         self.kind = kinds[0]
 
@@ -122,15 +122,17 @@ class Theirs(Built):
         return {field: self._changed(rule, field, x, -1) for field, x in fields.items()}
 
     def _changed(self, rule: str, field: str, x: Any, way: int) -> Any:
-        """Return a field of theirs as ours, or (way −1) one of ours as theirs."""
-        if field in ("exp_avg_sq_row", "exp_avg_sq_col"):  # theirs lack the dimension that a mean ran over
+        """Convert a field from Keras to ours, or with way −1 from ours to Keras."""
+        if field in ("exp_avg_sq_row", "exp_avg_sq_col"):  # Keras's lack the averaged dimension
             d = -1 if field.endswith("_row") else -2
             return np.expand_dims(x, d) if way == 1 else np.squeeze(x, d)
         if field != "momentum_buffer":
             return x
-        if rule == "Muon":  # theirs is a sum, and ours a mean
+        if rule == "Muon":  # Keras has a sum, we have a mean
             return x * np.float32(1 - self.optimizer.momentum) ** way
-        lr = float(_numbers(self.optimizer.learning_rate))  # theirs has −lr in it
+        lr = float(_numbers(self.optimizer.learning_rate))  # Keras's contains −lr
         if not lr:
-            raise StateError("Keras's SGD has the learning rate in its momentum, and that is 0. Set another.")
+            raise StateError(
+                "Keras's SGD includes the learning rate in its momentum, but the rate is 0. Set another rate."
+            )
         return x * (-lr) ** -way

@@ -20,14 +20,14 @@ def _numbers(x: mx.array) -> Any:
 
 
 class InTree:
-    """An optimizer with a tree of states, which lie in it as parameters do in theirs."""
+    """An optimizer with a tree of states, structured like the tree of parameters."""
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         self.optimizer = optimizer
         if params is not None:
             optimizer.init(params)
 
-    of: Wanted  # what it keeps of each
+    of: Wanted  # the state of each parameter
 
     def entries(self) -> Entries:
         """Return the arrays by name and field."""
@@ -67,11 +67,11 @@ class InTree:
         return self.optimizer
 
     def to_ours(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the numbers that ours would keep."""
+        """Return the values of our fields."""
         return fields
 
     def to_theirs(self, fields: dict[str, Any], parts: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the numbers that this optimizer keeps in the place of these."""
+        """Return the values of this optimizer's fields, given ours."""
         return fields
 
 
@@ -83,7 +83,7 @@ class Ours(InTree):
         self.of = Wanted.of(optimizer._hyper.optimizer, optimizer._h)
 
 
-FACTORED = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}  # the dimensions that theirs lack
+FACTORED = {"exp_avg_sq_row": -1, "exp_avg_sq_col": -2}  # the dimensions that MLX's lack
 MOMENTS = {"exp_avg": "m", "exp_avg_sq": "v"}
 FIELDS: Mapping[str, tuple[str, Mapping[str, str]]] = {  # of MLX's own: the rule, and theirs by our names
     "Adam": ("AdamW", MOMENTS),
@@ -96,13 +96,13 @@ FIELDS: Mapping[str, tuple[str, Mapping[str, str]]] = {  # of MLX's own: the rul
 
 
 class Theirs(InTree):
-    """An optimizer of MLX's own."""
+    """One of MLX's own optimizers."""
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         kinds = [one.__name__ for one in type(optimizer).__mro__]
         kind = kinds[0] if kinds[0] in FIELDS else next((one for one in kinds[1:] if one in FIELDS), None)
         if kind is None or "Adamax" in kinds:
-            raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Those of {', '.join(FIELDS)} can.")
+            raise StateError(f"MLX's state of {kinds[0]} cannot be converted. Supported are {', '.join(FIELDS)}.")
         super().__init__(optimizer, params)
         rule, self.called = FIELDS[kind]
         self.of = Wanted.of(rule, {"maximize": False, **({"lr_in_momentum": True} if kind == "Adafactor" else {})})

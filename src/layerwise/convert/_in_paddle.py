@@ -16,7 +16,7 @@ from layerwise.storage.weights import MASTER, REMAINDER
 
 
 class Ours:
-    """An optimizer of Paddle's parameters, whose names it has."""
+    """An optimizer of Paddle's parameters, by their names."""
 
     def __init__(self, optimizer: Any, params: Any) -> None:
         self.optimizer = optimizer

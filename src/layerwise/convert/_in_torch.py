@@ -28,7 +28,7 @@ class Ours:
         """Yield each name, its key in a state_dict, its parameter, and its group."""
         for group, own in zip(self.saved["param_groups"], self.optimizer.param_groups, strict=True):
             if "param_names" not in group:
-                raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
+                raise StateError("its parameters have no names. Create the optimizer from model.named_parameters().")
             for row in zip(group["param_names"], group["params"], own["params"], strict=True):
                 yield (*row, group)
 

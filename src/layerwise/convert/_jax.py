@@ -1,4 +1,4 @@
-"""Conversion of states of the JAX API: of optax's, into other storage formats, and bit by bit to and from PyTorch."""
+"""Conversion of states of the JAX API: from optax's, to other storage formats, and bit by bit to and from PyTorch."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from layerwise.storage.weights import BESIDE
 def from_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of our `transform` that continues where the optax optimizer of the same name left off.
 
-    Either may be inside chains, partitions, masks and injected hyperparameters. A warning names what is not converted.
+    Either may be inside chains, partitions, masks and injected hyperparameters. A warning lists values that are not
+    converted.
 
     Args:
         state: The state of optax's optimizer.
-        transform: The transformation of `layerwise.jax`, or one of optax with such inside.
+        transform: The transformation of `layerwise.jax`, or one of optax that contains it.
         params: The parameters.
     """
     whole = transform.init(params)
@@ -66,13 +67,13 @@ def to_optax(state: Any, transform: Any, params: Any) -> Any:
     """Return a state of optax's `transform` that continues where ours left off with `state`.
 
     Args:
-        state: The state of an optimizer of `layerwise.jax`, or one of optax with such inside.
+        state: The state of an optimizer of `layerwise.jax`, or one of optax that contains it.
         transform: The transformation of optax.
         params: The parameters.
     """
     ours = [in_numbers(own_of(one), parameters(masked_like(one, params))) for one in found_in(state, is_ours)]
     if not ours:
-        parts_of(state)  # which raises
+        parts_of(state)  # raises an error
 
     def fill(one: Any) -> Any:
         if is_injected(one):
@@ -106,7 +107,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     made: dict[Any, Any] = {}
     for i, (leaf, name, key, order) in enumerate(_places(leaves, saved["param_groups"], names, axes)):
         if key is None:
-            raise StateError(f"{leaf} is {name} there, which the optimizer does not have. Pass names=…")
+            raise StateError(f"{leaf} would be named {name}, which the optimizer does not have. Pass names=…")
         turned = _for_torch({part: column[i] for part, column in columns.items()}, held[i], order)
         arrays = {part: torch.from_numpy(np.array(value)) for part, value in turned.items()}
         made[key] = {"step": torch.tensor(int(own.count)), **in_bytes(arrays)}
@@ -133,13 +134,16 @@ def from_torch(
     for p, (leaf, name, key, order) in zip(leaves.arrays, places, strict=True):
         one = state_dict["state"].get(key)
         if one is None:
-            raise StateError(f"the state_dict has no {name}, the name of {leaf} there. Pass names=…")
+            raise StateError(f"the state_dict has no {name}, which corresponds to {leaf}. Pass names=…")
         counts.add(int(one["step"]))
         there = tuple(p.shape if order is None else (p.shape[d] for d in order))
         back = None if order is None else np.argsort(np.asarray(order))
         found.append(_read_torch(restored(one, there), back))
     if len(counts) > 1:
-        raise StateError(f"its parameters have taken different numbers of steps, {sorted(counts)}; here all take one.")
+        raise StateError(
+            f"its parameters have taken different numbers of steps, {sorted(counts)}, but the target keeps one count "
+            "for all."
+        )
     kept = parts_of(own_of(whole)).items()
     trees = {name: leaves.part_of_state([one.get(part) for one, _ in found]) for part, name in kept}
     return filled_in(whole, leaves, max(counts, default=0), trees, [held for _, held in found])
@@ -174,7 +178,7 @@ def _places(
     keys: dict[str, Any] = {}
     for group in groups:
         if "param_names" not in group:
-            raise StateError("its parameters have no names. Make the optimizer of model.named_parameters().")
+            raise StateError("its parameters have no names. Create the optimizer from model.named_parameters().")
         keys |= zip(group["param_names"], group["params"], strict=True)
     for leaf in leaves.names:
         name = value_of(names, leaf) or leaf.replace("/", ".")
@@ -195,7 +199,7 @@ def _for_torch(parts: Mapping[str, Any], held: Any, axes: Any) -> dict[str, Any]
 
 
 def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]:
-    """Return one parameter's state of PyTorch under the rule's names, and what stands beside its weights.
+    """Return one parameter's state of PyTorch under the rule's names, and the companion of its weights.
 
     Groups stay groups if dimensions keep their places.
     """

@@ -1,4 +1,4 @@
-"""The form between two frameworks: what an optimizer keeps of a tensor, under the rule's names, in arrays of NumPy."""
+"""The intermediate form: an optimizer's state of each tensor, under the rule's names, in NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from layerwise.errors import StateError
 from layerwise.options.by_name import check_matched, few
 
 Names = Mapping[str, str] | Callable[[str], str] | None
-"""Names there by name here: a mapping, or a function of the name."""
+"""Names in the target by name here: a mapping, or a function of the name."""
 Axes = Mapping[str, Sequence[int]] | Callable[[str], Sequence[int] | None] | None
 """Orders of dimensions by name: a mapping, or a function of the name; None leaves the order as it is."""
 Shape = tuple[int, ...]
-# Options that change what the same fields mean, and those of rules that have no such option.
+# Options that change the meaning of the same fields, and their values in rules without such an option.
 MEANING = ("grad_averaging", "lr_in_momentum", "maximize", "normalize")
 IMPLIED = {"AdamW": {"grad_averaging": True}, "SGD": {"lr_in_momentum": False}}
 # Without the trust ratio these take the steps of another optimizer.
@@ -23,7 +23,7 @@ PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
 class Kept(NamedTuple):
-    """What is kept of one tensor."""
+    """The state of one tensor."""
 
     rule: str  # "Lamb", or "AdamW" for LAMB without its ratio
     step: int
@@ -33,14 +33,14 @@ class Kept(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What an optimizer would keep of one tensor."""
+    """The fields that an optimizer has for one tensor."""
 
     rule: str
     meaning: Mapping[str, Any] = {}
 
     @classmethod
     def of(cls, rule: str, h: Any) -> Wanted:
-        """Return what a rule with these options, of a group or an object, keeps."""
+        """Return the fields that a rule with these options, from a group or an object, has."""
         names = (*MEANING, "adapt", "keep_norm")
         options = h if isinstance(h, Mapping) else {name: getattr(h, name) for name in names if hasattr(h, name)}
         if options.get("adapt") is False and not options.get("keep_norm"):
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
         return cls(rule, {**IMPLIED.get(rule, {}), **own})
 
     def kept(self, step: int, shape: Shape, fields: Mapping[str, Any]) -> Kept:
-        """Return what is kept."""
+        """Return the state."""
         return Kept(self.rule, step, shape, fields, self.meaning)
 
 
@@ -60,7 +60,7 @@ def numbers_of(x: Any) -> Any:
 
 
 def value_of(given: Any, name: str) -> Any:
-    """Return what a mapping or a function has for a name."""
+    """Return the value of a mapping or a function for a name."""
     return given(name) if callable(given) else (given or {}).get(name)
 
 
@@ -72,8 +72,8 @@ def turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
     for name in [part.removesuffix("_row") for part in parts if part.endswith("_row")]:
         row, col = parts[f"{name}_row"], parts[f"{name}_col"]
         cut = [d for d in range(row.ndim) if row.shape[d] != col.shape[d]]
-        # A mean that runs over the earlier dimension is one of columns. In a matrix of one row or column the shapes
-        # do not say over which it ran.
+        # A mean over the earlier dimension is one of columns. If a matrix has only one row or column, its shapes do not
+        # tell over which dimension the mean ran.
         is_column = axes[0] == 1 if row.ndim == 2 else bool(cut) and row.shape[cut[0]] == 1
         if is_column:
             parts |= {f"{name}_row": col, f"{name}_col": row}
@@ -81,7 +81,7 @@ def turned(parts: dict[str, Any], axes: Any) -> dict[str, Any]:
 
 
 def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names: Names, axes: Axes) -> dict[str, Kept]:
-    """Return what is kept under the names that it has there, with dimensions in the order that they have there."""
+    """Return the states under the target's names, with dimensions in the target's order."""
     for argument, given in (("names", names), ("axes", axes)):
         check_matched(argument, given if isinstance(given, Mapping) else (), [*kept], exact=True)
     plain = {_plain(name): name for name in wanted or ()}
@@ -91,7 +91,7 @@ def placed(kept: Mapping[str, Kept], wanted: Mapping[str, Wanted] | None, names:
         if wanted is not None:
             _check(name, one, there, wanted)
         if there in found:
-            raise StateError(f"two of the tensors would be {there} there. Pass other names=….")
+            raise StateError(f"two of the tensors would be named {there} in the target. Pass other names=….")
         order = value_of(axes, name)
         order = None if order is None else tuple(order)
         if order is not None:
@@ -108,27 +108,31 @@ def _plain(name: str) -> str:
 def _check(name: str, one: Kept, there: str, wanted: Mapping[str, Wanted]) -> None:
     if there not in wanted:
         raise StateError(
-            f"the state has {name}, and the optimizer no {there}. It has {few(wanted)}. Pass names=…, or leave it out "
-            "of the state."
+            f"the state has {name}, but the optimizer has no {there}; it has {few(wanted)}. Pass names=…, or drop it "
+            "from the state."
         )
     rule, meaning = wanted[there]
     if rule != one.rule:
-        raise StateError(f"the state of {name} is of {one.rule}, and {there} is stepped by {rule}. Pass {one.rule}.")
+        raise StateError(
+            f"the state of {name} was made by {one.rule}, but {there} is stepped by {rule}. Pass {one.rule}."
+        )
     for option, value in one.meaning.items():
         if option in meaning and meaning[option] != value:
             raise StateError(
-                f"the state of {name} was made with {option}={value!r}, and the optimizer has "
-                f"{option}={meaning[option]!r}. Make it with the same."
+                f"the state of {name} was made with {option}={value!r}, but the optimizer has "
+                f"{option}={meaning[option]!r}. Create it with the same option."
             )
 
 
 def one_count(kept: Mapping[str, Kept], wanted: Iterable[str]) -> int:
-    """Return the steps that all tensors have taken, for an optimizer that has one count for all."""
+    """Return the step count of all tensors, for an optimizer that has one count for all."""
     if missing := [name for name in wanted if name not in kept]:
-        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state of all of them.")
+        raise StateError(f"the state has no {few(missing)}. Pass names=…, or a state with all of them.")
     counts = sorted({one.step for one in kept.values()})
     if len(counts) > 1:
-        raise StateError(f"its parameters have taken different numbers of steps, {counts}; here all take one.")
+        raise StateError(
+            f"its parameters have taken different numbers of steps, {counts}, but the target keeps one count for all."
+        )
     return counts[0] if counts else 0
 
 
@@ -137,6 +141,6 @@ def check_fields(name: str, shapes: Mapping[str, Shape], found: Mapping[str, Any
     has = {field: tuple(x.shape) for field, x in found.items()}
     if has != dict(shapes):
         raise StateError(
-            f"the state of {name} has {has}, and the optimizer keeps {dict(shapes)}. Do the options agree? Pass axes=… "
-            "if dimensions have another order."
+            f"the state of {name} has {has}, but the optimizer has {dict(shapes)}. Use the same options, or pass "
+            "axes=… if dimensions are in another order."
         )

@@ -17,19 +17,19 @@ class Side(Protocol):
     """An optimizer of a framework."""
 
     def wanted(self) -> Mapping[str, Wanted] | None:
-        """Return what it steps, by name; None if it takes any name."""
+        """Return the fields of each tensor by name, or None if the optimizer accepts any name."""
 
     def read(self) -> dict[str, Kept]:
-        """Return what it keeps."""
+        """Return the state."""
 
     def write(self, kept: Mapping[str, Kept]) -> Any:
-        """Take over a state, or raise and change nothing."""
+        """Load a state, or raise and change nothing."""
 
 
 def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kept]:
-    """Return the state of an optimizer, of any API of ours, Keras's own or MLX's own, for `write`.
+    """Return the state of an optimizer of any of our APIs, of Keras's or of MLX's, for `write`.
 
-    Numbers in few bits become float32. Weights that are held beside the parameters are not carried over.
+    Numbers stored in fewer bits become float32. Master weights are not included.
 
     Args:
         optimizer: The optimizer, after its last step; in JAX, the transformation of `layerwise.jax`.
@@ -38,17 +38,18 @@ def read(optimizer: Any, state: Any = None, params: Any = None) -> dict[str, Kep
     """
     found = _side(optimizer, state, params).read()
     if not found:
-        raise StateError(f"the {type(optimizer).__name__} keeps nothing yet. Pass one that has taken a step.")
+        raise StateError(f"the {type(optimizer).__name__} has no state yet. Pass one that has taken a step.")
     return found
 
 
 def write(
     kept: Mapping[str, Kept], optimizer: Any, params: Any = None, *, names: Names = None, axes: Axes = None
 ) -> Any:
-    """Have an optimizer continue from what `read` returned; return its new state in JAX, and the optimizer elsewhere.
+    """Make an optimizer continue from the result of `read`. Return its new state in JAX, and the optimizer in other
+    frameworks.
 
-    It has the same rule and options. Rates stay as they are. If anything does not fit, StateError says what, and the
-    optimizer stays as it was.
+    It has the same rule and options. Rates stay unchanged. If anything does not fit, StateError explains it, and the
+    optimizer stays unchanged.
 
     Args:
         kept: What `read` returned.
@@ -65,7 +66,7 @@ def write(
 def _side(optimizer: Any, state: Any, params: Any) -> Side:
     if isinstance(optimizer, tuple) and hasattr(optimizer, "init") and hasattr(optimizer, "update"):
         if params is None:
-            raise ParameterError("a state of JAX needs `params`. Pass the parameters, as to init.")
+            raise ParameterError("state of JAX needs `params`. Pass the parameters, as for init.")
         return _made("jax", "Ours", optimizer, state, params)
     for one in type(optimizer).__mro__:
         package, _, rest = one.__module__.partition(".")
@@ -75,12 +76,13 @@ def _side(optimizer: Any, state: Any, params: Any) -> Side:
         if package in THEIRS:
             return _made(package, "Theirs", optimizer, params)
     raise StateError(
-        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer of "
-        "layerwise, Keras or MLX. Others of PyTorch: layerwise.torch.convert; optax: from_optax."
+        f"a {type(optimizer).__name__} of {type(optimizer).__module__} cannot be read or written. Pass an optimizer "
+        "of layerwise, Keras or MLX. For other PyTorch optimizers, use layerwise.torch.convert; for optax, "
+        "from_optax."
     )
 
 
 def _made(framework: str, kind: str, *given: Any) -> Side:
-    """Return an optimizer's side. The framework has been imported: the optimizer is of it."""
+    """Return an optimizer's side. Its framework has already been imported."""
     made: Side = getattr(import_module(f"layerwise.convert._in_{framework}"), kind)(*given)
     return made

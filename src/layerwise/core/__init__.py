@@ -1,5 +1,5 @@
-"""What lies between an API and the engines, the same for all APIs that step in place.
+"""The layer between an API and the engines, shared by all APIs that step in place.
 
-For each tensor: its plan (layout, settings, what of it is here), its slot (the arrays that are kept of it), their
-storage, and the jobs that engines get. An API has the arrays (`Library`), names, groups, and errors in its own words.
+For each tensor: its plan (layout, settings, local part), its slot (the arrays of its state), their storage, and the
+jobs for the engines. An API provides its arrays (`Library`), names, groups, and errors in its own words.
 """

@@ -1,4 +1,4 @@
-"""What the first step of a tensor shows of the run to come: what surely goes wrong is said once."""
+"""Warnings at a tensor's first step about runs that cannot work."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from layerwise.catalog.hidden import warn_of_others
 from layerwise.engines.measurements import adapts
 from layerwise.errors import warn
 
-# Of normally distributed weights in 16 bits, a step of this share of an epsilon moves three in ten: the others lie more
-# than two steps from where they would be rounded to the next number.
+# A step of this fraction of an epsilon moves three in ten of normally distributed 16-bit weights; the others lie more
+# than two steps away from where they would be rounded to the next number.
 LEAST = 1 / 7
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
@@ -25,19 +25,19 @@ class FirstStep(NamedTuple):
     measured: Mapping[str, Any]
     weight_decay: float
     peak: float | None = None  # of the learning rate, as far as it is known
-    # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
+    # The dtype of 16-bit weights that are rounded to nearest, without a remainder.
     rounded_to: str | None = None
-    misplaced: bool = False  # True if it is no hidden matrix, and the rule is for these
+    misplaced: bool = False  # True if it is not a hidden matrix, but its rule is for these
     is_whole: bool = False  # a matrix that the rule should step in blocks
 
     @property
     def adapted(self) -> bool:
-        """True if the step had a trust ratio, and it was measured."""
+        """True if the step had a measured trust ratio."""
         return adapts(self.h, self.weight_decay) and "weight_norm" in self.measured
 
     @property
     def starts_at_zero(self) -> bool:
-        """True if the ratio holds the tensor, or one of its blocks, where it starts."""
+        """True if the ratio keeps the tensor, or one of its blocks, at zero."""
         h: Any = self.h
         if not self.adapted or h.min_norm or (h.trust_clip is not None and h.trust_clip[0]):
             return False
@@ -45,7 +45,7 @@ class FirstStep(NamedTuple):
 
     @property
     def share(self) -> float:
-        """The length of a step at the peak, as the largest share of a block's norm."""
+        """The length of a step at the peak rate, as the largest fraction of a block's norm."""
         if (whole := self.h.whole_step) is not None:
             return whole * self.peak if self.peak else np.nan
         norm, length = (np.asarray(self.measured[key]) for key in ("weight_norm", "update_norm"))
@@ -55,13 +55,13 @@ class FirstStep(NamedTuple):
 
     @property
     def rushes(self) -> bool:
-        """True if the step has no trust ratio, and its rate is one for steps that have."""
+        """True if the step has no trust ratio, but the rate is one for steps with a ratio."""
         exempt = not adapts(self.h, self.weight_decay)
         return exempt and self.peak is not None and self.peak >= self.h.large_without_ratio
 
     @property
     def is_said_once(self) -> bool:
-        """True if there is no more than one warning of such tensors, whichever they are."""
+        """True if one warning covers all such tensors of a run."""
         return self.rushes or self.is_whole
 
     @property
@@ -73,8 +73,8 @@ class FirstStep(NamedTuple):
 
 
 class WaysOut(NamedTuple):
-    """The ways out that an API has: of tensors that a ratio holds, that rounding holds, that have none and rush, that
-    a rule for hidden matrices steps, and that lack blocks.
+    """An API's ways out, for tensors that stay at zero, tensors whose steps rounding loses, tensors without a ratio
+    whose steps are too long, tensors that are not hidden matrices, and tensors without blocks.
     """
 
     exempt: str
@@ -85,37 +85,37 @@ class WaysOut(NamedTuple):
 
 
 def warn_of(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
-    """Say which tensors will hardly move, or move too far."""
+    """Warn about tensors that will hardly move, or move too far."""
     exempt, finer, slower, others, blocks = ways_out
     if odd := [one for one in firsts if one.misplaced]:
         warn_of_others(odd[0].h.optimizer, [one.name for one in odd], others)
     if whole := [one for one in firsts if one.is_whole]:
-        name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these"
+        name, one_each = whole[0].h.optimizer, "one learning rate for all weights of each of these tensors"
         warn(f"{name} has {one_each}, which tends to cost accuracy: {_few(whole)}. {blocks}")
     if fast := [one for one in firsts if one.rushes]:
         rate, large = max(one.peak or 0.0 for one in fast), fast[0].h.large_without_ratio
         warn(
-            f"steps of {_few(fast)} have no trust ratio. Such steps tend to diverge from lr={large:g} on, and lr is "
-            f"{rate:g}. {slower}"
+            f"steps of {_few(fast)} have no trust ratio. Without a ratio, training tends to diverge from "
+            f"lr={large:g} on, and lr is {rate:g}. {slower}"
         )
     for zero in _alike([one for one in firsts if one.starts_at_zero]):
         kept = ", ".join(f"{name}={value}" for name, value in zero[0].h.of_small.items())
-        way_out = f"Pass {kept} for them, so that no smaller norm counts." if kept else exempt
+        way_out = f"Pass {kept} for them: it is the lower bound of the norm." if kept else exempt
         warn(
-            f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a share of their norm. "
-            f"{way_out}",
+            f"{_few(zero)} began at zero, and will hardly move: with a trust ratio each step is a fraction of "
+            f"the tensor's norm. {way_out}",
         )
     if still := [one for one in firsts if one.stalls]:
         first = still[0]
         warn(
             f"most weights of {_few(still)} will not move as long as lr is at most {first.peak:g}: a step of "
-            f"{first.name} is then {100 * first.share:.2g} % of its norm, which rounding to {first.rounded_to} loses. "
-            f"{finer}",
+            f"{first.name} is then {100 * first.share:.2g} % of its norm, and rounding to {first.rounded_to} "
+            f"loses it. {finer}",
         )
 
 
 def _alike(firsts: Sequence[FirstStep]) -> list[list[FirstStep]]:
-    """Return those that may be exempt from the ratio, and those that rather keep it."""
+    """Return those that may be exempt from the ratio, and those that should keep it."""
     each = [[one for one in firsts if bool(one.h.of_small) is kept] for kept in (False, True)]
     return [some for some in each if some]
 

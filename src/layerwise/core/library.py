@@ -1,4 +1,4 @@
-"""A library's arrays, as the core makes, reads and writes them."""
+"""A library's arrays, as the core creates, reads and writes them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Whole:
 
 
 class Library(Arrays, Protocol):
-    """What the core needs of a library, besides what the rule engine does. Dtypes have NumPy's names."""
+    """The functions that the core needs of a library, besides those for the rule engine. Dtypes have NumPy's names."""
 
     def dtype(self, x: Array) -> str:
         """Return the name of an array's dtype."""
@@ -53,10 +53,10 @@ class Library(Arrays, Protocol):
         """Return zeros on the device of `beside`."""
 
     def zeros_like(self, x: Array, dtype: str) -> Array:
-        """Return zeros that lie in memory as `x` does."""
+        """Return zeros with the memory layout of `x`."""
 
     def cast(self, x: Array, dtype: str) -> Array:
         """Return a copy in this dtype."""
 
     def rows(self, *arrays: Array) -> Iterator[tuple[Array, ...]]:
-        """Yield views of the arrays' rows, some at a time, so that what is made of them takes little memory."""
+        """Yield views of a few rows of the arrays at a time, so that intermediate results take little memory."""

@@ -1,4 +1,4 @@
-"""The lock by which threads step one optimizer one after the other."""
+"""A lock that lets only one thread at a time step an optimizer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _locks: WeakSet[Any] = WeakSet()
 class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
     """A lock of an optimizer, held while it steps. Copies of the optimizer and forked processes have their own.
 
-    Its own methods enter and leave it, without a line of Python between that a signal's handler could interrupt.
+    Its own methods are bound as `__enter__` and `__exit__`, without a line of Python that a signal handler could
+    interrupt.
     """
 
     def __init__(self) -> None:
@@ -25,7 +26,7 @@ class OneAtATime(RLock):  # type: ignore[misc]  # final to type checkers alone
 
 
 def _release_in_child() -> None:
-    """Release what other threads hold, which a forked process does not have."""
+    """Release the locks of other threads, which a forked process does not have."""
     held: Any
     for held in list(_locks):
         if not held._is_owned():

@@ -1,4 +1,4 @@
-"""The plan of one tensor's step: its settings, its layout, and the pieces of it that are here."""
+"""The plan of one tensor's step: its settings, its layout, and its local pieces."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, ...]
 Region = tuple[Any, ...]  # an index of each dimension of a piece
-Places = tuple[int, ...]  # of a rank along axes
+Places = tuple[int, ...]  # the place of a rank along axes
 P = TypeVar("P", bound="Plan")
 
 
 @dataclass(frozen=True)
 class Place:
-    """The place of a part in a local array: a run of it, seen in a shape, and there some entries of each dimension."""
+    """The place of a part in a local array: a contiguous run, seen in a shape, and then some entries of each
+    dimension.
+    """
 
     entries: tuple[slice, ...] = ()
     run: slice | None = None  # None: the array as it is
@@ -56,14 +58,14 @@ class Box:
         return tuple(slice(at, at + n) for at, n in zip(self.origin, self.size, strict=True))
 
     def of(self, piece: Any, size: Shape) -> Any:
-        """Return the part of a piece that this is, or the part of this size of a statistic of the piece."""
+        """Return the part of a piece, or the part of this size of a statistic of the piece."""
         each = zip(self.origin, size, piece.shape, strict=True)
-        # A statistic has size 1 where it was summed, and there a single entry for all boxes.
+        # A statistic has size 1 where it was summed; there all boxes share a single entry.
         return piece[tuple(slice(at, at + n) if whole > 1 else slice(0, n) for at, n, whole in each)]
 
 
 def _all_of_it(places: Places, dims: Shape) -> list[Region]:
-    """Return what a rank has of a piece that is whole."""
+    """Return a rank's part of a whole piece."""
     return [(...,)]
 
 
@@ -74,25 +76,25 @@ class LocalPart:
     piece: Piece
     number: int = 0  # of the piece
     member: int = 0  # of the plan's tensors
-    axes: tuple[tuple[Any, int | None], ...] = ()  # over which it is cut, along a dimension of the piece or anywhere
+    axes: tuple[tuple[Any, int | None], ...] = ()  # the axes that cut it, along a dimension of the piece or anywhere
     shape: Shape | None = None  # of the whole piece, if it is cut
     parts: int = 1
-    blocks: tuple[list[int], ...] = ()  # which blocks are here, if each is whole somewhere
-    place: Place | None = None  # in what is here; None: where the piece is in the tensor
-    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state that lies otherwise
-    box: Box | None = None  # where several parts of a piece may lie on one rank,
-    spread: Any = None  # and then the tensor with what each rank holds of it
-    # The parts of a rank, by its places along the axes: in these dimensions of the piece, in others of what is here.
+    blocks: tuple[list[int], ...] = ()  # the local blocks, if each is whole somewhere
+    place: Place | None = None  # in the local part; None: as the piece is in the tensor
+    places: Mapping[str, Place] = field(default_factory=dict, compare=False)  # in state with another layout
+    box: Box | None = None  # if several parts of a piece may lie on one rank,
+    spread: Any = None  # the tensor, and the part that each rank holds
+    # The parts of a rank, by its places along the axes: in these dimensions of the piece, in others of the local part.
     regions: Callable[[Places, Shape], list[Region]] = field(default=_all_of_it, compare=False)
-    replicas: tuple[Any, ...] = ()  # axes over which it is the same
+    replicas: tuple[Any, ...] = ()  # the axes over which it is replicated
 
     def view(self, array: Array, key: str = "") -> Array:
-        """Return the part of an array that lies as the tensor does here, or of the state of this name."""
+        """Return the part of an array with the local layout of the tensor, or of the state of this name."""
         place = self.places.get(key, self.place)
         return self.piece.view(array) if place is None else place.of(array)
 
     def index(self, whole: Callable[[], Index]) -> Index:
-        """Return the places of its elements in the tensor, given those of the local part."""
+        """Return the indices of its elements in the tensor, given those of the local part."""
         if self.box is not None:
             index = self.piece.view(index_of(self.spread.shape or (1,)))
             return cast("Index", self.box.of(index, self.box.size))
@@ -100,13 +102,15 @@ class LocalPart:
 
     @property
     def cut(self) -> Hashable:
-        """What jobs must share, besides their shapes, to be alike on all ranks."""
+        """The key that jobs must share, besides their shapes, to be alike on all ranks."""
         if self.box is not None:
             return PartOf(self.spread.name, self.number)
         return self.axes, None if self.place is None else self.piece.part
 
     def add_measured(self, found: dict[str, Any], measured: Mapping[str, Any]) -> None:
-        """Put the measurements of this part beside those of others of the piece, with nan for blocks on other ranks."""
+        """Join the measurements of this part with those of other parts of the piece, with nan for blocks on other
+        ranks.
+        """
         for key, x in measured.items():
             if not self.blocks:
                 found.setdefault(key, x)
@@ -126,13 +130,13 @@ class Plan:
     shape: Shape
     layout: Layout
     held: tuple[LocalPart, ...]
-    state_shapes: dict[str, Shape | None]  # of the whole of it
+    state_shapes: dict[str, Shape | None]  # the whole shape
     kept: dict[str, Kept | None]
     elementwise: dict[str, bool]  # whether a part of the state has a number for each element
 
     @classmethod
     def of(cls, name: Name, rule: ModuleType, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
-        """Return the plan of a tensor that is whole here."""
+        """Return the plan of a tensor that is whole on this rank."""
         held = tuple(LocalPart(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
@@ -152,7 +156,7 @@ class Plan:
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """The parts of the state that there are."""
+        """The existing fields of the state."""
         return tuple(field for field, shape in self.state_shapes.items() if shape is not None)
 
     @property
@@ -175,7 +179,7 @@ class Plan:
         return CUT_BY_BLOCKS if blocks_cut_groups(self.shape, [one.piece.part for one in self.held]) else ""
 
     def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Array], Array]:
-        """Return what makes a part of the state of a tensor."""
+        """Return a function that creates a field of a tensor's state."""
         if self.elementwise[field]:
             return partial(lib.zeros_like, dtype=dtype)
         return partial(lib.zeros, self.state_shapes[field] or (), dtype)
@@ -185,11 +189,11 @@ class Plan:
         return lib.zeros(scales_of(self.shape), "float32", p)
 
     def index(self, p: Array) -> Index:
-        """Return the places of the local part of the tensor in it."""
+        """Return the indices of the local part's elements in the tensor."""
         return index_of(self.shape)
 
     def measured(self, each: Iterator[Mapping[str, Any]]) -> Iterator[tuple[Name, dict[str, Any]]]:
-        """Yield the names of tensors with the jobs' measurements of them."""
+        """Yield the names of tensors with their jobs' measurements."""
         found: dict[tuple[int, int], dict[str, Any]] = {}
         for one in self.held:
             one.add_measured(found.setdefault((one.member, one.number), {}), next(each))
@@ -213,7 +217,9 @@ def with_names(plans: Iterable[P], names: Iterable[Any]) -> list[P]:
 def fields_of(
     rule: ModuleType, layout: Layout, ndim: int
 ) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
-    """Return, by the fields of the rule's state, their shapes, what dimensions they extend along, and whether all."""
+    """Return, by fields of the rule's state, their shapes, the dimensions that they extend along, and whether along
+    all.
+    """
     fields = rule.State._fields
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))
     kept = dict(zip(fields, kept_dims(rule, layout, ndim), strict=True))

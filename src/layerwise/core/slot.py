@@ -1,8 +1,8 @@
-"""What is kept of one tensor from step to step: arrays by the names that checkpoints have.
+"""The arrays that are kept for one tensor from step to step, by their names in checkpoints.
 
-A field of the state has the name that its rule has for it. Its companion, if it is stored as codes, adds a suffix to
-that name. Beside weights of 16 bits stands their float32 master, or the remainder that they lack. Where a framework
-shows the state to everybody, other programs keep entries there too, under names that no rule and no format has.
+A field of the state has the name that its rule gives it. If it is stored as codes, its scales have that name plus a
+suffix. 16-bit weights may have a float32 master or a remainder. In frameworks with a public state, other programs keep
+entries there too, under names that no rule and no format has.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class Slot:
 
     @property
     def master(self) -> Array | None:
-        """The float32 copy of the weights that steps change, if there is one."""
+        """The float32 copy of the weights, which steps change, if there is one."""
         return self.arrays.get(MASTER)
 
 
 class Part(NamedTuple):
-    """What one of the arrays must be."""
+    """The requirements of one of the arrays."""
 
     shape: Shape
     dtypes: tuple[str, ...]
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The dtypes besides any floating one, or all if there are few."""
+        """The dtypes besides any floating-point dtype, or all dtypes if there are few."""
         return self.dtypes[len(FLOATING) :] if {*FLOATING} <= {*self.dtypes} else self.dtypes
 
 
@@ -87,7 +87,7 @@ def _all_names(formats: tuple[str, ...]) -> set[str]:
 def _own_keys(keys: tuple[Any, ...], formats: tuple[str, ...]) -> tuple[Any, ...]:
     """Return those that are names of a state of some rule, or of some format, or contain such a name.
 
-    AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, and not to a program that keeps its own here.
+    AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, not to another program's entries.
     """
     names = _all_names(formats)
     within = [name for name in names if "_" in name]
@@ -95,22 +95,22 @@ def _own_keys(keys: tuple[Any, ...], formats: tuple[str, ...]) -> tuple[Any, ...
 
 
 def own_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a tensor's state that a rule or a format has, or seems to have."""
+    """Return the entries of a tensor's state that belong, or seem to belong, to a rule or a format."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return dict(entries) if len(own) == len(entries) else {key: entries[key] for key in own}
 
 
 def entries_of_others(entries: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a tensor's state that other programs keep there."""
+    """Return the entries of a tensor's state that belong to other programs."""
     own = _own_keys(tuple(entries), tuple(CODED))
     return {key: x for key, x in entries.items() if key not in own}
 
 
 class NamedState(NamedTuple):
-    """The arrays of one tensor: its state, and what stands beside that and beside the weights."""
+    """The arrays of one tensor: its state, and the companions of state and weights."""
 
     lib: Library
-    arrays: Any  # they may also have a "step"
+    arrays: Any  # the names may include "step"
 
     # ---- state
 
@@ -122,12 +122,12 @@ class NamedState(NamedTuple):
         return next((one for one in found if field + one.suffix in self.arrays), found[0] if found else None)
 
     def form(self, field: str) -> str:
-        """Return the dtype of a field as options call it."""
+        """Return the name of a field's dtype in options."""
         coded = self.coded(field)
         return str(self.lib.dtype(self.arrays[field])) if coded is None else coded.name
 
     def beside(self, field: str) -> str:
-        """Return the name of the scales of a field's codes; that of the field if it has numbers."""
+        """Return the name of the scales of a field's codes; the field's own name if it has numbers."""
         coded = self.coded(field)
         return field if coded is None else field + coded.suffix
 
@@ -145,20 +145,20 @@ class NamedState(NamedTuple):
         return self.lib.like(value, stored(self.lib, self.lib.here(value), form).read())
 
     def in_numbers(self) -> dict[str, Array]:
-        """Return everything, with numbers in place of codes and their scales."""
+        """Return all entries, with numbers in place of codes and their scales."""
         codes = self.of_codes()
         scales = {*codes.values()}
         return {key: self.numbers(key) if key in codes else x for key, x in self.arrays.items() if key not in scales}
 
     def replace(self, field: str, found: Array | None) -> None:
-        """Put numbers, or nothing, in the place of a field."""
+        """Replace a field by numbers, or by nothing."""
         self.arrays.pop(self.beside(field), None)
         self.arrays.pop(field, None)
         if found is not None:
             self.arrays[field] = found
 
     def multiply(self, field: str, by: float, inverse: bool) -> None:
-        """Multiply or divide a field by a number, which the scales of codes take in."""
+        """Multiply or divide a field by a number; if it is stored as codes, the scales change."""
         coded, key = self.coded(field), self.beside(field)
         power = 1 if coded is None else coded.powers[coded.dtypes.index(self.lib.dtype(self.arrays[field]))]
         self.arrays[key] = (truediv if inverse else mul)(self.arrays[key], by ** (1 / power))
@@ -167,20 +167,22 @@ class NamedState(NamedTuple):
 
     @property
     def master(self) -> Array | None:
-        """The float32 copy of the weights that steps change, if there is one."""
+        """The float32 copy of the weights, which steps change, if there is one."""
         return self.arrays.get(MASTER)
 
     @property
     def remainder(self) -> Array | None:
-        """What the weights lack, if it is kept."""
+        """The remainder of the weights, if it is kept."""
         return self.arrays.get(REMAINDER)
 
     def beside_weights(self) -> list[Beside]:
-        """Return the kinds of what stands beside the weights."""
+        """Return the kinds of the weights' companions."""
         return [Beside(key, self.lib.dtype(self.arrays[key])) for key in (MASTER, REMAINDER) if key in self.arrays]
 
     def weights_in_full(self, p: Array) -> Array:
-        """Return weights with all their stored precision: their masters, or with their remainder, or themselves."""
+        """Return weights with all their stored precision: their masters, the weights with their remainder, or the
+        weights.
+        """
         lib, master, rest = self.lib, self.master, self.remainder
         if master is not None:
             return lib.cast(master, lib.dtype(master))
@@ -193,7 +195,7 @@ class NamedState(NamedTuple):
         return lib.like(p, full)
 
     def set_weights(self, into: Array, full: Array) -> None:
-        """Set weights, and what stands beside them, to float32 numbers."""
+        """Set weights and their companions to float32 numbers."""
         lib, full = self.lib, self.lib.here(full)
         if self.master is not None:
             lib.write(lib.here(self.master), full)
@@ -208,7 +210,7 @@ class NamedState(NamedTuple):
     # ---- checks
 
     def expected(self, plan: Plan, is_low: bool = True) -> dict[str, Part]:
-        """Return what each array must be, those included that may be missing, for weights of 16 bits or others."""
+        """Return the requirements of each array, also of those that may be missing, for 16-bit or other weights."""
         parts: dict[str, Part] = {}
         for field in plan.fields:
             signed, coded = is_signed(plan.rule, field), self.coded(field)

@@ -1,4 +1,4 @@
-"""The tensors of an API that keeps their state in slots, and the steps that it takes of them."""
+"""The tensors of an API that keeps their state in slots, and their steps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerwise.storage.options import Wanted
 
 
 class Due(NamedTuple):
-    """The tensors that are due: their names, weights and gradients."""
+    """The tensors to step: their names, weights and gradients."""
 
     names: Sequence[Name]
     params: Sequence[Array]
@@ -29,15 +29,15 @@ class Due(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """The plan of one tensor's step, and what its API says besides."""
+    """The plan of one tensor's step, and the API's additions."""
 
     plan: Plan
     want: Wanted
-    own: Any = None  # what only the API reads
+    own: Any = None  # read only by the API
 
 
 class Rates(NamedTuple):
-    """What changes from step to step: for each tensor the step that it takes, its learning rate and weight decay."""
+    """The numbers that change from step to step: for each tensor its step count, its learning rate and weight decay."""
 
     t: Sequence[int]
     lr: Sequence[float]
@@ -45,24 +45,24 @@ class Rates(NamedTuple):
 
 
 class Api(Protocol):
-    """What an API says of its tensors."""
+    """The API's knowledge about its tensors."""
 
     @property
     def keeps(self) -> bool:
-        """Whether weights are the optimizer's, and not lent by the user to each step."""
+        """True if the optimizer keeps the weights; False if the user lends them to each step."""
 
     @property
     def has_blocks(self) -> bool:
-        """Whether blocks were given, be it of other tensors."""
+        """True if blocks were given, possibly for other tensors."""
 
     def kinds(self, due: Due) -> Hashable:
-        """Return what of weights and gradients a prepared step depends on, besides what engines see themselves."""
+        """Return the objects that a prepared step depends on, besides those that engines check themselves."""
 
     def planned(self, due: Due) -> list[Planned]:
         """Return the plan of each tensor, or raise if one cannot be stepped."""
 
     def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
-        """Return the numbers of the next step of tensors that have counted so many steps."""
+        """Return the numbers of the next step of tensors with these step counts."""
 
     def peak(self, planned: Planned, lr: float) -> float | None:
         """Return the largest of a tensor's learning rates, as far as it is known."""
@@ -96,27 +96,27 @@ class Slots:
     def __init__(self, lib: Library) -> None:
         self.lib = lib
         self.slots: dict[Any, Slot] = {}
-        self.furthest = 0  # the step count of the tensor that has gone furthest
+        self.furthest = 0  # the largest step count of a tensor
         self.skipped = 0
         self._steps: dict[Hashable, SlotStep] = {}  # by the names of the tensors, the last taken at the end
-        self._said = False  # whether tensors were seen of which the first step alone says what is wrong
+        self._said = False  # whether tensors were seen whose first step alone shows problems
 
     def __reduce__(self) -> Any:
         return Slots, (self.lib,), {"slots": self.slots, "furthest": self.furthest, "skipped": self.skipped}
 
     def forget(self) -> None:
-        """Throw all steps away, and with them their arrays."""
+        """Throw all prepared steps away, and with them their arrays."""
         self._steps.clear()
 
     def begin(self, slots: dict[Any, Slot]) -> None:
-        """Go on with these slots in place of those that there are."""
+        """Continue with these slots in place of the present ones."""
         self.slots = slots
         self.forget()
 
     def clear(self, name: Name | None) -> None:
         """Forget the state of one tensor, or of all."""
         if name is not None and (isinstance(name, bool) or name not in self.slots):
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(self.slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Names with state: {few(self.slots)}.")
         self.furthest = 0 if name is None else self.furthest
         self.begin({one: slot for one, slot in self.slots.items() if name not in (None, one)})
 
@@ -129,18 +129,18 @@ class Slots:
     # ---- a step
 
     def unchanged(self, api: Api, due: Due) -> SlotStep | None:
-        """Return the step that these tensors had before, if all that it depends on is the same."""
+        """Return the step that these tensors took before, if everything that it depends on is the same."""
         step = self._steps.get((*due.names,))
         if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.kinds(due)):
             return None
-        # Where engines have these very arrays, they look at them themselves. Views would not follow them elsewhere.
+        # If engines have these very arrays, they check them themselves. Views would not follow them to another place.
         viewed = api.keeps and not step.whole
         return step if not viewed or step.seen.lies_as(due.params) else None
 
     def take(self, api: Api, due: Due, engines: Sequence[Engine], step: SlotStep | None) -> list[FirstStep]:
-        """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
+        """Step all of these tensors, or raise and change none. Return the first steps of tensors.
 
-        `step` is the one that is `unchanged`, if there is one.
+        `step` is the step that is `unchanged`, if there is one.
         """
         step, rates = run_or_remake(step, partial(self._made, api, due, engines), partial(self._run, api, due))
         key = (*due.names,)
@@ -154,7 +154,7 @@ class Slots:
         return self._said_once(list(_firsts(api, step, new, rates)))
 
     def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> SlotStep:
-        """Return the step anew: plans, then slots in the wanted form, then what engines prepare. Nothing is changed."""
+        """Return a new step: plans, then slots in the wanted format, then what engines prepare. Nothing is changed."""
         planned = api.planned(due)
         plans = [one.plan for one in planned]
         dtypes = map(self.lib.dtype, due.params)
@@ -190,7 +190,7 @@ class Slots:
         return rates
 
     def _said_once(self, firsts: list[FirstStep]) -> list[FirstStep]:
-        """Return first steps without those of which there was a warning that is given once."""
+        """Return first steps without those whose warning was already given."""
         if not any(one.is_said_once for one in firsts):
             return firsts
         said, self._said = self._said, True
@@ -198,7 +198,7 @@ class Slots:
 
 
 def _firsts(api: Api, step: SlotStep, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
-    """Yield the first steps of these tensors, given by their places."""
+    """Yield the first steps of these tensors, given by their indices."""
     measured = step.result.stats() if new else []
     for i in new:
         plan, one = step.planned[i].plan, step.planned[i]
@@ -221,5 +221,5 @@ def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slo
     for field, stored in storage_plan.chosen.items():
         if stored.by_layout:
             name = storage_plan.plan.name
-            warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+            warn(f"{field!r} of {name!r} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")
     return Slot(arrays, shape=storage_plan.plan.shape), converted

@@ -1,4 +1,6 @@
-"""One step of some tensors: what it depends on, and what engines prepared for as long as nothing of that changes."""
+"""One step of some tensors: everything it depends on, and what engines prepared, valid as long as nothing of that
+changes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ S = TypeVar("S", bound="Step")
 
 
 class Snapshot:
-    """All that a prepared step depends on, besides arrays that engines look at themselves."""
+    """Everything that a prepared step depends on, besides arrays that engines check themselves."""
 
     def __init__(
         self, settings: Any, params: Any = (), states: Any = None, arrays: Sequence[Array] = (), grads: Any = None
@@ -43,22 +45,23 @@ class Snapshot:
         return made
 
     def lies_as(self, arrays: Sequence[Array], grads: Sequence[Array] = ()) -> bool:
-        """Return True if arrays lie where they lay, and gradients are of the same kinds."""
+        """Return True if arrays have not moved, and gradients are of the same kinds."""
         return self._looks.same(arrays, grads) and self._dtypes == [g.dtype for g in grads]
 
 
 class Step:
     """A prepared step of some tensors, given their plans and jobs in the same order.
 
-    It is run while all that it has `seen` stays the same, and then thrown away: nothing of it is ever mended. What
-    changes from step to step is handed to each run. Jobs without weights are of weights that the caller lends to it.
+    It is run as long as everything that it has `seen` stays the same, and is then thrown away; it is never modified.
+    Numbers that change from step to step are passed to each run. Jobs without weights step weights that the caller
+    lends.
     """
 
     def __init__(self, seen: Snapshot, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job]) -> None:
         self.seen, self.plans, self.jobs = seen, list(plans), list(jobs)
         self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
         self._engines, self._lent = engines, bool([job for job in jobs if job.p is None])
-        self._layouts, self._measured = None, list[Any]()  # of weights that are lent
+        self._layouts, self._measured = None, list[Any]()  # for lent weights
         self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
 
     def with_numbers(self, settings: Any, hs: Iterable[Any]) -> Self | None:
@@ -79,7 +82,7 @@ class Step:
         others: Others | None = None,
         lent: Sequence[Array] = (),
     ) -> None:
-        """Carry it out; or raise `Changed` as engines do, with nothing touched."""
+        """Run the step; or raise `Changed` like engines, before anything is written."""
         if not self.whole:
             grads, nows = self.of_jobs(grads, nows)
         if self._lent:
@@ -88,7 +91,7 @@ class Step:
             (self.prepared.only or self.prepared).step(grads, nows, skip, others)
 
     def _run_lent(self, jobs: list[Job], grads: Sequence[Array], nows: Sequence[Now]) -> None:
-        """Carry out jobs with weights that are given back."""
+        """Run jobs with weights that are given back afterwards."""
         if self.prepared is None or not self.prepared.lend(jobs):
             self.prepared = prepare(self._engines, jobs, self._layouts)
         try:
@@ -99,7 +102,7 @@ class Step:
             self.prepared = only if only is not None and only.lend(None) else None
 
     def _with(self, params: Sequence[Array]) -> list[Job]:
-        """Return the jobs with the weights that are lent."""
+        """Return the jobs with the lent weights."""
         if not self.whole:
             params = [one.view(p) for p, plan in zip(params, self.plans, strict=True) for one in plan.held]
         return [job if job.p is not None else job._replace(p=p) for job, p in zip(self.jobs, params, strict=True)]
@@ -113,13 +116,13 @@ class Step:
 
     @property
     def measured(self) -> Sequence[Mapping[str, Any]]:
-        """What each job measured in the last run."""
+        """The measurements of each job in the last run."""
         if self._lent:
             return self._measured
         return self.prepared.stats() if self.prepared.stepped else []
 
     def of_plans(self) -> list[list[Mapping[str, Any]]]:
-        """Return the same for each plan, or nothing before the first run."""
+        """Return the measurements for each plan, or nothing before the first run."""
         measured = self.measured
         each = iter(measured)
         return [list(islice(each, len(plan.held))) for plan in self.plans] if measured else []
@@ -137,9 +140,9 @@ class Step:
 
 
 class StepNumbers:
-    """The numbers of tensors that step together, so many in each group with settings and rates of its own.
+    """The numbers of tensors that step together, `counts` of them in each group with its own settings and rates.
 
-    An engine computes coefficients once for each object that it is given.
+    An engine computes coefficients once for each object that it gets.
     """
 
     def __init__(self, hs: Sequence[Hyper], sizes: Sequence[int]) -> None:
@@ -169,7 +172,7 @@ class StepNumbers:
 
     def _one_by_one(self, t: Sequence[int], lr: Sequence[Any], weight_decay: Sequence[Any], scale: Scalar) -> list[Now]:
         found: dict[tuple[Any, ...], Now] = {}
-        beta2: dict[tuple[int, int], Any] = {}  # a user's function is asked once for each step
+        beta2: dict[tuple[int, int], Any] = {}  # a user's function is called once for each step
         nows = []
         for own, (h, *rates) in zip(t, self._of_each([*zip(self._hs, lr, weight_decay, strict=True)]), strict=True):
             key = id(h), own, *rates
@@ -182,7 +185,7 @@ class StepNumbers:
 
 
 def run_or_remake(step: S | None, make: Callable[[], S], run: Callable[[S], T]) -> tuple[S, T]:
-    """Take a step that is unchanged, or else one that is made anew; once more anew if an engine sees a change."""
+    """Run an unchanged step, or else a new one; if an engine notices a change, make another new one, once."""
     try:
         step = make() if step is None else step
         return step, run(step)

@@ -1,4 +1,4 @@
-"""The storage of weights and state: making it, converting it, and handing it to engines."""
+"""The storage of weights and state: creation, conversion, and passing it to engines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from layerwise.storage.index import index_of
 from layerwise.storage.options import PLAIN, Wanted
 from layerwise.storage.weights import BESIDE, MASTER, Beside
 
-Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor
+Where = tuple[Shape, Shape | None, int, Hashable]  # a job's information on the place of its part in the tensor
 
 
 class Bytes(NamedTuple):
-    """The bytes of a tensor's weights, with what stands beside them, and of its state."""
+    """The bytes of a tensor's weights, with their companions, and of its state."""
 
     weights: int
     state: int
@@ -34,7 +34,9 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True)
 class StoragePlan:
-    """What decides the storage of tensors that are planned alike, so that it is found once for all of them."""
+    """Everything that determines the storage of tensors with equal plans, so that it is computed once for all of
+    them.
+    """
 
     lib: Library
     plan: Plan  # of any of them
@@ -47,7 +49,7 @@ class StoragePlan:
         return self.dtype in LOW
 
     def named(self, arrays: Mapping[str, Array]) -> NamedState:
-        """Return a tensor's arrays with what they mean."""
+        """Return a tensor's arrays with their meaning."""
         return NamedState(self.lib, arrays)
 
     @cached_property
@@ -65,7 +67,7 @@ class StoragePlan:
 
     @cached_property
     def _plain(self) -> set[str]:
-        """The names of arrays that are all plain, if they are in wide dtypes."""
+        """The names of arrays that are all plain, if their dtypes are wide."""
         return {*self.plan.fields} if self.want == PLAIN else {""}
 
     @cached_property
@@ -74,7 +76,7 @@ class StoragePlan:
         return {}
 
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
-        """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
+        """Return True if nothing has to be converted, and all arrays are plain numbers, rounded to nearest."""
         fields, wide = arrays.keys() - {"step"}, self._wide
         if fields != self._plain:
             return False
@@ -86,7 +88,7 @@ class StoragePlan:
                 return False
         return True
 
-    # ---- making and converting
+    # ---- creation and conversion
 
     def put_state_in_form(self, pairs: Iterable[tuple[Array, Arrays]]) -> None:
         """Make missing parts of tensors' states, and convert those that are stored otherwise than wanted."""
@@ -101,7 +103,7 @@ class StoragePlan:
 
     @cached_property
     def _makers(self) -> dict[str, list[tuple[str, Callable[[Array], Array]]]]:
-        """What makes each field of a tensor, and its scales if it is stored as codes."""
+        """Functions that create each field of a tensor, and its scales if it is stored as codes."""
         found = {}
         for field, (dtype, *_) in self.chosen.items():
             if (coded := CODED.get(dtype)) is None:
@@ -128,15 +130,15 @@ class StoragePlan:
     # ---- weights
 
     def put_weights_in_form(self, p: Array, arrays: Arrays, into: Array) -> bool:
-        """Store weights in the wanted form, without losing precision that is already stored.
+        """Store weights in the wanted format, without losing precision that is already stored.
 
-        Return True if the weights themselves changed: `into` then has the new ones. It is called when a step is about
-        to be taken. Earlier the weights may not have been loaded yet, and a remainder means nothing without them.
+        Return True if the weights themselves changed: `into` then has the new ones. Called when a step is about to be
+        taken: earlier the weights may not have been loaded yet, and a remainder means nothing without them.
         """
         state, want = self.named(arrays), self._wanted_beside()
         known = state.beside_weights()
         keys = [one.key for one in want]
-        if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype that it was loaded in
+        if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype in which it was loaded
             return False
         is_master = keys == [MASTER]
         full = state.weights_in_full(p) if is_master or (want and known) else None
@@ -145,22 +147,22 @@ class StoragePlan:
         for one in want:
             here = self.lib.zeros_like(self.lib.here(p), one.dtype)
             arrays[one.key] = full if is_master else self.lib.like(p, here)
-        if is_master or full is None:  # else the weights lack nothing of what is known of them
+        if is_master or full is None:  # otherwise the weights already have all known precision
             return False
         state.set_weights(into, full)
         return True
 
     def _wanted_beside(self) -> list[Beside]:
-        """Return the kinds of what is to stand beside the weights."""
+        """Return the kinds of the weights' wanted companions."""
         return [BESIDE[self.want.master]] if self.is_low and self.want.master else []
 
     def rounds_to(self, arrays: Mapping[str, Array]) -> str | None:
-        """Return the dtype to which each step rounds weights to nearest, if it keeps nothing of the difference."""
+        """Return the dtype to which each step rounds weights to nearest without keeping the difference."""
         loses = self.is_low and not self.named(arrays).beside_weights() and not self.want.draws_weights()
         return self.dtype if loses else None
 
     def report(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
-        """Return the storage of the tensor and its state, present or from its first step on, and its bytes."""
+        """Return the present storage of the tensor and its state, or that of its first step, and its bytes."""
         state, own = self.named(arrays), self.dtype
         beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
         formats = {key: state.form(key) if key in arrays else one.dtype for key, one in self.chosen.items()}
@@ -169,7 +171,7 @@ class StoragePlan:
         return {"weights": own + shown, "state": formats, "bytes": sum(self._bytes(formats, beside)), "why": why}
 
     def bytes(self, parts: int = 1) -> Bytes:
-        """Return the bytes from the first step on, of the largest of so many parts along the first dimension."""
+        """Return the bytes from the first step on, of the largest of this many parts along the first dimension."""
         beside = [one.dtype for one in self._wanted_beside()]
         return self._bytes({key: one.dtype for key, one in self.chosen.items()}, beside, parts)
 
@@ -211,7 +213,7 @@ class StoragePlan:
 
     @cached_property
     def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
-        """The parts that are here, the names of their state, and what their jobs have besides arrays."""
+        """The local parts, the names of their state, and their jobs' data besides arrays."""
         members = [member.state_shapes.items() for member in self.plan.members]
         keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]
         return [
@@ -222,7 +224,7 @@ class StoragePlan:
         self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: LocalPart
     ) -> Storage | None:
         """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
-        own = replace(self, plan=plan.members[held.member])  # whose name decides what is drawn
+        own = replace(self, plan=plan.members[held.member])  # its name determines the random bits
         fields = [own._format(arrays, field, held) for field in plan.rule.State._fields]
         formats = (own._format_of_weights(arrays, held), *fields)
         if all(one is None for one in formats):
@@ -257,10 +259,10 @@ class StoragePlan:
 
 
 def _part(shape: Shape, parts: int) -> Shape:
-    """Return the shape of the largest of so many parts along the first dimension."""
+    """Return the shape of the largest of this many parts along the first dimension."""
     return (-(-shape[0] // parts), *shape[1:]) if shape else shape
 
 
 def bits_of(dtype: str) -> int:
-    """Return the bits of a number of a dtype, which its name ends with."""
+    """Return the number of bits of a dtype, which its name ends with."""
     return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))

@@ -19,7 +19,7 @@ from layerwise.drivers.requests import (
 from layerwise.rules.asks import Array, ModelSum, Request, Whole
 
 Runs = Mapping[Dims, Run]  # by their jobs
-PartialSums = tuple[PartialSum, ...]  # of a rule's requests
+PartialSums = tuple[PartialSum, ...]  # of requests of one rule
 
 
 class TensorRequest(NamedTuple):
@@ -28,22 +28,22 @@ class TensorRequest(NamedTuple):
     job: int
     request: type[Request]
     dims: Dims
-    length: int  # how many numbers its total has
-    once: Dims = ()  # along these, parts have the same numbers, which count once
+    length: int  # the size of its total
+    once: Dims = ()  # parts have equal numbers along these dimensions, which count once
 
 
 class ToBring(NamedTuple):
-    """What is asked of a whole tensor, by a job with a part of it."""
+    """A request for a whole tensor, made by a job with a part of it."""
 
     job: int
     whole: Whole
 
 
 class Others(Protocol):
-    """All processes that step the same model and hold other parts of it."""
+    """The processes that step the same model and hold other parts of it."""
 
     def announce(self, stepper: str, buckets: Sequence[Sequence[int]] = ()) -> None:
-        """Note, before the first sums of a step, the engine and the order of its rounds.
+        """Record the engine and the order of its rounds before the first sums of a step.
 
         Both must be the same on all ranks, and so must the tensors of the jobs in each bucket, if there are buckets.
         """
@@ -51,20 +51,21 @@ class Others(Protocol):
     def add_up(self, requests: Sequence[TensorRequest], sums: Array) -> Array:
         """Return totals over all of the model, given the local partial sums, one after the other in float64.
 
-        The given array may be overwritten. Raise if the step must not be taken. All ranks come here at least once
-        before they write anything, even with no requests.
+        The given array may be overwritten. Raise if the step must not be taken. All ranks call this at least once
+        before they write anything, even without requests.
         """
 
     def bring(self, wholes: Sequence[ToBring]) -> Sequence[Array]:
-        """Return what the works make of whole tensors: of each, the part that was handed over. Here that is all of it.
+        """Apply the works to whole tensors, and return of each the part that was passed. Here the part is the whole
+        tensor.
 
-        All ranks with parts of a tensor come here after the same message, each with all of its jobs of the tensor.
+        All ranks with parts of a tensor call this after the same message, each with all of its jobs of the tensor.
         """
         return [one.whole.work(one.whole.terms) for one in wholes]
 
 
 def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list[Any]:
-    """Drive rules side by side, bucket after bucket, and return their results, each of one whole slice.
+    """Drive rules side by side, bucket after bucket, and return their results, one for each whole slice.
 
     A round answers all requests of a bucket at once. Every rule requests nothing, `()`, before it writes anything, and
     gets its answer when no rule of its bucket has a request left.
@@ -85,7 +86,7 @@ def in_rounds(xp: Any, buckets: Sequence[Sequence[Run]], others: Others) -> list
 
 
 def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
-    """Return the model's sum for each of these rules, which stay waiting for it."""
+    """Return the model's sum for each of these rules, which all wait for it."""
     waiting = {jobs: _advance(xp, run, None) for jobs, run in runs.items()}
     while partials := {jobs: sums for jobs, sums in waiting.items() if sums[0].request is not ModelSum}:
         answers = _answers(xp, runs, partials, others)
@@ -96,7 +97,7 @@ def _model_sums(xp: Any, runs: Runs, others: Others) -> dict[Dims, Answer]:
 def _advance(xp: Any, run: Run, answer: Answer | None) -> PartialSums:
     """Take a rule to its next requests, and sum their local terms."""
     requests = next_requests(run.rules[0], answer)
-    if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # of each job, and not of the stack
+    if len(run.jobs) > 1 and requests and isinstance(requests[0], ModelSum):  # for each job, not for the stack
         dims = tuple(range(len(run.shape) - 1))
         return (PartialSum(ModelSum, dims, xp.reshape(sum_of_squares(xp, requests[0].terms, dims), (-1,))),)
     return partial_sums(xp, run, requests)
@@ -108,11 +109,11 @@ def _result(run: Run) -> Any:
         next_requests(run.rules[0], ())
     except StopIteration as end:
         return end.value
-    raise RuntimeError("a rule made a request after its last answer")
+    raise RuntimeError("the rule made a request after its last answer")
 
 
 def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: Others) -> dict[Dims, Answer]:
-    """Return the answers made of partial sums whose totals other ranks complete. A rule without requests has none."""
+    """Return the answers, after other ranks have completed the partial sums. A rule without requests gets none."""
     partials = {jobs: sums for jobs, sums in waiting.items() if sums}
     if not partials:
         return {}
@@ -125,7 +126,7 @@ def _answers(xp: Any, runs: Runs, waiting: Mapping[Dims, PartialSums], others: O
             for i, row in enumerate(_rows(xp, one.sum, len(jobs))):
                 places.append((jobs[i], k))
                 rows.append((TensorRequest(jobs[i], one.request, one.dims, len(row), one.once), row))
-    # In an order that is the same for all, however each of them has stacked what is here.
+    # The order must be the same on all ranks, however each of them has stacked its jobs.
     order = sorted(range(len(places)), key=places.__getitem__)
     totals = others.add_up([rows[i][0] for i in order], _joined(xp, [rows[i][1] for i in order]))
     starts = accumulate((rows[i][0].length for i in order), initial=0)

@@ -13,20 +13,20 @@ from layerwise.rules.matrices import gram
 Dims = tuple[int, ...]
 Requests = tuple[Request, ...]
 Answer = tuple[Array, ...]
-PLAIN = (Sum, Mean)  # of terms as they are; all others are of their squares
+PLAIN = (Sum, Mean)  # sums of plain terms; all others sum squares
 MEANS = (Mean, MeanSquare)
 
 
 class Run(NamedTuple):
-    """Rules on their way through one tensor: one for the whole of it, or one for each slice along a dimension."""
+    """The rules that step one tensor: one rule for the whole tensor, or one for each slice along a dimension."""
 
     rules: tuple[Asking[Any], ...]
     shape: Dims  # of the whole tensor
-    block_dims: Dims = ()  # dimensions that count blocks, each of which is a tensor of its own to the rule
-    together: bool = False  # whether the rules will request a sum over the whole model: h.asks_of_model
+    block_dims: Dims = ()  # dimensions that count blocks, each of which the rule treats as a tensor of its own
+    together: bool = False  # whether the rules will request a sum over the whole model (h.asks_of_model)
     cut: int | None = None  # the dimension along which the tensor is sliced
-    jobs: Dims = (0,)  # the jobs whose tensor it is: several are stacked along the last dimension
-    counted: Callable[[Dims], Any] | None = None  # how many entries tensors of several shapes have along dimensions
+    jobs: Dims = (0,)  # the jobs of this tensor: several are stacked along the last dimension
+    counted: Callable[[Dims], Any] | None = None  # entries along dimensions, if shapes differ
 
     def count(self, dims: Dims) -> Any:
         """Return the number of entries along some dimensions."""
@@ -34,17 +34,17 @@ class Run(NamedTuple):
 
 
 class PartialSum(NamedTuple):
-    """A slice's share of a request's total, summed at once so that the terms are not held any longer."""
+    """A slice's share of a request's total, summed at once so that the terms can be freed."""
 
     request: type[Request]
     dims: Dims
     sum: Array
     once: Dims = ()
-    whole: Whole | None = None  # what is to be done on parts that are brought together
+    whole: Whole | None = None  # the operation on parts that are brought together
 
 
 def next_requests(rule: Asking[Any], answer: Answer | None) -> Requests:
-    """Take a rule to its next requests. State that it hands over by `Keep` stays with it."""
+    """Take a rule to its next requests. Keep the state that it hands over by `Keep`."""
     requests = rule.send(answer)
     while isinstance(requests, Keep):
         requests = rule.send(requests.state)
@@ -75,7 +75,7 @@ def partial_sum(xp: Any, request: Request, dims: Dims) -> Array:
     if isinstance(request, Gram):
         return gram(xp, *request)
     squares = sum_of_squares(xp, request.terms, dims)
-    # Tensors of any number of dimensions add to it.
+    # Tensors of any number of dimensions are added to it.
     return xp.reshape(squares, ()) if isinstance(request, ModelSum) else squares
 
 
@@ -89,14 +89,14 @@ def _partial_sum(xp: Any, run: Run, request: Request) -> PartialSum:
     if isinstance(request, Whole):
         return PartialSum(Whole, dims, request.terms, whole=request)
     here = partial_sum(xp, request, dims)
-    # One number is a plain one if the library has it at hand: arithmetic on it is then cheap.
+    # A single number becomes a Python float if it is in host memory, so that arithmetic on it is cheap.
     if hasattr(xp, "as_number") and len(dims) == len(run.shape) and not isinstance(request, Gram):
         here = xp.as_number(here)
     return PartialSum(type(request), dims, here, once=once_of(request))
 
 
 def sum_of_squares(xp: Any, terms: Array, dims: Dims) -> Array:
-    """Sum the squares of the terms over these dimensions, in the library's own way if it has one."""
+    """Sum the squares of the terms over these dimensions, by the library's own function if there is one."""
     return xp.squares(terms, dims) if hasattr(xp, "squares") else _summed(xp, square(terms), dims)
 
 

@@ -10,7 +10,7 @@ from layerwise.rules.asks import Now
 
 
 class Scaled(NamedTuple):
-    """A sum of squares as a factor and the sum of the squares of what is divided by it, which fits the dtype."""
+    """A sum of squares, stored as a factor and the sum of squares of the values divided by it, which fits the dtype."""
 
     factor: Any
     sum: Any
@@ -20,7 +20,7 @@ class Scaled(NamedTuple):
 
 
 class Namespace:
-    """The functions of a library's module, for one step."""
+    """A library's functions for one step."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -30,17 +30,17 @@ class Namespace:
         return getattr(self._module, name)
 
     def once(self, key: Any, make: Callable[[], Any]) -> Any:
-        """Return what is the same for many tensors of the step."""
+        """Return a value that is the same for many tensors of the step."""
         if key not in self._known:
             self._known[key] = make()
         return self._known[key]
 
     def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
         """Return the numbers of a step."""
-        return self.once((of, id(now)), lambda: of(self, h, now))  # `once` has made it for these settings, and keeps it
+        return self.once((of, id(now)), lambda: of(self, h, now))  # computed by `once` for these settings
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
-        """Return the sum in float64, which holds the squares of a smaller dtype; None where it cannot be had."""
+        """Return the sum in float64, which holds squares of smaller dtypes, or None if float64 is unavailable."""
 
     def squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Sum the squares over these dimensions: in float64, or of the terms divided by the largest of them."""

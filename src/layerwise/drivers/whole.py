@@ -18,8 +18,8 @@ class Done(NamedTuple):
 def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Drive the rules to their end, one tensor after the other, and yield each tensor's results as soon as it is done.
 
-    Only a sum over the whole model makes tensors wait for one another, and while they wait they hold only a prepared
-    gradient. So the extra memory is the work on one tensor.
+    Only a sum over the whole model makes tensors wait for one another, and while they wait they hold nothing but a
+    prepared gradient. So the extra memory is that of one tensor's work.
     """
     parts = {id(run): [sums[0] for sums in _driven(xp, run, None)] for run in runs if run.together}
     model_sum = _model_sum(xp, [part for each in parts.values() for part in each])
@@ -37,7 +37,9 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
 
 
 def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
-    """Take the slices of a tensor to their end, or to where they request the model's sum, and return what each has."""
+    """Take the slices of a tensor to their end, or to their request for the model's sum, and return each one's
+    result.
+    """
     answers: Sequence[Answer | None] = [answer] * len(run.rules)
     while True:
         slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]

@@ -18,13 +18,13 @@ _native: Any = extension()
 
 
 def arrays_of(jobs: Sequence[Job]) -> list[Any]:
-    """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
+    """Return the weights and state of jobs in the extension's order, without those that are None."""
     each = [(job.p, *job.state, *(() if job.storage is None else job.storage.beside)) for job in jobs]
     return [array for arrays in each for array in arrays if array is not None]
 
 
 def addresses_of(arrays: Sequence[Array]) -> Any:
-    """Return the quickest possible record of the addresses and layouts of these arrays."""
+    """Return the fastest available record of the addresses and layouts of these arrays."""
     try:
         return PythonMarks(arrays) if _native is None else _native.Places(arrays)
     except ValueError:
@@ -32,7 +32,7 @@ def addresses_of(arrays: Sequence[Array]) -> Any:
 
 
 class ArraysSeen:
-    """A record of arrays, and of what kinds the first gradients were."""
+    """A record of arrays, and of the kinds of the first gradients."""
 
     def __init__(self, arrays: Sequence[Array], grads: Sequence[Array] | None = None) -> None:
         self._places, self._gradients = addresses_of(arrays), cast("Any", None)
@@ -40,7 +40,7 @@ class ArraysSeen:
             self.same(arrays, grads)
 
     def same(self, arrays: Sequence[Array], grads: Sequence[Array]) -> bool:
-        """Return True if the arrays are as they were, and gradients of the first ones' kinds."""
+        """Return True if the arrays are unchanged, and gradients are of the first ones' kinds."""
         grads = list(grads)
         if self._gradients is None:
             self._gradients = next(one for one in (self._places, PythonMarks([])) if one.like(grads))
@@ -48,7 +48,7 @@ class ArraysSeen:
 
 
 class Watched(Prepared):
-    """Prepared jobs whose arrays are looked at from here before each step."""
+    """Prepared jobs whose arrays are checked in Python before each step."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._arrays = arrays_of(jobs)
@@ -67,12 +67,12 @@ class StateObjects:
         self._seen = _objects(params, states)
 
     def same(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> bool:
-        """Return True if it consists of the same ones."""
+        """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
 
 def state_objects_of(params: list[Array], states: Any) -> Any:
-    """Return the quickest possible record of the objects that the state of parameters, a dict each, consists of."""
+    """Return the fastest available record of the objects in the state of parameters, a dict each."""
     return StateObjects(params, states) if _native is None else _native.Kept(params, states)
 
 
@@ -101,12 +101,12 @@ class PythonMarks:
 
 def _mark(x: Any) -> Hashable:
     if hasattr(x, "is_neg"):  # a tensor of PyTorch
-        bytes_ = 0 if x.is_meta else x.untyped_storage().nbytes()  # which may have been given back
+        bytes_ = 0 if x.is_meta else x.untyped_storage().nbytes()  # its memory may have been freed
         return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg(), bytes_
     if hasattr(x, "data_ptr"):  # a tensor of Paddle
         return type(x), _address(x), tuple(x.shape), x.dtype, tuple(x.strides), x._is_initialized() and str(x.place)
     face = getattr(x, "__array_interface__", None)
-    if face is None:  # an array of another library, which may not lie anywhere
+    if face is None:  # an array of another library, which may have no address
         return type(x), id(x), tuple(x.shape), str(x.dtype)
     return type(x), face["data"], x.shape, x.dtype, x.strides
 
@@ -114,21 +114,21 @@ def _mark(x: Any) -> Hashable:
 def _address(x: Any) -> Any:
     try:
         return x.data_ptr()
-    except RuntimeError:  # its memory was given away
+    except RuntimeError:  # its memory was freed
         return None
 
 
 def _kind(g: Array) -> Hashable:
-    # As the extension counts them: its dtype is looked at when a gradient is used.
+    # In the extension's order. A gradient's dtype is checked when the gradient is used.
     return type(g), getattr(g, "layout", None), tuple(g.shape), str(getattr(g, "device", None))
 
 
 Name = TypeVar("Name")
-SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
+SEARCHED = 1 << 20  # offsets that are listed to find equal ones
 
 
 class Lying(NamedTuple):
-    """The place of an array, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
+    """The place of an array, on any device: the numbers of NumPy's array interface, strides in bytes."""
 
     address: int
     shape: tuple[int, ...]
@@ -137,7 +137,7 @@ class Lying(NamedTuple):
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first byte and the one behind the last."""
+        """The first byte and the one after the last."""
         steps = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
         below, above = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
         return self.address + below, self.address + above + self.itemsize
@@ -169,7 +169,7 @@ class Lying(NamedTuple):
         return bool((np.diff(offsets) < self.itemsize).any())
 
     def shares(self, other: Lying) -> bool:
-        """Return True if an element of one lies where an element of the other does."""
+        """Return True if an element of one has the address of an element of the other."""
         return np.shares_memory(self._as_array(), other._as_array())
 
     def _as_array(self) -> np.ndarray:
@@ -186,7 +186,7 @@ class Lying(NamedTuple):
 
 def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
     """Return two arrays that share memory, or None."""
-    open_: list[tuple[int, Name, Lying]] = []  # those that end behind the start of the next
+    open_: list[tuple[int, Name, Lying]] = []  # those that end after the start of the next
     held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
     for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
         open_ = [other for other in open_ if other[0] > start]
@@ -202,5 +202,5 @@ def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
     if found := shared(arrays):
         one, other = found
         raise ParameterError(
-            f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. {way_out}"
+            f"{one!r} and {other!r} share memory, so they are one parameter and would be stepped twice. {way_out}"
         )

@@ -1,4 +1,4 @@
-"""What the rule engine needs of a library: the reading and writing of its arrays, one by one and in lists."""
+"""The functions that the rule engine needs of a library: reading and writing of arrays, one by one and in lists."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Arrays(Protocol):
         """Return `array` in the dtype in which a step on `like` is computed, and on its device."""
 
     def copy(self, array: Array) -> Array:
-        """Return a copy, which may be overwritten."""
+        """Return a copy that may be overwritten."""
 
     def write(self, stored: Array, new: Array) -> None:
         """Round `new` into `stored`."""
@@ -45,7 +45,7 @@ class Arrays(Protocol):
 
 
 class Lists(Protocol):
-    """The arrays of several jobs of any shapes, of which a library makes one for a rule."""
+    """The arrays of several jobs of any shapes, which a library combines into one for a rule."""
 
     def __init__(self, jobs: Sequence[Job]) -> None: ...
 
@@ -54,7 +54,7 @@ class Lists(Protocol):
 
     @staticmethod
     def alike(array: Array) -> Hashable:
-        """Return what an array must share with those beside it."""
+        """Return the key that an array must share with others in its list."""
 
     def read(self, stored: Sequence[Array]) -> Array:
         """Return one array of all jobs as one, in the dtype of the arithmetic."""
@@ -63,10 +63,10 @@ class Lists(Protocol):
         """Round it into the arrays of the jobs."""
 
     def number(self, values: Sequence[Any]) -> Any:
-        """Return a number of each job as one: a plain one if it is the same of all."""
+        """Return a number of each job as one: a Python number if all are equal."""
 
     def count(self, dims: tuple[int, ...]) -> Any:
-        """Return how many entries each job's tensor has along some dimensions."""
+        """Return the number of entries that each job's tensor has along some dimensions."""
 
     def give_back(self) -> None:
         """Give memory back that a step no longer needs."""

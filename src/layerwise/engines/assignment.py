@@ -11,34 +11,34 @@ from layerwise.engines.addresses import addresses_of, arrays_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Array, Now
 
-SEVERAL = "tensors that have to be stepped together are of several devices"
+SEVERAL = "tensors that must be stepped together are on several devices"
 
 
 def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Assigned:
     """Plan the step of these jobs by the engines of a table, which are in order of preference.
 
     Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
-    all of them or because other ranks hold parts of them, the first engine that takes all steps all.
+    all of them or because other ranks hold parts of them, the first engine that takes all of them steps all.
     """
     return Assigned(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
 
 
 class Share(NamedTuple):
-    """The jobs, by their places, that one prepared step carries out."""
+    """The jobs, by their indices, that one prepared step carries out."""
 
-    engine: int  # by its place in the table
+    engine: int  # by its index in the table
     places: tuple[int, ...]
     prepared: Prepared
 
 
 class Layouts:
-    """The engines' layouts, by the engine and the places of the jobs."""
+    """The engines' layouts, by the engine and the indices of the jobs."""
 
     def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], Any] | None = None) -> None:
         self.by_share = by_share or {}
 
     def all_by_first(self, jobs: int) -> bool:
-        """Return True if the first engine of the table had all of so many jobs."""
+        """Return True if the first engine of the table had all of these jobs."""
         return [*self.by_share] == [(0, tuple(range(jobs)))]
 
 
@@ -48,9 +48,9 @@ class Assigned:
     def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
         self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
         self._coupled = any(h.asks_of_model for h in {id(job.h): job.h for job in self._jobs}.values())
-        self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
-        self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
-        self._new = True  # until a step was taken: what is wrong before is no change
+        self._known: dict[bool, list[Share]] = {}  # whether tensors wait for one another
+        self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined because of their inputs
+        self._new = True  # until a step was taken, an error is not a change
         self._arrays = arrays_of(self._jobs)
         self._places = addresses_of(self._arrays)
         if layouts.all_by_first(len(self._jobs)):
@@ -59,7 +59,7 @@ class Assigned:
         self._last = self._shares(self._coupled)
         self.counts = len(self._last) == 1 and self._last[0].prepared.counts
         self.only: Prepared | None = None
-        """The one engine's own step of all jobs, once it has taken one."""
+        """The single engine's own step of all jobs, once it has taken one."""
 
     @property
     def layouts(self) -> Any:
@@ -78,7 +78,7 @@ class Assigned:
         try:
             self._step(shares, grads, nows, skip, others)
         except Changed:
-            if not self._new or any(isinstance(now.t, Counter) for now in nows):  # which other engines may not take
+            if not self._new or any(isinstance(now.t, Counter) for now in nows):  # other engines may not take them
                 raise
             self._check_arrays()
             given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
@@ -88,7 +88,7 @@ class Assigned:
         self._took(shares)
 
     def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
-        """Step in three parts, if one engine that can has all jobs; else raise `Changed`."""
+        """Step in three parts, if one engine that can do so has all jobs; otherwise raise `Changed`."""
         shares = self._shares(self._coupled)
         ahead = shares[0].prepared.ahead if len(shares) == 1 and not self._undecided else None
         if ahead is None:
@@ -188,21 +188,21 @@ class Assigned:
         return found
 
     def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
-        """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
+        """Ask the engines again that declined a job because of an earlier step's gradient or numbers."""
         each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
         if any(engine.declines(job, given) == [""] for engine, job, given in each):
             self._check_arrays()
             self._known, self._undecided, self._new = {}, [], True
 
     def _check_arrays(self) -> None:
-        """Raise `Changed` if weights or state have, which an engine that prepares them now would not notice."""
+        """Raise `Changed` if weights or state have changed: an engine that prepares them now would not notice."""
         if not self._places.same(self._arrays):
             raise Changed
 
     def _refusal(self, reasons: Sequence[str]) -> EngineError:
         each = zip(self._engines, reasons, strict=True)
-        reasons = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
-        return EngineError(f"{reasons}. Leave the choice of engine.")
+        reasons = "; ".join(f"{engine.name} cannot step these tensors: {why}" for engine, why in each)
+        return EngineError(f"{reasons}. Leave out `engine`.")
 
     def _shared(self, takers: Sequence[int]) -> list[Share]:
         groups: dict[tuple[int, Hashable], list[int]] = {}

@@ -1,4 +1,4 @@
-"""The compiled engine: all tensors of a step in one call, in place, where they lie in the machine's memory."""
+"""The compiled engine: all tensors of a step in one call, in place, in CPU memory."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
 
-PLAIN, SPLIT, GROUPED = range(3)  # formats, as the extension counts them
+PLAIN, SPLIT, GROUPED = range(3)  # formats, by their numbers in the extension
 VARIABLE = "LAYERWISE_ISA"
 PURE = (
-    "this installation has no compiled extension, as the wheel for any platform has none, and steps more slowly by the "
-    "reference implementation; `pip install --force-reinstall --no-binary layerwise layerwise` compiles it"
+    "this wheel, for any platform, has no compiled extension, so steps use the slower reference implementation; `pip "
+    "install --force-reinstall --no-binary layerwise layerwise` compiles it"
 )
 TORCH_LIBRARY = {"linux": "libtorch_cpu.so", "darwin": "libtorch_cpu.dylib"}
-# Methods of tensors take 50 times as long, which counts where each array of each step is asked. The last two are of
+# Methods of tensors take 50 times as long, which matters if each array of each step is asked. The last two are in
 # PyTorch's stable interface, which has nothing like the first, `bool at::native::is_neg(const at::Tensor&)`: hence its
-# name as compilers write it. What they say is compared with methods, and they are not used if it differs.
+# mangled name. Their results are compared with the methods', and they are not used if these differ.
 TORCH_FUNCTIONS = (
     "_ZN2at6native6is_negERKNS_6TensorE",
     "aoti_torch_get_storage_size",
@@ -47,11 +47,11 @@ if _native is not None:
     _native.open_jobs(Job._fields)
 
 signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None else _native.Signals()
-"""While this is entered, signals with Python handlers wait, so that a step is both written and counted, or neither."""
+"""A context in which signals with Python handlers wait, so that a step is both written and counted, or neither."""
 
 
 def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
-    """Return the row of a front's table."""
+    """Return the row of an API's table."""
     if _native is None:
         return Candidate("compiled", None, reason_missing())
     read_environment()
@@ -64,7 +64,9 @@ def read_environment() -> None:
     asked = os.environ.get(VARIABLE)
     if asked and not _native.use_instruction_set(asked.strip().lower()):
         known = ", ".join(_native.instruction_sets())
-        raise EngineError(f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose.")
+        raise EngineError(
+            f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose automatically."
+        )
 
 
 def reason_missing() -> str:
@@ -78,7 +80,7 @@ def reason_missing() -> str:
 
 
 def register_torch(torch: Any) -> None:
-    """Make PyTorch's tensors known to the extension, which itself knows no framework."""
+    """Register PyTorch's tensors with the extension, which itself knows no framework."""
     if _native is not None:
         floating = torch.float32, torch.float64, torch.bfloat16, torch.float16
         dtypes = *floating, torch.int64, torch.int8, torch.uint8, torch.int16
@@ -89,13 +91,13 @@ def register_torch(torch: Any) -> None:
 
 
 def register_plain(tensor: Any, parameter: Any) -> bool:
-    """Make the tensors of a library known whose numbers lie where its DLPack table says; return whether they are."""
+    """Register the tensors of a library whose DLPack table locates their numbers; return whether this worked."""
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
 
 
 def _addresses(torch: Any) -> tuple[int, ...]:
-    """Return the addresses of PyTorch's own functions; zeros if it lacks them, or they are not found."""
+    """Return the addresses of PyTorch's own functions; zeros if they are missing or cannot be found."""
     try:
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / TORCH_LIBRARY.get(sys.platform, "none")))
         return tuple(ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in TORCH_FUNCTIONS)
@@ -104,7 +106,7 @@ def _addresses(torch: Any) -> tuple[int, ...]:
 
 
 def _nothing(tensors: list[Any]) -> None:
-    """What is known and done without the extension."""
+    """Fallbacks that work without the extension."""
 
 
 def in_memory(tensors: list[Any]) -> bool:
@@ -113,7 +115,7 @@ def in_memory(tensors: list[Any]) -> bool:
 
 
 counts: Callable[[list[Any]], list[int] | None] = _nothing if _native is None else _native.counts
-"""Return the numbers that these tensors of PyTorch hold, if the extension can read them."""
+"""Return the numbers in these PyTorch tensors, if the extension can read them."""
 
 count: Callable[[list[Any]], Any] = _nothing if _native is None else _native.count
 """Add one to each of them, and return True if that was possible."""
@@ -148,9 +150,9 @@ class Layouts:
 
     def __init__(self, hs: Sequence[Hyper] = ()) -> None:
         self.hs = list(hs)
-        self.batches: list[Any] = []  # the last used at the start
+        self.batches: list[Any] = []  # the most recently used at the start
         self.numbers = Numbers(self.hs)
-        self.measured: list[tuple[str, ...]] = []  # by each job: the names of its measurements
+        self.measured: list[tuple[str, ...]] = []  # for each job, the names of its measurements
 
     def fitted(self, jobs: Sequence[Job]) -> Layouts:
         """Return the same for these jobs, if their hyperparameters differ only in numbers."""
@@ -173,7 +175,9 @@ class Layouts:
 
 
 class CompiledEngine(Engine):
-    """The engine that hands jobs to the extension. `written` receives parameters changed unseen by their library."""
+    """The engine that hands jobs to the extension. `written` gets parameters that change without their library's
+    knowledge.
+    """
 
     name = "the compiled engine"
 
@@ -181,7 +185,7 @@ class CompiledEngine(Engine):
         self.written = written
 
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
-        """Return, for each job, the reason why the extension does not take it, or an empty string."""
+        """Return, for each job, the reason why the extension cannot take it, or an empty string."""
         unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
         if given is None:
             reaches = _native.reaches
@@ -193,11 +197,11 @@ class CompiledEngine(Engine):
 
     def _declined(self, job: Job, given: StepInputs) -> str:
         if given.skip is not None:
-            return "whether to step is known only on the device"
+            return "whether to skip the step is known only on the device"
         if why := _out_of_reach(job, given.g):
             return why
         if numbers(job.h, given.now) is None:
-            return "a number of the step is followed by autograd, or not in this machine's memory"
+            return "a number of the step is tracked by autograd, or not in CPU memory"
         try:
             _native.Batch([job], [given.g], [form_of(job)], numbers)
         except ValueError as problem:
@@ -218,20 +222,20 @@ class CompiledEngine(Engine):
 
 
 class PreparedCompiled(Prepared):
-    """Jobs, and the batches laid out for them; the first step makes the first batch."""
+    """Jobs, and the batches laid out for them; the first step creates the first batch."""
 
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs] if engine.written is not None else []
         self._places = addresses_of(arrays_of(self._jobs))
-        self._known = not isinstance(self._places, PythonMarks)  # else one of them is out of the extension's reach
+        self._known = not isinstance(self._places, PythonMarks)  # None if one of them is out of the extension's reach
         self.layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
-        # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
+        # Of the last step. Nothing here refers to this object: arrays are freed when nothing else refers to them.
         self._batch: Any = None
 
     def lend(self, jobs: Sequence[Job] | None) -> bool:
-        """Lend the arrays of the next step, if they lie where those of before lay."""
+        """Lend the arrays of the next step, if they have not moved."""
         if jobs is not None and not (self._known and self._places.same(arrays_of(jobs))):
             return False
         self._jobs = list(jobs or ())
@@ -256,7 +260,7 @@ class PreparedCompiled(Prepared):
 
     @property
     def ahead(self) -> Callable[[Sequence[Any], Sequence[Now]], Iterator[Any]] | None:
-        """What carries out the jobs in three parts, of which the last writes."""
+        """A function that carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
     def _in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[Any]:
@@ -291,7 +295,7 @@ class PreparedCompiled(Prepared):
                 raise Changed
 
     def _lay_out(self, grads: list[Array], nows: list[Any], skip: Array | None) -> None:
-        """Make a batch of the jobs, or find that the extension no longer takes them or their gradients."""
+        """Create a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
     def _made(self, grads: list[Array], nows: list[Any], skip: Array | None, make: Callable[..., Any]) -> Any:
@@ -346,7 +350,7 @@ def _out_of_reach(job: Job, g: Any = None) -> str:
     for name, array in zip(("the parameter", *job.state._fields, "the gradient"), (job.p, *job.state, g), strict=True):
         if not (array is None or _native.reaches(array)):
             kind = type(array).__name__
-            return f"{name} is not an array of floating numbers in this machine's memory ({kind})"
+            return f"{name} is not an array of floating-point numbers in CPU memory ({kind})"
     return ""
 
 
@@ -361,7 +365,7 @@ def form_of(job: Job) -> tuple[Any, ...]:
 
 
 def _formats(storage: Storage, state: Any) -> tuple[Any, ...]:
-    """Return the formats of p and of the existing parts of the state, as the extension takes them."""
+    """Return the formats of p and of the existing parts of the state, in the extension's form."""
     weights, *fields = storage.formats
     arrays = [_format(weights, SPLIT)]
     arrays += [_format(one, GROUPED) for one, array in zip(fields, state, strict=True) if array is not None]

@@ -14,7 +14,7 @@ Shape = tuple[int, ...]
 
 
 def summary(measured: Sequence[Mapping[str, Any]], pieces: Sequence[Piece]) -> dict[str, Any]:
-    """Return the measurements of a tensor's pieces, joined: numbers, or arrays of one number a block."""
+    """Return the measurements of a tensor's pieces, joined: numbers, or arrays of one number per block."""
     blocked = pieces[0].part is not None
     each = [_of_piece(stats, piece.shape, piece.block_dims) for stats, piece in zip(measured, pieces, strict=True)]
     joined = {key: np.concatenate([one[key] for one in each]) for key in each[0]}
@@ -29,7 +29,7 @@ def _of_piece(stats: Mapping[str, Any], shape: Shape, block_dims: Shape) -> dict
 
 
 def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
-    """Return 1 if a bound on the ratio or the update was reached, else 0, in the form of the measurements."""
+    """Return 1 if a bound on the ratio or the update was reached, otherwise 0, in the form of the measurements."""
     ratio = np.asarray(measured["trust_ratio"], np.float32)  # in which it may have been held to its bounds
     found = np.zeros(ratio.shape, bool)
     if getattr(h, "clip_threshold", None) is not None:
@@ -39,7 +39,7 @@ def clipped(measured: Mapping[str, Any], h: Any, weight_decay: float) -> Any:
         found |= (ratio <= low) | (ratio >= high)
     if getattr(h, "max_weight_norm", None) is not None and "weight_norm" in measured:
         found |= np.asarray(measured["weight_norm"] > h.max_weight_norm)
-    if hasattr(h, "trust_clip"):  # else the ratio is none of norms
+    if hasattr(h, "trust_clip"):  # otherwise it is not a ratio of norms
         norms = (np.asarray(measured[key]) for key in ("weight_norm", "update_norm"))
         found &= adapts(h, weight_decay) and np.logical_and(*norms)
     return np.where(np.isnan(ratio), np.nan, found)[()]
@@ -52,7 +52,7 @@ def adapts(h: Any, weight_decay: float) -> bool:
 
 
 def with_both(found: dict[str, Any], root_n: float) -> dict[str, Any]:
-    """Return norms and root mean squares of n numbers; a rule measures only the one that it needs."""
+    """Return norms and root mean squares of n numbers; a rule measures only one of the two."""
     for what in ("weight", "update"):
         if f"{what}_norm" in found:
             found[f"{what}_rms"] = found[f"{what}_norm"] / root_n

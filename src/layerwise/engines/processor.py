@@ -35,7 +35,7 @@ def get_num_threads() -> int:
 
 
 def wanted_threads() -> int:
-    """Return the number that was set, else the environment variable's, else the number of available processors."""
+    """Return the number that was set, or the environment variable's, or the number of available processors."""
     if _given is not None:
         return _given
     value = os.environ.get(VARIABLE)
@@ -82,7 +82,7 @@ UNITS = {"amx_bf16", "avx512_bf16"}  # as Linux names them
 
 @cache
 def processor_multiplies(flags: str = "/proc/cpuinfo") -> str | None:
-    """Return "bfloat16" if the processor has units for it, as far as the system says; else None."""
+    """Return "bfloat16" if the processor has units for it, as far as the system tells, or None."""
     try:
         lines = Path(flags).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -13,32 +13,32 @@ class Program(NamedTuple):
     """The kernels of one structure of a rule, with their inputs and outputs."""
 
     name: str
-    stats: tuple[str, ...]  # what it reports
-    states: tuple[str, ...] = ()  # those of the tensor's shape
-    lines: tuple[str, ...] = ()  # those with one number for each row, and for each column
-    layer_states: tuple[str, ...] = ()  # those that are one number of the layer
+    stats: tuple[str, ...]  # the names of its measurements
+    states: tuple[str, ...] = ()  # states of the tensor's shape
+    lines: tuple[str, ...] = ()  # states with one number for each row, and for each column
+    layer_states: tuple[str, ...] = ()  # states with one number per layer
     rounds: tuple[tuple[str, ...], ...] = ()  # the names of the requests in each
-    keeps: int | None = None  # the round before whose sums `keep` makes state that is final
-    keep_writes: int = 0  # bits of the states that each of both makes
+    keeps: int | None = None  # the round before whose sums `keep` computes state that is final
+    keep_writes: int = 0  # bit masks of the states that each of both writes
     apply_writes: int = 0
-    cached: tuple[int, ...] = ()  # terms of the last round that cost most to make
+    cached: tuple[int, ...] = ()  # terms of the last round that are most expensive to compute
     rereads: bool = True  # `apply` needs the gradient again
 
     def sums(self, number: int) -> tuple[str, ...]:
-        """Return the names of a round's requests that are one number of a layer."""
+        """Return the names of a round's requests with one number per layer."""
         return tuple(name for name in self.rounds[number] if name not in ALONG) if number < len(self.rounds) else ()
 
     def first(self, number: int) -> int:
-        """Return the first total of a round, counted from that of the first round."""
+        """Return the index of a round's first total, counted from that of the first round."""
         return sum(len(self.sums(j)) for j in range(number))
 
     @property
     def totals(self) -> int:
-        """Return how many there are in all rounds."""
+        """Return the number of totals in all rounds."""
         return self.first(len(self.rounds))
 
     def keeps_by(self, number: int) -> bool:
-        """Return True if `keep` has been made by the time of this round's sums."""
+        """Return True if `keep` has run by the time of this round's sums."""
         return self.keeps is not None and number >= self.keeps
 
 
@@ -49,7 +49,7 @@ class Printed(NamedTuple):
     """
 
     options: tuple[str, ...]
-    numbers: tuple[str, ...]  # options and fields of `now` that kernels take beside the coefficients
+    numbers: tuple[str, ...]  # options and fields of `now` that kernels take besides the coefficients
     programs: Mapping[tuple[Any, ...], Program]
 
 

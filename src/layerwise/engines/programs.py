@@ -1,4 +1,4 @@
-"""The program of a job, what engines request for it, the numbers that its kernels take, and what they measure.
+"""The program of a job, the engines' requests for it, the numbers that its kernels take, and their measurements.
 
 `engines/printed_programs.py` lists all programs; `make generate` writes it beside the kernels.
 """
@@ -36,11 +36,11 @@ REQUESTS: dict[str, Callable[..., Any]] = {
     "MeanOfRows": lambda rows, cols: Mean(None, rows, once=cols),  # of the state by rows
 }
 MEASURED = 2  # the stage of the first round: the norms that bound gradients come before it
-MANY = 4  # from so many rates on what follows from them is computed as arrays
+MANY = 4  # the number of rates from which coefficients are computed as arrays
 
 
 def names_of(k: Any) -> list[str]:
-    """Return the names of a rule's coefficients, those in a group after the group's."""
+    """Return the names of a rule's coefficients; those of a group follow the group's name."""
     *own, last = k._fields
     group = getattr(k[-1], "_fields", None)
     return [*own, last] if group is None else [*own, *(f"{last}_{name}" for name in group)]
@@ -69,16 +69,16 @@ def missing(job: Job) -> str:
     kind: Any = type(job.h)
     for spec in _added(kind, rule.__name__):
         if (value := getattr(job.h, spec.name)) != spec.default:
-            return f"its kernels do not know the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
+            return f"its kernels do not support the option `{spec.name}` of {type(job.h).__name__}, which is {value!r}"
     if _key(job, printed) not in printed.programs:
         settings = ", ".join(f"{name}={getattr(job.h, name)!r}" for name in printed.options)
-        return f"there are no kernels for {type(job.h).__name__} with {settings} and such a state"
+        return f"there are no kernels for {type(job.h).__name__} with {settings} and such state"
     return ""
 
 
 @cache
 def _added(h: type[Any], rule: str) -> list[Any]:
-    """Return the options of a class that it has besides those of the class of the rule's own module."""
+    """Return the options of a class that are not options of the class in the rule's own module."""
     own: Any = next(cls for cls in h.__mro__ if cls.__module__ == rule)
     known = {spec.name for spec in fields(own)}
     return [spec for spec in fields(h) if spec.name not in known]
@@ -93,9 +93,9 @@ def program_for(job: Job) -> Program:
 
 
 def requests_of(job: Job) -> list[tuple[Any, ...]]:
-    """Return what engines request of a job in each stage, in the order of their sums.
+    """Return the engines' requests for a job in each stage, in the order of their sums.
 
-    First come the norm of its gradient and that of all, if they are bounded, and then the rounds of its program.
+    First come the norm of its gradient and the global norm, if they are bounded, and then the rounds of its program.
     """
     own, model = clips(job.h)
     rows_and_cols = getattr(job.h, "factored", None) or ((), ())
@@ -104,15 +104,15 @@ def requests_of(job: Job) -> list[tuple[Any, ...]]:
 
 
 class IndexedRequest(NamedTuple):
-    """A request of a job by its place, and as other ranks get it."""
+    """A request of a job by its index, and in the form that other ranks get."""
 
     stage: int
-    which: int  # of the stage's
+    which: int  # within the stage
     request: TensorRequest
 
 
 def requests_by_stage(jobs: Sequence[Job]) -> list[list[IndexedRequest]]:
-    """Return what engines request of jobs in each stage, in the order of their sums."""
+    """Return the engines' requests for jobs in each stage, in the order of their sums."""
     stages: list[list[IndexedRequest]] = []
     for i, job in enumerate(jobs):
         for stage, requests in enumerate(requests_of(job)):
@@ -131,9 +131,9 @@ def _as_others_get(i: int, job: Job, request: Any) -> TensorRequest:
 
 
 def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Job]) -> list[Any]:
-    """Return what is made of each job's settings and storage, and of which parts of the state it has.
+    """Return a value made from each job's settings, storage and existing parts of the state.
 
-    It is made once for all jobs that share these.
+    It is computed once for all jobs that share these.
     """
     known, found = dict[Any, Any](), []
     for job in jobs:
@@ -154,18 +154,18 @@ def numbers(h: Hyper, now: Now) -> tuple[float, ...] | None:
 
 
 def values(xp: Any, h: Hyper, now: Now) -> tuple[Any, ...] | None:
-    """Return the same for a `now` that may have arrays, and then arrays of the namespace; None without kernels."""
+    """Return the same for a `now` that may have arrays: then arrays of the namespace; None without kernels."""
     return None if (found := numbers_of(h)) is None else found.at(xp, now)
 
 
 def numbers_of(h: Hyper) -> NumbersOf | None:
-    """Return what computes the numbers of steps by these settings; None without kernels."""
+    """Return the object that computes the numbers of steps with these settings; None without kernels."""
     found = printed_for(type(h))
     return None if found is None else NumbersOf(h, *found)
 
 
 class NumbersOf:
-    """The numbers that kernels take of settings, step by step; what no step changes is found once."""
+    """The numbers that kernels take from settings, step by step; those that no step changes are computed once."""
 
     def __init__(self, h: Hyper, rule: ModuleType, printed: Printed) -> None:
         self._h, self._coefficients, self._paths = h, getattr(rule, "coefficients", None), printed.numbers
@@ -189,7 +189,7 @@ class NumbersOf:
         return (now.g_scale, *self._of_gradient, *k, *others)
 
     def by_rates(self, now: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> list[list[float]]:
-        """Return the columns of numbers of steps that differ from this one in rates alone, computed as arrays.
+        """Return the columns of numbers of steps that differ from this one only in rates, computed as arrays.
 
         A rate of 0 is off, so either all have it or none.
         """
@@ -199,7 +199,7 @@ class NumbersOf:
 
 
 class ByRates(Sequence[Now]):
-    """The numbers of tensors whose steps differ in rates alone: columns of rates, and a `Now` for each if asked."""
+    """The numbers of tensors whose steps differ only in rates: columns of rates, and a `Now` for each if asked."""
 
     def __init__(self, first: Now, lr: Sequence[float], weight_decay: Sequence[float]) -> None:
         self.first, self.lr, self.weight_decay = first, lr, weight_decay
@@ -209,7 +209,7 @@ class ByRates(Sequence[Now]):
         return len(self.lr)
 
     def __getitem__(self, i: Any) -> Any:
-        if not self._each:  # once: engines tell steps that they know by these objects
+        if not self._each:  # once: engines recognize known steps by these objects
             t, _, _, *rest = self.first
             self._each = [Now(t, lr, lam, *rest) for lr, lam in zip(self.lr, self.weight_decay, strict=True)]
         return self._each[i]
@@ -262,13 +262,13 @@ class Numbers:
 
 
 def of_gradient(h: Hyper) -> tuple[float, ...]:
-    """Return sign, low and high of the gradient's elements, and the bounds of its own norm and that of all."""
+    """Return sign, low and high of the gradient's elements, and the bounds of its own norm and of the global norm."""
     own, model = _bounds_of_norms(h)
     return -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
 def clips(h: Hyper) -> tuple[bool, bool]:
-    """Return True for the gradient's own norm, and for that of all, if the step needs it; unclipped gradients may
+    """Return True for the gradient's own norm, and for the global norm, if the step needs it; unclipped gradients may
     count.
     """
     own, model = _bounds_of_norms(h)
@@ -280,7 +280,7 @@ def _bounds_of_norms(h: Hyper) -> tuple[float | None, float | None]:
 
 
 def _known(x: Any) -> float | None:
-    """Return the number of an array in this machine's memory; None if autograd may need its derivative."""
+    """Return the number in an array in CPU memory; None if autograd may need its derivative."""
     if is_number(x):
         return float(x)
     if getattr(x, "requires_grad", False) or getattr(getattr(x, "device", None), "type", "cpu") != "cpu":
@@ -300,7 +300,7 @@ def _number(path: str, h: Hyper, now: Now) -> Any:
 
 
 class Measured(Mapping[str, Any]):
-    """The measurements of one job in the last step; each is read on access, by its place."""
+    """The measurements of one job in the last step; each is read on access, by its index."""
 
     __slots__ = ("_places", "_read")
 
@@ -317,7 +317,7 @@ class Measured(Mapping[str, Any]):
         return len(self._places)
 
     def __reduce__(self) -> Any:
-        return dict, (dict(self),)  # a copy is of the numbers
+        return dict, (dict(self),)  # a copy has the numbers
 
 
 @cache

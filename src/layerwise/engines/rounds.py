@@ -29,8 +29,8 @@ class Rounds:
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)
 
     def begin(self, grads: list[Array], nows: list[Now], places: Any) -> bool:
-        """Take the batch for a step, until it is left, unless the jobs differ from those this was made for, or lie
-        elsewhere than in `places`.
+        """Use the batch for a step, until it is left, unless the jobs differ from those it was made for, or have moved
+        from `places`.
         """
         return bool(self.batch.begin(self._jobs, grads, nows, places))
 

@@ -18,8 +18,8 @@ from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped
 from layerwise.storage.groups import GROUP
 from layerwise.storage.stored import Stored, formats_of, has_format, in_format, numbers
 
-STACKED = 1 << 15  # elements that a stack may have: work that is not worth sharing among threads
-MATRICES = 1 << 17  # the same of matrices, each of which brings much more work than it has elements
+STACKED = 1 << 15  # the largest stack: work of this size is not worth sharing among threads
+MATRICES = 1 << 17  # the same for matrices, which take much more work than elements
 
 
 class RuleEngine(Engine):
@@ -75,7 +75,7 @@ class Task(NamedTuple):
 
     @property
     def now(self) -> Now:
-        """The numbers of the step: of all that are in lists, each as one."""
+        """The numbers of the step: for jobs in lists, one set for all."""
         if self.lists is None:
             return self.nows[0]
         return Now(*(x[0] if x[0] is None else self.lists.number(x) for x in zip(*self.nows, strict=True)))
@@ -101,7 +101,7 @@ class PreparedRules(Watched):
             self._in_rounds(grads, nows, skip, others)
             return
         tasks = [task for group in self._groups for task in self._tasks(group, grads, nows, skip)]
-        # One by one where nothing is asked of all, so that no more generators are alive than those of one tensor.
+        # One by one unless a sum over all is requested, so that only one tensor's generators are alive at a time.
         batches = [tasks] if self._together else [[task] for task in tasks]
         self._measured = [one for batch in batches for one in _driven(self._engine, batch)]
 
@@ -124,12 +124,12 @@ class PreparedRules(Watched):
         skip: Array | None,
         waits: bool = False,
     ) -> Iterator[Task]:
-        if skip is not None:  # found on one device, and news to others
+        if skip is not None:  # computed on one device, then sent to others
             skip = beside(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
         first, engine = self._jobs[group[0]], self._engine
         in_lists = engine.in_lists(first)
         by_now: dict[Hashable, list[int]] = {}
-        for i in group:  # in lists only what may leave out a pass must be the same of all
+        for i in group:  # in lists, only values that decide about a pass must be equal
             by_now.setdefault(nows[i].weight_decay if in_lists else nows[i], []).append(i)
         for alike in by_now.values():
             for some in map(tuple, self._pieces(alike)):
@@ -138,7 +138,7 @@ class PreparedRules(Watched):
                 yield Task(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
 
     def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
+        """Yield the indices of equal jobs that step together; in lists, those of one shape together."""
         first, engine = self._jobs[places[0]], self._engine
         if engine.in_lists(first):
             yield from _buckets(self._jobs, engine.bucket_size, sorted(places, key=lambda i: self._jobs[i].p.shape))
@@ -160,7 +160,9 @@ class PreparedRules(Watched):
 
 
 def _measured(task: Task, stats: Stats) -> tuple[tuple[int, ...], bool, Stats]:
-    """Return measurements with the places alone: a task holds gradients, which are freed as soon as they are used."""
+    """Return the function that reads measurements, with indices alone: a task holds gradients, which must be freed
+    after use.
+    """
     return task.places, task.several, stats
 
 
@@ -171,12 +173,12 @@ def _entry(x: Array, k: int) -> Array:
 
 
 def _size(job: Job) -> int:
-    """Return the number of elements of a job, or of a shard of it: the same on all ranks, so that all do the same."""
+    """Return the number of elements of a job's whole tensor: the same on all ranks, so that all decide alike."""
     return -(-prod(job.whole) // job.parts)
 
 
 def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int], waits: bool = False) -> list[list[int]]:
-    """Return some of the jobs by their places, those together that can be stepped as one."""
+    """Return some of the jobs by their indices, stacked where they can be stepped as one."""
     groups: dict[Hashable, list[int]] = {}
     for i in places:
         key = _kind(engine, jobs[i], waits)
@@ -185,9 +187,9 @@ def _alike(engine: RuleEngine, jobs: Sequence[Job], places: Iterable[int], waits
 
 
 def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
-    """Return what jobs have in common that step as one; None for one that steps alone.
+    """Return the key that jobs must share to step as one; None for a job that steps alone.
 
-    Matrices whose products others complete are sent to them one by one.
+    Matrices whose products other ranks complete are sent one by one.
     """
     kind, cut = engine.arrays.kind, (job.shape, job.cut)
     most = engine.matrix_size if job.h.of_matrices else engine.stack_size
@@ -201,9 +203,9 @@ def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
 
 
 def _buckets(jobs: Sequence[Job], most: int, places: Iterable[int]) -> Iterator[list[int]]:
-    """Yield the places of jobs in order, in buckets that are the same on all ranks that hold shards of them.
+    """Yield the indices of jobs in order, in buckets that are the same on all ranks that hold shards of them.
 
-    Jobs of one tensor, which are not as many on all ranks, count as the first of them.
+    Jobs of one tensor, whose number differs between ranks, count as the first of them.
     """
     bucket: list[int] = []
     size, before = 0, None
@@ -229,7 +231,7 @@ def _driven(engine: RuleEngine, tasks: Sequence[Task]) -> Iterator[tuple[tuple[i
 
 
 def _cut(job: Job, slice_size: int | None) -> tuple[int, list[slice]]:
-    """Return a dimension, and the slices along it that a tensor is taken in; groups stay whole."""
+    """Return a dimension, and the slices along it in which a tensor is stepped; groups are not cut."""
     shape = tuple(job.p.shape)
     wanted = -(-prod(shape) // slice_size) if slice_size and not job.h.of_matrices else 1
     if wanted <= 1:
@@ -258,7 +260,7 @@ def _run(engine: RuleEngine, task: Task, dim: int, slices: Sequence[slice]) -> R
 def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[Stats]:
     """Drive the rule on one slice, and write each result to its place as soon as it is known."""
     p, g, *state = _columns(engine, task) if task.several else _sliced(engine, task, dim, cut)
-    # Statistics that other slices read as well are not this rule's to use up.
+    # Statistics that other slices read as well must not be overwritten.
     shared = {id(s) for s in task.jobs[0].state} if cut != slice(None) else set()
     rule, answer = _begun(engine, task, (p, g, *state), shared), None
     kept: Sequence[Any] = ()
@@ -271,7 +273,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
         if isinstance(asked[0], Keep):
             answer = kept = asked[0].state if task.waits else _kept(engine, task, state, asked[0].state)
         else:
-            answer = yield asked.pop()  # so that nothing here holds the terms while others take their turn
+            answer = yield asked.pop()  # so that nothing here holds the terms while other rules run
     if task.waits:
         yield ()
     written = () if task.waits else tuple(map(id, kept))
@@ -281,7 +283,7 @@ def _stepping(engine: RuleEngine, task: Task, dim: int, cut: slice) -> Asking[St
 
 
 def _kept(engine: RuleEngine, task: Task, stored: Sequence[Any], state: Any) -> Any:
-    """Return the state in the place that now stores it; state that is not stored as numbers, unchanged."""
+    """Return the state where it is now stored; state that is not stored as numbers is unchanged."""
     _put(engine, task, stored, state)
     return type(state)(*(new if has_format(old) else old for old, new in zip(stored, state, strict=True)))
 
@@ -314,7 +316,7 @@ def _read(engine: RuleEngine, task: Task, stored: Array) -> Array:
     each = map(numbers, stored)
     if task.lists is not None:
         return task.lists.read([*each])
-    # Each by itself: gradients of stacked jobs may have dtypes that no library stacks.
+    # Each by itself: gradients of stacked jobs may have dtypes that no library can stack.
     return arrays.stack([arrays.read(one, like) for one in each])
 
 
@@ -330,7 +332,7 @@ def _namespace(engine: RuleEngine, task: Task) -> Any:
 def _put(engine: RuleEngine, task: Task, places: Iterable[Any], results: Iterable[Array]) -> None:
     arrays = engine.arrays
     for stored, new in zip(places, results, strict=True):
-        if stored is new:  # None, or kept already
+        if stored is new:  # None, or already kept
             continue
         if has_format(stored):
             for k, one in enumerate(stored if task.several else (stored,)):
@@ -378,7 +380,7 @@ def _fields(engine: RuleEngine, job: Job, g: Array) -> tuple[Any, ...]:
 
 
 def _joined_stats(engine: RuleEngine, task: Task, dim: int, done: Sequence[Stats]) -> Stats:
-    # Slices of one block received the same answers. Where the cut runs between blocks, each slice has its own.
+    # Slices of one block received the same answers. If the cut runs between blocks, each slice has its own.
     if dim not in task.jobs[0].block_dims or len(done) == 1:
         return done[0]
     concat = engine.arrays.xp.concat

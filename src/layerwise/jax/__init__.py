@@ -1,4 +1,4 @@
-"""The optimizers as optax transformations: optax's own calls and numbers, and what it does not have.
+"""The optimizers as optax transformations: with optax's calls and numbers, and additional options.
 
 >>> import jax.numpy as jnp, optax
 >>> from layerwise.jax import lamb

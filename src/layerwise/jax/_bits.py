@@ -1,4 +1,4 @@
-"""JAX's view of the bits of numbers: integers of 32 bits, because others exist only if they are switched on."""
+"""JAX's view of the bits of numbers: 32-bit integers, because 64-bit ones exist only if they are switched on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerwise.storage.index import Index
 
 
 class Words:
-    """Arrays of uint32 with the operators of integers, modulo 2^32; JAX takes no integer of Python beyond int32."""
+    """Arrays of uint32 with the operators of integers, modulo 2^32; JAX refuses Python integers beyond int32."""
 
     def __init__(self, array: Any) -> None:
         self.array = array
@@ -23,11 +23,11 @@ class Words:
         return Words(-self.array)
 
     def __hash__(self) -> int:
-        raise TypeError("arrays have no hash")
+        raise TypeError("arrays are not hashable")
 
 
 def _plain(x: Any) -> Any:
-    """Return an operand as uint32; integers of Python are taken modulo 2^32, and signed ones keep their bits."""
+    """Return an operand as uint32; Python integers are taken modulo 2^32, and signed arrays keep their bits."""
     if isinstance(x, Words):
         return x.array
     return np.uint32(x & WORD) if isinstance(x, int) else _unsigned(x)
@@ -68,14 +68,14 @@ class Namespace:
 
 
 def _integers(x: Any) -> Any:
-    """Return nonnegative floating numbers cut to integers, in 32 bits."""
+    """Return nonnegative floating-point numbers truncated to 32-bit integers."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return Words(x.astype(jnp.uint32))
     return x.astype(jnp.int32)
 
 
 def _as_floats(x: Any) -> Any:
-    """Return numbers in float32. XLA would take subnormal bfloat16 numbers for 0, so these are moved bit by bit."""
+    """Return numbers in float32. XLA would take subnormal bfloat16 numbers for 0, so these are converted bit by bit."""
     if isinstance(x, Words):
         return x.array.astype(jnp.float32)
     if x.dtype == jnp.bfloat16:
@@ -100,7 +100,7 @@ def _step(t: Any) -> tuple[Any, Any]:
 
 
 def _indices(index: Index, like: Any) -> tuple[Any, int]:
-    """Return the numbers of an index, which are below 2^32; if they are used at once, nothing is stored."""
+    """Return the numbers of an index, which are below 2^32. If they are used at once, XLA stores nothing."""
     found: Any = Words(jnp.full(index.shape, 0, jnp.uint32))
     for d, stride in enumerate(index.strides):
         along: Any = Words(jax.lax.broadcasted_iota(jnp.uint32, index.shape, d))
@@ -109,7 +109,7 @@ def _indices(index: Index, like: Any) -> tuple[Any, int]:
 
 
 def rounded(x: Any, dtype: Any) -> Any:
-    """Return float32 numbers in another dtype; in bfloat16 to nearest, including those that XLA takes for 0."""
+    """Return float32 numbers in another dtype: in bfloat16 to nearest, including those that XLA takes for 0."""
     if isinstance(x, Words):
         return jax.lax.bitcast_convert_type(x.array, jnp.int32).astype(dtype)
     if dtype != jnp.bfloat16:

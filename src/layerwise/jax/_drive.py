@@ -19,21 +19,23 @@ from layerwise.jax._storage import Shape, Unread, numbers
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
 
-# From how many entries on a tensor's intermediate results are computed again rather than kept.
+# The number of entries from which a tensor's intermediate results are recomputed instead of kept.
 LARGE = 1 << 16
 Axes = tuple[str, ...]
-Cut = tuple[Axes, ...]  # the axes of a mesh that cut each dimension of a tensor; empty if it is whole
+Cut = tuple[Axes, ...]  # the mesh axes that shard each dimension of a tensor; empty if it is whole
 
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of a parameter to step: arrays with the dimensions that the rule sees, in the dtypes as stored."""
+    """One piece of a parameter to step: arrays with the dimensions that the rule sees, in the dtypes in which they are
+    stored.
+    """
 
     rule: Any
     h: Hyper
-    shape: Shape  # of what is here of it
+    shape: Shape  # of the local part
     block_dims: Shape
-    arrays: tuple[Any, ...]  # p, g and the parts of the state
+    arrays: tuple[Any, ...]  # p, g and the fields of the state
     now: Now
     dtype: Any  # of the arithmetic
     cut: Cut = ()
@@ -64,8 +66,8 @@ class Task:
         return prod(self.shape[d] for d in self.dims_of(request)) * prod(map(size, self.axes_of(request)))
 
     def recomputes(self) -> bool:
-        """Return True if intermediate results are to be computed again rather than kept."""
-        large = prod(self.shape) >= LARGE and not self.h.of_matrices  # products are dear, and read their arrays anyway
+        """Return True if intermediate results should be recomputed instead of kept."""
+        large = prod(self.shape) >= LARGE and not self.h.of_matrices  # products are slow, and read their arrays anyway
         if not large or any(self.cut) or jax.default_backend() != "cpu":
             return False
         return any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.arrays, self.now)))
@@ -79,14 +81,14 @@ class Task:
 
 
 Place = tuple[int, int]  # a task, and one of its requests
-Round = dict[int, Any]  # the requests of each task that still has some
+Round = dict[int, Any]  # the pending requests of each task
 
 
 def driven(tasks: Sequence[Task]) -> list[Stepped]:
-    """Drive the rules of all tasks to their end, side by side, and return what they return.
+    """Drive the rules of all tasks to their end, side by side, and return their results.
 
-    Under jit an array is the whole array, however it is laid out over devices. Under shard_map each device has a part
-    of it, and the sums of all tensors are added up at once.
+    Under jit an array is whole, however it is laid out over devices. Under shard_map each device has a part of it, and
+    the sums of all tensors are added up together.
     """
     rules = [Running(task, i) for i, task in enumerate(tasks)]
     done: dict[int, Stepped] = {}
@@ -115,7 +117,7 @@ def _partial_sum(task: Task, request: Any) -> Any:
 
 
 def _of_whole(task: Task, request: Whole) -> Any:
-    """Return what a request's work makes of the whole tensor, and of that what is here: each device does it."""
+    """Return the local part of a request's work on the whole tensor. Each device does the work."""
     cuts = [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
     x = request.terms
     for d, axes in cuts:
@@ -138,7 +140,7 @@ def _totals(tasks: Sequence[Task], requests: Round, sums: dict[Place, Any]) -> d
 
 def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -> dict[int, Any]:
     of_model = [
-        jax.tree.map(lambda x: jnp.reshape(x, ()), total)  # tensors of any number of dimensions add to it
+        jax.tree.map(lambda x: jnp.reshape(x, ()), total)  # tensors of any number of dimensions are added to it
         for (i, k), total in totals.items()
         if isinstance(requests[i][k], ModelSum)
     ]
@@ -156,12 +158,12 @@ def _divisor(task: Task, request: Any) -> int:
 
 
 def varying(x: Any) -> Axes:
-    """Return the axes of the mesh along which JAX knows an array to differ."""
+    """Return the mesh axes along which JAX knows an array to vary."""
     kind = jax.typeof(x)
-    known = getattr(kind, "manual_axis_type", None)  # as JAX has called it since 0.10
+    known = getattr(kind, "manual_axis_type", None)  # its name since JAX 0.10
     return tuple(sorted(known.varying if known is not None else getattr(kind, "vma", ())))
 
 
 def size(axis: str) -> int:
     """Return the number of devices along a mesh axis."""
-    return int(jax.lax.psum(1, axis))  # a Python number: of a constant it is known at once
+    return int(jax.lax.psum(1, axis))  # a Python number: the sum of a constant is known at once

@@ -1,4 +1,4 @@
-"""The dtypes of arithmetic, also where JAX is told to promote none by itself (`jax_numpy_dtype_promotion="strict"`)."""
+"""The dtypes of arithmetic, also if JAX may not promote dtypes implicitly (`jax_numpy_dtype_promotion="strict"`)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def together(*kinds: Any) -> Any:
 
 
 def real(dtype: Any) -> Any:
-    """Return the dtype of the sizes of numbers."""
+    """Return the real dtype of absolute values."""
     return jnp.finfo(dtype).dtype
 
 
 def arithmetic(dtype: Any) -> Any:
-    """Return the dtype that steps of parameters of this dtype compute in: at least single precision."""
+    """Return the dtype of the arithmetic for parameters of this dtype: at least single precision."""
     return together(dtype, jnp.float32)
 
 
 def mixing(arrays: Iterable[Any]) -> AbstractContextManager[Any]:
-    """Return the context of steps of these parameters: complex numbers meet real ones, which has to be allowed."""
+    """Return the context of steps of these parameters: complex and real numbers are combined, which must be allowed."""
     return jax.numpy_dtype_promotion("standard") if any(map(jnp.iscomplexobj, arrays)) else nullcontext()

@@ -1,4 +1,4 @@
-"""States put together from parts: each in the storage format, and in the place, that is wanted."""
+"""States put together from parts, each in the storage format and place that is wanted."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerwise.jax._trees import Leaves, of_state
 
 
 def in_numbers(state: Any, leaves: Leaves) -> Any:
-    """Return a state with numbers where it has groups of 8 bits."""
+    """Return a state with numbers instead of groups of 8 bits."""
     trees = {part: getattr(state, part) for part in parts_of(state).values()}
     grouped = {part: of_state(leaves, part, tree) for part, tree in trees.items() if isinstance(tree, Grouped)}
     return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
@@ -33,7 +33,7 @@ def _placed(given: Any, like: Any) -> Any:
 
 
 def _in_form(given: Any, like: Any) -> Any:
-    """Return an array, or codes with their scales, in the form of `like`."""
+    """Return an array, or codes with their scales, in the format of `like`."""
     if not isinstance(like, Grouped):
         return _placed(numbers(given), like)
     if not isinstance(given, Grouped) or given.codes.dtype != like.codes.dtype:
@@ -42,7 +42,7 @@ def _in_form(given: Any, like: Any) -> Any:
 
 
 def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
-    """Return the companions of weights in the wanted form."""
+    """Return the companions of weights in the wanted format."""
     if wanted is None or held is None:
         return wanted
     held = jnp.asarray(held)
@@ -51,13 +51,13 @@ def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
     full = held if jnp.issubdtype(held.dtype, jnp.floating) else stored(p, held).read()
     if jnp.issubdtype(wanted.dtype, jnp.floating):
         return _placed(full, wanted)
-    # A master that lies half-way between two weights belongs to the other one: to this, one part less is lacking.
+    # A master half-way between two weights belongs to the other one; subtracting one part makes it belong to this one.
     other, rest = stored(p, wanted).encode(full, 0)
     same = other == p.astype(other.dtype)
     return _placed(jnp.where(same, rounded(rest, wanted.dtype), jnp.iinfo(wanted.dtype).max), wanted)
 
 
-# ---- the parts of a state
+# ---- fields of a state
 
 
 def own_of(state: Any) -> Any:
@@ -70,7 +70,7 @@ def held_of(state: Any, leaves: Leaves) -> list[Any]:
 
 
 def begun(transform: Any, params: Any) -> Any:
-    """Return the state before the first step, which shows what is wanted."""
+    """Return the initial state, which shows the wanted format."""
     whole = transform.init(params)
     if type(own_of(whole)) not in RULES:
         found = type(own_of(whole)).__name__
@@ -82,7 +82,7 @@ RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTR
 
 
 def parts_of(state: Any) -> dict[str, str]:
-    """Return the parts of a state: their names in the PyTorch API and the rules, and their names here."""
+    """Return the fields of the state: their names in the PyTorch API and in the rules, and their names here."""
     if type(state) not in RULES:
         raise StateError(
             f"the state must be one of layerwise.jax, but is a {type(state).__name__}. Use from_optax first."
@@ -91,8 +91,8 @@ def parts_of(state: Any) -> dict[str, str]:
 
 
 def filled_in(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], held: Sequence[Any]) -> Any:
-    """Return our state with these trees in it, each array with the required shape, dtype and place, and with what it
-    needs beside weights, made of what another state held.
+    """Return our state with these trees: each array with the required shape, dtype and place, and with the companions
+    of weights, converted from another state.
     """
     ours, filled = own_of(whole), {}
     for part, given in trees.items():
@@ -111,11 +111,15 @@ def _fitted(what: str, ours: Any, theirs: Any) -> Any:
     if shape is None:
         return None
     if has != shape:
-        raise StateError(f"{what} must have the shape {shape}, but has {has or 'none'}. Do the options agree?")
+        raise StateError(
+            f"{what} must have the shape {shape}, but has {has or 'none'}. Use the same options as in init."
+        )
     return _in_form(theirs, ours)
 
 
 def like_theirs(theirs: Any, ours: Any) -> Any:
     if ours is not None and _shape(ours) != _shape(theirs):
-        raise StateError(f"theirs needs the shape {_shape(theirs)}, and ours has {_shape(ours)}.")
+        raise StateError(
+            f"the optax state needs the shape {_shape(theirs)}, but the layerwise state has {_shape(ours)}."
+        )
     return theirs if ours is None else _placed(ours, theirs)

@@ -1,4 +1,4 @@
-"""A transformation made from the arguments of a generated function."""
+"""A transformation, created from the arguments of a generated function."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from layerwise.storage.options import OPTIONS, Wanted, check_fits, wanted
 Rate = float | jax.Array | Callable[[Any], Any]
 """A number, also a traced one, or a schedule: a function of the count of steps taken, as in optax."""
 Number = float | jax.Array
-"""A number, also a traced one."""
+"""A number, possibly traced."""
 ByLeaf = Any
-"""A value for every parameter, a tree of values like the parameters, a prefix of it, or a function of the parameters
-that returns one."""
+"""A value for every parameter, a tree of values like the parameters, a prefix of such a tree, or a function of the
+parameters that returns one.
+"""
 OF_EPS = "Pass a number such as eps=1e-30, or (eps1, eps2)."
 OF_RATE = "Pass a number such as 0.8; 1 − t^−0.8 is beta2."
 
 
 def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTransformationExtraArgs:
-    """Return the transformation of the rule of this name for `given`, every argument by its own."""
+    """Return the transformation of the rule of this name; `given` has every argument by name."""
     _, rule, h = ENTRIES[name]
     checked = options(h, _by_option(h, given), OPTAX.in_messages(h))
     ratio_mask = given.get("trust_ratio_mask")
@@ -47,23 +48,23 @@ def make(name: str, state: type[Any], given: dict[str, Any]) -> optax.GradientTr
 
 def _wanted(rule: ModuleType, h: Hyper, given: dict[str, Any]) -> Wanted:
     if is_traced(given["seed"]):
-        way_out = "With inject_hyperparams, name it among static_args."
+        way_out = "Under inject_hyperparams, name it among static_args."
         raise HyperparameterError(sentence("seed", "known when the step is traced", given["seed"], way_out))
-    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    # inject_hyperparams takes a dtype for a schedule, because it is callable, and passes the dtype's result.
     dtype = given["state_dtype"]
     stored = {"state_dtype": dtype.dtype.name if isinstance(dtype, jax.Array) else dtype, "seed": given["seed"] or 0}
     want = wanted({name: given[name] for name in OPTIONS} | stored, rule)
-    # float32 is what optax's argument is where nothing was said.
+    # optax's argument is float32 by default.
     if any(dtype != "float32" for dtype in h.state_dtypes().values()):
         check_fits(want, h, "dtype_momentum")
     return want
 
 
-# ---- arguments of optax that have another name or form
+# ---- arguments of optax with another name or form
 
 
 def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a rule, by their own names, for optax's arguments, which may have another form."""
+    """Return the options of a rule, by their own names, from optax's arguments, which may have another form."""
     found = {
         option: pair(h, option, names, given, is_traced) if is_pair(names) else given[names[0]]
         for option, names in OPTAX.of(h).items()
@@ -75,7 +76,7 @@ def _by_option(h: type[Hyper], given: dict[str, Any]) -> dict[str, Any]:
 def _lars(given: dict[str, Any]) -> dict[str, Any]:
     momentum, nesterov = given["momentum"], given["nesterov"]
     still = nesterov is True and not is_traced(momentum) and momentum in (0, None)
-    return {"nesterov": False if still else nesterov}  # without momentum it is the same, and optax allows it
+    return {"nesterov": False if still else nesterov}  # without momentum both are the same, and optax allows it
 
 
 def _sgd(given: dict[str, Any]) -> dict[str, Any]:
@@ -92,7 +93,10 @@ def _adamw(given: dict[str, Any]) -> dict[str, Any]:
 def _adafactor(given: dict[str, Any]) -> dict[str, Any]:
     lr, relative = given["learning_rate"], given["relative_step"]
     if lr is not None and relative is True:
-        way_out = 'Drop one, or say what it is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        way_out = (
+            'Drop one, or choose what lr means: relative_step="cap" bounds the step by it, "factor" scales the step '
+            "by it."
+        )
         raise ContradictionError(sentence("learning_rate", "None when relative_step=True", lr, way_out))
     eps, decay, factored = given["eps"], given["weight_decay_rate"], given["factored"]
     return {
@@ -110,7 +114,7 @@ def _checked(check: Check, argument: str, value: Any, way_out: str) -> Any:
 
 
 def _dtype_name(dtype: Any, argument: str) -> Any:
-    # inject_hyperparams takes a dtype for a schedule, because it can be called, and hands over what it returned.
+    # inject_hyperparams takes a dtype for a schedule, because it is callable, and passes the dtype's result.
     return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), argument)
 
 

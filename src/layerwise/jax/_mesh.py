@@ -1,4 +1,4 @@
-"""The cuts of parameters: none under jit; under shard_map, by the axes of a mesh."""
+"""The sharding of parameters: none under jit; under shard_map, by the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a t
 
 
 def axes_of(axis_name: Any, specs: Any) -> Axes:
-    """Return the axes of a mesh that may cut parameters; none under jit."""
+    """Return the mesh axes that may shard parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
         raise HyperparameterError(sentence("axis_name", "a name or a tuple of names", axis_name, WAY_OUT))
     if (specs is None) != (axis_name is None):
         allowed = "None without axis_name" if axis_name is None else "given with axis_name"
-        raise ContradictionError(sentence("specs", allowed, specs, "Under shard_map pass both, under jit neither."))
+        raise ContradictionError(sentence("specs", allowed, specs, "Pass both under shard_map, and neither under jit."))
     return tuple(names)
 
 
 def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
-    """Return the cut of each parameter."""
+    """Return the sharding of each parameter."""
     if not axes:
         return [()] * len(leaves.arrays)
     each = _trees.by_leaf("specs", specs, params, leaves, _spec)
@@ -43,10 +43,10 @@ def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
 def _cut(known: Axes, name: str, p: Any, spec: PartitionSpec) -> Cut:
     cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
     if len(cut) != p.ndim:
-        raise ParameterError(f"{name} has {p.ndim} dimensions, and its specs {spec} {len(spec)}.")
+        raise ParameterError(f"{name} has {p.ndim} dimensions, but its specs {spec} have {len(spec)}.")
     unknown = {axis for axes in cut for axis in axes} - {*known}
     if unknown:
-        allowed = f"such that it has {sorted(unknown)}, which cut {name}"
+        allowed = f"with known axes; {sorted(unknown)}, which shard {name}, are not known"
         raise ContradictionError(sentence("axis_name", allowed, known, WAY_OUT))
     return cut
 
@@ -67,8 +67,8 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
         part = piece.part
         if part is not None and not part.drop and cut[part.axis]:
             raise ParameterError(
-                f"the blocks of {name} lie along axis {part.axis}, which {cut[part.axis]} cut. "
-                'Cut another axis, or stack the blocks along an axis of their own: blocks="each".'
+                f"the blocks of {name} lie along axis {part.axis}, which is sharded over {cut[part.axis]}. Shard "
+                'another axis, or stack the blocks along an axis of their own: blocks="each".'
             )
         here = shape if part is None else part.shape(shape)
         pieces.append(replace(piece, shape=here, fields=tuple(rule.shapes(piece.h, here))))
@@ -76,7 +76,7 @@ def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -
 
 
 def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
-    """Return the cut of a piece, in the dimensions that the rule sees."""
+    """Return the sharding of a piece, in the dimensions that the rule sees."""
     part = piece.part
     if not cut or part is None or part.drop or part.one is not None:
         return cut
@@ -84,14 +84,16 @@ def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
 
 
 def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> Any:
-    """Return zeros for the state of a parameter, laid out over devices like it; scales are `of_rows` of groups."""
+    """Return zeros for the state of a parameter, laid out over devices like it; `of_rows` if they are scales of
+    groups.
+    """
     sharding = _sharding(p, shape, of_rows)
     if sharding is None and shape == tuple(p.shape):
         return jnp.zeros_like(p, dtype=dtype)
     made = jnp.zeros(shape, dtype, device=sharding)
     if not cut or not varying(p):
         return made
-    # Marked for JAX as differing along the axes that cut it: of scales all, else those of dimensions that it has.
+    # Marked for JAX as varying along the axes that shard it: scales along all, others along those of their dimensions.
     along = cut if of_rows else [axes for axes, n in zip(cut, shape, strict=True) if n > 1]
     axes = tuple(axis for one in along for axis in one)
     lax: Any = jax.lax
@@ -100,7 +102,7 @@ def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> 
 
 
 def _sharding(p: Any, shape: Shape, of_rows: bool) -> NamedSharding | None:
-    """Return the parameter's sharding, without cuts of dimensions that the state lacks or has shorter."""
+    """Return the parameter's sharding, without dimensions that are missing or shorter in the state."""
     traced = isinstance(p, jax.core.Tracer)
     found = getattr(jax.typeof(p) if traced else p, "sharding", None)
     if not isinstance(found, NamedSharding):

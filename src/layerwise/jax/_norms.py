@@ -6,7 +6,7 @@ the arithmetic: the root of a sum that is complete, or, of one that others are a
 sum as it is, and of numbers first multiplied or divided by a power of two. Whatever the norm, one column is right, and
 `length` takes that one. Columns add up as numbers do, over blocks, tensors and devices.
 
-Devices without float64, and JAX before 0.8, measure all three columns.
+On devices without float64, and in JAX before 0.8, all three columns are measured.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Columns(NamedTuple):
     """A sum of squares: a partial sum or a total, with one number for each block."""
 
     plain: Any
-    raised: Any  # for numbers whose squares are too small: times `factor` squared
-    lowered: Any  # for numbers whose squares are too large: divided by it
+    raised: Any  # for numbers whose squares are too small: the sum times `factor` squared
+    lowered: Any  # for numbers whose squares are too large: the sum divided by it
 
     def __add__(self, other: Any) -> Columns:
         return Columns(*(x + y for x, y in zip(self, other, strict=True)))
@@ -42,7 +42,7 @@ class Columns(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """The range of sums that the first column holds to the dtype's precision, and the factor of the other two."""
+    """The range of sums that the first column represents precisely, and the factor of the other two."""
 
     low: float
     high: float
@@ -52,9 +52,9 @@ class Limits(NamedTuple):
 
 @cache
 def limits(dtype: Any) -> Limits:
-    """Return the limits of a floating dtype.
+    """Return the limits of a floating-point dtype.
 
-    The factor raises the smallest number to one whose square is normal, and lowers the largest to one whose squares can
+    The factor raises the smallest number so that its square is normal, and lowers the largest so that its squares can
     be added up. The limits leave room for sums and means of 2^30 numbers.
     """
     own = jnp.finfo(dtype)
@@ -70,7 +70,7 @@ class Root(NamedTuple):
 
 
 def has_float64() -> bool:
-    """Return True if numbers of 64 bits can be had beside others, and the device computes with them."""
+    """Return True if 64-bit numbers are available besides others, and the device computes with them."""
     return hasattr(jax, "enable_x64") and jax.default_backend() in ("cpu", "gpu", "cuda", "rocm")
 
 
@@ -78,8 +78,8 @@ def has_float64() -> bool:
 def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
     """Return the sum of squares over these dimensions, which are kept with size 1.
 
-    Of a total that is complete, `entries` is the number to divide it by before its root is taken. Jitted, so that what
-    is the same for many tensors is traced once.
+    For a complete total, `entries` is the number to divide it by before taking the root. Jitted, so that code shared by
+    many tensors is traced once.
     """
     if not has_float64():
         columns = _in_one_pass(x, dims)
@@ -100,14 +100,14 @@ def _in_one_pass(x: Any, dims: Shape) -> Columns:
     its = limits(x.dtype)
 
     def scaled(factor: float) -> Any:
-        # The bounds keep a compiler from scaling the squares instead, and derivatives of unused columns finite.
+        # The bounds keep compilers from scaling the squares instead, and keep derivatives of unused columns finite.
         return sum_of_squares(jnp, jnp.clip(x * factor, -its.largest, its.largest), dims)
 
     return Columns(sum_of_squares(jnp, x, dims), scaled(its.factor), scaled(1 / its.factor))
 
 
 def length(squares: Columns | Root) -> Any:
-    """Return the root: finite and not 0 for finite numbers that are not all 0."""
+    """Return the root: finite, and not 0 for finite numbers that are not all 0."""
     if isinstance(squares, Root):
         return squares.value
     first = squares.plain
@@ -119,13 +119,13 @@ def length(squares: Columns | Root) -> Any:
 
 
 def _divided(norm: Any, scale: Any, its: Limits) -> Any:
-    """Return a norm of scaled numbers as that of the numbers, which fits the dtype if they are finite."""
+    """Return a norm of scaled numbers as the norm of the numbers, which fits the dtype if they are finite."""
     found = norm / scale
     return _select(found <= its.largest, found, _select(norm < inf, its.largest, norm))
 
 
 def _select(condition: Any, yes: Any, no: Any) -> Any:
-    """Return the same as `where`, in one operation: derivatives of others are made where float64 may be off."""
+    """Return the same as `where`, in one operation: derivatives of several are built where float64 may be off."""
     like = no if isinstance(yes, float) else yes
     return lax.select(condition, *(lax.full_like(like, x) if isinstance(x, float) else x for x in (yes, no)))
 

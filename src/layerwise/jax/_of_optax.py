@@ -1,4 +1,4 @@
-"""What optax keeps of its optimizers, and what of ours each part of it is."""
+"""The state of optax's optimizers, and the corresponding fields of ours."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_injected(x: Any) -> bool:
 
 
 def masked_like(state: Any, params: Any) -> Any:
-    """Return the parameters that a state of ours is of: masked where its own trees are."""
+    """Return the parameters of one of our states: masked like its own trees."""
     tree = next((one for one in own_of(state)[1:-1] if one is not None), None)
     tree = tree.codes if isinstance(tree, Grouped) else tree
     if tree is None:
@@ -42,10 +42,10 @@ def _is_masked(x: Any) -> bool:
 
 
 def from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
-    """Return a state of ours made of what optax keeps for these parameters."""
+    """Return our state, converted from optax's state for these parameters."""
     ours, leaves = own_of(whole), parameters(params)
     if type(ours) not in OF_OPTAX:
-        raise StateError(f"optax has no optimizer whose state a {type(ours).__name__} could be made of.")
+        raise StateError(f"no optax optimizer has state that a {type(ours).__name__} could be converted to.")
     trees: dict[str, Any] = {}
     counts = []
     for name in OF_OPTAX[type(ours)]:
@@ -55,14 +55,14 @@ def from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
             used.append(id(one))
             trees |= dict(zip(parts, turned(one, ours, leaves), strict=True))
             counts += [one.count] if "count" in one._fields else []
-    # A momentum counts no steps, and optax counts those for schedules alone.
+    # Without a count: optax counts the steps of a momentum only for schedules.
     counting = [*found_in(state, is_one_of(*COUNTED)), *found_in(state, is_injected)]
     counts += [*(one.count for one in counting), jnp.ones((), jnp.int32)]
     return filled_in(whole, leaves, counts[0], trees, held_of(whole, leaves))
 
 
 def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
-    """Return a part of optax's state with what one of ours keeps for the same parameters."""
+    """Return a part of optax's state with the values of one of our states for the same parameters."""
     name = type(one).__name__
     parts, turned = KINDS.get(name, ((), lambda *_: ()))
     if parts and not _arrays(one, parts):
@@ -75,7 +75,7 @@ def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
     else:
         missing = [part for part in parts if not any(hasattr(state, part) for state in ours)]
         lacking = f"has no {' or '.join(missing)}" if missing else "is of other parameters"
-        raise StateError(f"theirs has a {name}, and a {type(ours[0]).__name__} {lacking}.")
+        raise StateError(f"the optax state has a {name}, but {type(ours[0]).__name__} {lacking}.")
     if name not in COUNTED and all(getattr(state, part) is None for part in parts):
         return one
     trees = zip(parts, turned(state, one, leaves), strict=True)
@@ -84,7 +84,7 @@ def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
 
 
 def with_numbers(one: Any, state: Any) -> Any:
-    """Return a state of injected hyperparameters with the numbers that another state has injected, if it is alone."""
+    """Return a state of injected hyperparameters with the numbers injected in another state, if it is the only one."""
     others = found_in(state, is_injected)
     if len(others) != 1:
         return one
@@ -100,7 +100,7 @@ def _arrays(one: Any, parts: Iterable[str]) -> list[Any]:
 
 
 def say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
-    """Warn of arrays of optax's state that are neither converted nor counts."""
+    """Warn about arrays of optax's state that are neither converted nor counts."""
     paths, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=is_one_of(*COUNTED, *KINDS))
     lost = []
     for path, one in paths:
@@ -110,7 +110,7 @@ def say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
             lost.append(f"{kind} at {where}" if kind in KINDS else where)
     if lost:
         more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
-        warn(f"not converted, since this optimizer keeps nothing like it: {', '.join(lost[:5])}{more}.")
+        warn(f"not converted, because this optimizer has no such state: {', '.join(lost[:5])}{more}.")
 
 
 def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
@@ -123,7 +123,7 @@ def _shaped(like: Any, x: Any) -> Any:
 
 
 def _trace(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
-    added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is that of what is added
+    added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is the mean of added values
     return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
 
 
@@ -136,7 +136,7 @@ def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
 
 
 def _turned_means(shape: Sequence[int], wanted: Sequence[Any], given: Sequence[Any], to_ours: bool) -> tuple[Any, ...]:
-    """Return optax's v_row, v_col and v, which lack the dimension that a mean ran over, as ours, or ours as optax's."""
+    """Convert between optax's v_row, v_col and v, which lack the averaged dimension, and ours."""
     if (wanted if to_ours else given)[0] is None:
         return (*wanted[:2], given[2])
     second, largest = map(int, np.argsort(shape)[-2:])  # optax's v_row is the mean over the latter
@@ -152,7 +152,7 @@ ADAM, NOVOGRAD, TRACE = "ScaleByAdamState", "ScaleByNovogradState", "TraceState"
 LION, MUON = "ScaleByLionState", "MuonState"
 COUNTED = ("ScaleByScheduleState", "WeightDecaySchedule")
 FACTORED = ("v_row", "v_col", "v")
-# Of each kind of state of optax the parts, which ours have under the same names, and what makes either of the other.
+# For each kind of optax's state: its fields, which have the same names in ours, and the conversions both ways.
 KINDS: dict[str, tuple[tuple[str, ...], Callable[[Any, Any, Leaves], Iterable[Any]]]] = {
     **dict.fromkeys((ADAM, NOVOGRAD), (("mu", "nu"), _moments)),
     TRACE: (("trace",), _trace),
@@ -185,7 +185,7 @@ def _is_of(tree: Any, leaves: Leaves) -> bool:
 
 
 def _only(state: Any, kind: str, leaves: Leaves) -> Any:
-    """Return optax's state of this kind: the only one, or the only one of these parameters."""
+    """Return optax's state of this kind: the only one, or the only one for these parameters."""
     found = found_in(state, is_one_of(kind))
     if len(found) > 1:
         found = [one for one in found if _is_of(getattr(one, KINDS[kind][0][0]), leaves)]

@@ -13,10 +13,10 @@ from layerwise.errors import HyperparameterError, sentence
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper
 
-# Numbers that decide the form of the state or of the program.
+# Numbers that determine the form of the state or of the program.
 STATIC = ("min_dim_size_to_factor", "iterations", "ns_steps")
-# Numbers of which 0 means a state without a buffer. An array counts as traced also where its value is known:
-# `inject_hyperparams` makes the state with known arrays, and steps with traced ones.
+# Numbers for which 0 means a state without a buffer. An array counts as traced even if its value is known:
+# `inject_hyperparams` creates the state with known arrays, and steps with traced ones.
 BUFFERED = ("momentum",)
 
 
@@ -30,7 +30,7 @@ class Options:
 
     h: Hyper
     traced: Mapping[str, Any]
-    arguments: Mapping[str, str]  # what an option is called here, where that is not its own name
+    arguments: Mapping[str, str]  # the names of options in this API, if they differ
 
     def fitted_to(self, dtype: Any) -> Hyper:
         """Return the settings with traced numbers in this dtype, which is the tensor's own."""
@@ -48,14 +48,14 @@ class Options:
         return _as(value, dtype)
 
     def beta2(self, t: Any, dtype: Any) -> Any:
-        """Return the decay of the second moment at step t, if a function or a number was given for it."""
+        """Return the decay of the second moment at step t, if it is given as a function or a number."""
         value = _called(self.fitted_to(dtype).beta2_of, t, jnp.maximum)
         _check_one("beta2(count)", value)
         return _as(value, dtype)
 
 
 def _called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the user, whose answer is one number. optax's schedules count in integers beside floats."""
+    """Call a user's function, which must return one number. optax's schedules count in integers or floats."""
     with jax.numpy_dtype_promotion("standard"):
         return function(*arguments)
 
@@ -72,7 +72,7 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, str]) -> Options:
-    """Return the Hyper of the given options; a traced number is trusted, everything else is checked."""
+    """Return the Hyper of the given options; traced numbers are trusted, everything else is checked."""
     traced: dict[str, Any] = {}
     checkable: dict[str, Any] = {}
     for spec in fields(cls):
@@ -81,7 +81,8 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
         unknown = spec.name in BUFFERED and isinstance(value, jax.Array)
         if unknown or any(map(is_traced, jax.tree.leaves(value))):
             traced[spec.name] = value
-            # What stands in for a traced number while everything else is checked is its default, or in every range.
+            # While everything else is checked, a traced number is replaced by its default, or by a number in every
+            # range.
             stand_in = 0.5 if spec.default in (None, MISSING) else spec.default
             value = _stood_in(argument, value, False if spec.name in STATIC else stand_in)
         checkable[spec.name] = cls.check(spec.name, value, argument, arguments)
@@ -92,7 +93,7 @@ def options(cls: type[Hyper], given: Mapping[str, Any], arguments: Mapping[str, 
 def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     """Return the value with its traced numbers replaced, so that the others can be checked."""
     if isinstance(value, (tuple, list)):
-        # Of bounds one may be known, and the other must be in order with it.
+        # One bound may be known; its substitute must be in order with it.
         known = next((one for one in value if not (one is None or is_traced(one))), 0.5)
         stand_ins = stand_in if isinstance(stand_in, tuple) else (known,) * len(value)
         return tuple(_stood_in(name, one, other) for one, other in zip(value, stand_ins, strict=True))
@@ -101,7 +102,7 @@ def _stood_in(name: str, value: Any, stand_in: Any) -> Any:
     if isinstance(stand_in, (bool, str)) or value.size != 1 or not jnp.issubdtype(value.dtype, jnp.number):
         raise HyperparameterError(
             sentence(
-                name, "known when the step is traced", value, "With inject_hyperparams, name it among static_args."
+                name, "known when the step is traced", value, "Under inject_hyperparams, name it among static_args."
             )
         )
     return stand_in

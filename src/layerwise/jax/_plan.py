@@ -1,8 +1,8 @@
 """The plan of one parameter's step under JAX: the pieces that a rule steps, its state, and how both are stored.
 
 A transformation reads whole arrays and returns whole arrays. Weights belong to the caller, who adds updates to them. So
-an update is the difference between the intended weights and the present ones. In float32 it is exact, unless a weight
-falls to less than 2^-15 of its value; it is then off by no more than float32 rounds anyway.
+an update is the difference between the intended and the present weights. In float32 it is exact, unless a weight falls
+to less than 2^-15 of its value; the error is then no larger than float32's rounding.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from layerwise.storage.index import Index, index_of
 from layerwise.storage.options import Wanted
 from layerwise.storage.stored import Stored
 
-MOST = 1 << 32  # elements of a tensor that integers of 32 bits count
+MOST = 1 << 32  # the largest tensor whose elements 32-bit integers can count
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Plan:
 
     @cached_property
     def shapes(self) -> dict[str, Shape | None]:
-        """The shape of each field of the state, as it is stored."""
+        """The stored shape of each field of the state."""
         return dict(zip(self.rule.State._fields, self.layout.state_shapes(), strict=True))
 
     @cached_property
@@ -75,7 +75,7 @@ class Plan:
     # ---- before the first step
 
     def fresh(self, field: str) -> Any:
-        """Return a field of the state before the first step, laid out over devices like the parameter."""
+        """Return a field of the initial state, laid out over devices like the parameter."""
         shape, signed = self.shapes[field], is_signed(self.rule, field)
         if shape is None:
             return None
@@ -83,11 +83,11 @@ class Plan:
         if coded := CODED.get(dtype or ""):
             codes = _mesh.zeros(self.p, self.cut, shape, coded.dtype(signed))
             return Grouped(codes, _mesh.zeros(self.p, self.cut, scales_of(shape), "float32", of_rows=True))
-        own = self.dtype if signed else real(self.dtype)  # also of complex parameters
+        own = self.dtype if signed else real(self.dtype)  # also for complex parameters
         return _mesh.zeros(self.p, self.cut, shape, dtype or own)
 
     def _dtype_of(self, field: str) -> str | None:
-        """Return the name of the dtype that stores a field; None is that of the arithmetic."""
+        """Return the name of the dtype that stores a field; None is the dtype of the arithmetic."""
         own, alike = self.dtype.name, self._alike[field] and not jnp.iscomplexobj(self.p)
         found = chosen(self.want, field, own, self._settled(field), alike, self._whole).dtype
         if found in CODED:
@@ -95,19 +95,19 @@ class Plan:
         return None if found == own else found
 
     def _check_groups(self) -> None:
-        """Raise if a cut of the parameter would cut groups."""
+        """Raise if the sharding of the parameter would split groups."""
         here = tuple(self.p.shape)
         row = prod(here[1:]) if len(here) > 1 else here[0]
         for d, axes in enumerate(self.cut):
             if axes and (d > 0 or len(here) == 1) and (d > 1 or row % groups.GROUP):
-                way_out = "Cut its first dimension, or store this part of the state in bfloat16."
+                way_out = "Shard its first dimension, or store this part of the state in bfloat16."
                 raise ParameterError(
-                    f"{self.name} is cut along dimension {d} over {axes}, which cuts groups of {groups.GROUP} elements "
-                    f"that share a scale. {way_out}"
+                    f"{self.name} is sharded along dimension {d} over {axes}, which splits groups of {groups.GROUP} "
+                    f"elements that share a scale. {way_out}"
                 )
 
     def held(self) -> Any:
-        """Return the companion of the weights before the first step, or None."""
+        """Return the initial companion of the weights, or None."""
         dtype = beside_of(self.p, self.want.master)
         if dtype == "float32":
             return jnp.asarray(self.p).astype(dtype)
@@ -125,8 +125,7 @@ class Plan:
     def moved(self, stepped: Sequence[Stepped], g: Any, held: Any, t: Any) -> tuple[Any, Any]:
         """Return the update of the parameter, and the companion of its weights.
 
-        The update has the dtype of the gradient and the parameter together; float32 if it leads to weights rounded
-        here.
+        The update has the common dtype of gradient and parameter; float32 if it leads to weights that are rounded here.
         """
         move = self._joined([reduce(add, [a * x for a, x in one.moves]) for one in stepped], self.p.shape)
         if held is None and (self.p.dtype not in LOW or self.want.rounding is None):
@@ -136,7 +135,7 @@ class Plan:
         return after - before, beside
 
     def _rounded(self, x: Any, held: Any, t: Any) -> tuple[Any, Any]:
-        """Return float32 weights as numbers that the parameter's dtype holds, and what they lack."""
+        """Return float32 weights rounded to the parameter's dtype, and the rest."""
         dtype = self.p.dtype
         if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
             return BITS.as_floats(rounded(x, dtype)), x
@@ -163,7 +162,7 @@ class Plan:
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
     def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
-        """Return the measurements of the pieces, joined: numbers, or arrays with one number a block."""
+        """Return the measurements of the pieces, joined: numbers, or arrays with one number per block."""
         each = [task.measured(one) for one, task in zip(stepped, tasks, strict=True)]
         joined = {key: jnp.concatenate([one[key] for one in each]) for key in each[0]}
         blocked = self.layout.pieces[0].part is not None
@@ -184,11 +183,11 @@ class Plan:
         return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._index())
 
     def _index(self) -> Index:
-        """Return the places of the elements in the whole tensor. Of a part, the device alone knows where it begins."""
+        """Return the indices of the elements in the whole tensor. Only the device knows where its part begins."""
         if prod(self._whole) > MOST:
             raise ParameterError(
-                f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers count for "
-                'rounding at random. Divide it, or pass rounding="nearest".'
+                f"{self.name} has {prod(self._whole)} elements, more than the 2^32 that JAX's integers can count for "
+                'random rounding. Split it, or pass rounding="nearest".'
             )
         here, index = tuple(self.p.shape), index_of(self._whole)
         offset: Any = np.uint32(0)

@@ -1,4 +1,4 @@
-"""Presets with the argument names of the functions here."""
+"""Presets with the argument names of this API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from layerwise.options.settings import Hyper
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     """Return keyword arguments for the function of a preset: `lamb(1e-3, **preset("apex.FusedLAMB"))`.
 
-    `like("apex.FusedLAMB", 1e-3)` is the same, and takes arguments beside it.
+    `like("apex.FusedLAMB", 1e-3)` does the same, and also takes arguments.
 
     Args:
         name: The name of the preset.
@@ -38,7 +38,7 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
 
     Args:
         name: The name of a preset.
-        *args: Arguments of the function that the preset is of, such as `lamb`.
+        *args: Arguments of the preset's function, such as `lamb`.
         **options: Arguments of that function, in place of the preset's or besides them.
     """
     make = getattr(optimizers, find(name).optimizer.lower())
@@ -48,7 +48,7 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
 
 
 def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
-    """Return the defaults of the other fronts that differ from the function's, which are optax's."""
+    """Return the defaults of the other APIs, if optax's, which this function has, differ."""
     here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
     special = {"learning_rate", *OWN_FORM.get(h.__name__, ())}
     theirs = OPTAX.called(h, {one.name: one.default for one in fields(h)})

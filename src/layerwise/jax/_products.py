@@ -1,4 +1,4 @@
-"""The dtypes that JAX's devices multiply matrices in."""
+"""The dtypes in which JAX's devices multiply matrices."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import jax.numpy as jnp
 
 from layerwise.jax._dtypes import arithmetic
 
-ON = {"gpu": "float16", "tpu": "bfloat16"}  # the dtype of 16 bits that each multiplies faster than float32
+ON = {"gpu": "float16", "tpu": "bfloat16"}  # the 16-bit dtype that each multiplies faster than float32
 
 
 def quick(dtype: Any) -> str | None:
-    """Return the dtype in which devices multiply faster what is computed in float32; None if there is none."""
+    """Return the dtype in which devices multiply faster than in float32, or None."""
     return ON.get(jax.default_backend()) if arithmetic(dtype) == jnp.float32 else None
 
 
 def multiplies(x: Any, dtype: str) -> Any:
-    """Return a dtype of 16 bits if devices have products of it."""
+    """Return a 16-bit dtype if devices have products of it."""
     there = jax.default_backend() in ON and (dtype, jax.default_backend()) != ("float16", "tpu")
     return jnp.dtype(dtype) if there and not jnp.iscomplexobj(x) else None
 
 
 def product(x: Any, y: Any) -> Any:
-    """Return the product of matrices as it is summed, at least in float32."""
+    """Return the product of matrices in the dtype of the sum, at least float32."""
     return jnp.matmul(x, y, preferred_element_type=arithmetic(x.dtype))

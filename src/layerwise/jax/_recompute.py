@@ -1,13 +1,13 @@
-"""A step whose intermediate results are computed again instead of being kept.
+"""A step that recomputes intermediate results instead of keeping them.
 
-Between the sums and the step XLA for CPUs would store, whole and for all parameters at once, everything that both use,
+Between the sums and the step, XLA for CPUs would store everything that both use, whole and for all parameters at once,
 and new memory costs more than the arithmetic. XLA computes inside a sum only what that sum alone uses. So each large
-sum gets a run of the rule to itself, and the step another, which is given the sums.
+sum gets a run of the rule of its own, and the step gets another, which receives the sums.
 
-XLA would notice that the runs compute the same and merge them. In the run for a sum every array and every number
-therefore comes through an `optimization_barrier` of its own. A number has to: one constant spread over a tensor, and
-used by two runs, would be stored as a tensor. What the rule says it keeps (`Keep`) is the exception. It is computed
-once, because it is a result of the step anyway, and all runs go on from there.
+XLA would notice that the runs compute the same, and merge them. So in the run for a sum, every array and every number
+passes through an `optimization_barrier` of its own. Numbers need one too: a constant that is broadcast over a tensor,
+and used by two runs, would be stored as a tensor. State that the rule hands over (`Keep`) is the exception. It is
+computed once, because it is a result of the step anyway, and all runs continue from it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from layerwise.drivers.requests import next_requests
 from layerwise.jax._norms import length
 from layerwise.jax._products import multiplies, product
 
-RUNS = 64  # more than a step of one tensor has
+RUNS = 64  # above the number of one tensor's runs
 
 
 class Namespace:
-    """jax.numpy, except for sums of sums: XLA would make them sums of the first terms, and go through these again."""
+    """jax.numpy, except for sums of sums: XLA would merge them into sums of the first terms, and compute these
+    again.
+    """
 
     length = staticmethod(length)
     multiplies = staticmethod(multiplies)
@@ -44,7 +46,7 @@ class Namespace:
 
     @staticmethod
     def where(condition: Any, x: Any, y: Any) -> Any:
-        """Choose, without the call that jax.numpy makes of it, which is to be inlined for each tensor."""
+        """Choose without jax.numpy's inner call, which would be inlined for each tensor."""
         dtype = jnp.result_type(x, y)
         x, y = (jnp.asarray(one, dtype) for one in (x, y))
         return jax.lax.select(*jnp.broadcast_arrays(condition, x, y))
@@ -58,7 +60,7 @@ class First(Namespace):
         self._clips = count(-1, -1)
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
-        """Clip between bounds that no other call shares: XLA would keep what two uses of an array have in common."""
+        """Clip between bounds that no other call shares: XLA would store the common part of two uses of an array."""
         own = [None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high)]
         return jnp.clip(x, *own)
 
@@ -83,7 +85,9 @@ class Again(Namespace):
 
 
 class Own(float):
-    """A number of one run: exact among numbers, and a constant that no other run shares when it meets an array."""
+    """A number of one run: exact among numbers, and a constant that no other run shares as soon as it meets an
+    array.
+    """
 
     hidden: Callable[[Any], Any]
 
@@ -117,7 +121,7 @@ for _sign in ("add", "sub", "mul", "truediv", "pow"):
 
 
 class _Hide:
-    """Barriers around what one run uses, which no other run has."""
+    """Barriers around the values of one run, not shared with other runs."""
 
     def __init__(self, task: Any, key: int) -> None:
         self._key, self._dtype = jnp.int32(key), jnp.finfo(task.dtype).dtype
@@ -139,12 +143,12 @@ class _Hide:
 
 
 def _apart(x: Any, key: Any) -> Any:
-    """Return an array as XLA takes it for another than one with another key."""
+    """Return an array that XLA does not identify with the same array under another key."""
     return jax.lax.optimization_barrier((x, jnp.int32(key)))[0]
 
 
 class Running:
-    """The rule of a task on its way. Of one that recomputes, each large array that is summed comes from its own run."""
+    """The running rule of a task. If it recomputes, each large array that is summed comes from a run of its own."""
 
     def __init__(self, task: Any, number: int) -> None:
         self._task, self._first = task, First()
@@ -159,11 +163,13 @@ class Running:
         return next_requests(self._rule, answer)
 
     def to_be_summed(self, requests: Any) -> Iterator[tuple[int, Any]]:
-        """Return these requests by number; if recomputed, one run for each large array, and one for all small ones."""
+        """Return these requests by number; if recomputed, use one run for each large array, and one for all small
+        ones.
+        """
         if not self._task.recomputes():
             return iter(enumerate(requests))
         large = {i: prod(one.terms.shape) * 2 > prod(self._task.shape) for i, one in enumerate(requests)}
-        # What is small may be a sum already, which needs a run as well.
+        # A small array may be a sum already, and then needs a run as well.
         small = () if all(large.values()) else self._run()
         return ((i, self._run()[i] if own else small[i]) for i, own in large.items())
 

@@ -1,4 +1,4 @@
-"""The states under the names that pickles of earlier versions use."""
+"""The states, under the names in pickles of earlier versions."""
 
 from __future__ import annotations
 

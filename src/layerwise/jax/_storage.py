@@ -1,4 +1,4 @@
-"""The formats of weights and state under JAX, as the state's tree shows them, and the check of each part of it."""
+"""The formats of weights and state under JAX, as the state's tree shows them, and the checks of its parts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from layerwise.storage.weights import BESIDE
 
 Shape = tuple[int, ...]
 LOW = (jnp.bfloat16, jnp.float16)
-WAY_OUT = "Make the state with init, for the same parameters and options."
+WAY_OUT = "Create the state with init, for the same parameters and options."
 
 
 class Grouped(NamedTuple):
     """A part of a state in 8 bits: two trees like the parameters'.
 
     Attributes:
-        codes: The codes of each parameter, in its shape; or plain numbers, where these are stored.
-        scale: The scale of each group of 64 numbers of a row; None beside plain numbers.
+        codes: The codes of each parameter, in its shape; or plain numbers, if these are stored.
+        scale: The scale of each group of 64 numbers of a row; None for plain numbers.
     """
 
     codes: Any
@@ -39,8 +39,8 @@ class MasterState(NamedTuple):
 
     Attributes:
         inner: The optimizer's own state.
-        weights: A tree like the parameters': what each weight lacks, in int16 or int8, or its copy in float32; None for
-            parameters that are not of 16 bits.
+        weights: A tree like the parameters': the remainder of each weight in int16 or int8, or its copy in float32;
+            None for parameters that are not of 16 bits.
     """
 
     inner: Any
@@ -60,25 +60,25 @@ def unread(x: Any, view: Callable[[Any], Any]) -> Any:
 
 
 def weights_of(p: Any, held: Any) -> Any:
-    """Return weights with all their stored precision: themselves, their copy, or with the remainder beside them."""
+    """Return weights with all their stored precision: themselves, their copy, or combined with the remainder."""
     if held is None:
         return p
     return held if jnp.issubdtype(held.dtype, jnp.floating) else Grouped(p, held)
 
 
 def numbers(x: Any) -> Any:
-    """Return an array, or one with what is stored beside it, as numbers."""
+    """Return an array, or an array with its companion, as numbers."""
     return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
 def stored(array: Any, beside: Any = None, key: Key | None = None, index: Index | None = None) -> Stored:
-    """Return an array in its format; random bits, if drawn, are by its place in the whole."""
+    """Return an array in its format; random bits, if needed, depend on its place in the whole."""
     shape, form = tuple(array.shape), Format(beside, key, coded_of(array.dtype.name))
     return Stored(array, form, index or index_of(shape), min(1, len(shape) - 1), BITS)
 
 
 def beside_of(p: Any, master: Any) -> str | None:
-    """Return the dtype of what `master_weights` keeps beside the weights of a parameter, or None."""
+    """Return the dtype of the companions that `master_weights` keeps for a parameter, or None."""
     return BESIDE[master].dtype if master and p.dtype in LOW else None
 
 
@@ -86,14 +86,14 @@ def beside_of(p: Any, master: Any) -> str | None:
 
 
 def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None:
-    """Raise unless a part of the state is what init would make for this parameter."""
+    """Raise unless a part of the state is as init would create it for this parameter."""
     if isinstance(found, Grouped):
         codes = [one.dtype(signed) for one in CODED.values()]
         _check_stored(f"codes of {what}", found.codes, codes, shape)
         _check_stored(f"scales of {what}", found.scale, ["float32"], scales_of(shape) if shape else None)
         return
     if found is not None and not jnp.issubdtype(getattr(found, "dtype", type(found)), jnp.inexact):
-        raise StateError(f"{what} must be a floating array, but is {shown(found)}. {WAY_OUT}")
+        raise StateError(f"{what} must be a floating-point array, but is {shown(found)}. {WAY_OUT}")
     if (has := None if found is None else tuple(jnp.shape(found))) != shape:
         wanted, there = ("nothing" if one is None else f"the shape {one}" for one in (shape, has))
         raise StateError(f"{what} must have {wanted}, but has {there}. {WAY_OUT}")

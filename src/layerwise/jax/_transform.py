@@ -26,8 +26,8 @@ from layerwise.rules.asks import Now
 from layerwise.rules.states import is_signed
 from layerwise.storage.options import Wanted
 
-MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one thing
-OTHERS = 'Leave them to AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
+MASKS = ("mask", "weight_decay_mask")  # the two names that optax has for one quantity
+OTHERS = 'Step them with AdamW: optax.partition({"muon": muon(…), "rest": adamw(…)}, labels).'
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ class Transformation:
         plans, h = self._plans(params, leaves), self.options.fitted_to(jnp.float32)
         if vectors := [plan.name for plan in plans if is_vector(h, plan.p.shape)]:
             warn_of_others(h.optimizer, vectors, OTHERS)
-        # Momentum is kept only if it is on, and then of parameters of any shape.
+        # Momentum is kept only if it is on, and then for parameters of any shape.
         could_be = self.rule.shapes(h.fit((), (), 1.0), ())._asdict()
         trees = [
             None
@@ -75,7 +75,7 @@ class Transformation:
     # ---- update
 
     def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
-        del extra_args  # what is meant for other transformations of a chain
+        del extra_args  # meant for other transformations of a chain
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
         with mixing(leaves.arrays):
@@ -86,7 +86,7 @@ class Transformation:
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
         stats = _trees.measured(leaves, own.stats) if self.stats else []
-        moves = [jnp.zeros_like(plan.p) for plan in plans]  # of those without a gradient
+        moves = [jnp.zeros_like(plan.p) for plan in plans]  # for those without a gradient
         due = [i for i, g in enumerate(grads) if g is not None]
         t = _counted(own.count)
         now = cache(partial(self._now, own.count, t))
@@ -105,7 +105,7 @@ class Transformation:
         return leaves.of_all(moves), MasterState(after, leaves.like(held)) if self.want.master else after
 
     def _stand_ins(self, updates: Any) -> Any:
-        """Return the gradients in place of the parameters, where their shapes and dtypes are all that is needed."""
+        """Return the gradients in place of the parameters, if only their shapes and dtypes are needed."""
         h: Any = self.options.h
         decay = self.options.traced.get("weight_decay", h.weight_decay)
         usual = Wanted(seed=self.want.seed).words()
@@ -122,18 +122,20 @@ class Transformation:
         if isinstance(state, MasterState) != bool(self.want.master):
             made = "a" if isinstance(state, MasterState) else "no"
             raise StateError(
-                f"the state has {made} part for what weights lack, and master_weights is {self.want.master!r}. "
-                "layerwise.convert.stored_as(state, optimizer, params) puts it in the form that the optimizer has."
+                f"the state has {made} extra bits of the weights, but master_weights is {self.want.master!r}. "
+                "layerwise.convert.stored_as(state, optimizer, params) converts it to the optimizer's format."
             )
         own = state.inner if self.want.master else state
         if not isinstance(own, self.state):
             raise StateError(
-                f"the state must be of type {self.state.__name__}, but is of type {type(own).__name__}. "
-                "Pass what init made; layerwise.convert.from_optax(state, optimizer, params) makes one of optax's."
+                f"the state must be of type {self.state.__name__}, but is of type {type(own).__name__}. Pass what "
+                "init returned; layerwise.convert.from_optax(state, optimizer, params) converts optax's state."
             )
         _check_count(own.count)
         if (own.stats is not None) != self.stats:
-            raise StateError(f"the state was made with stats={own.stats is not None}. Pass that, or make it again.")
+            raise StateError(
+                f"the state was made with stats={own.stats is not None}. Use the same value, or create the state again."
+            )
         return own
 
     def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
@@ -151,12 +153,14 @@ class Transformation:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def _now(self, count: Any, t: Any, decayed: bool, scalar: Any) -> Now:
-        """Return what changes from step to step, in this dtype: the same for all tensors alike in it and in decay."""
+        """Return the numbers that change from step to step, in this dtype: the same for all tensors with equal dtype
+        and decay.
+        """
         lr = self.options.rate("lr", count, scalar)
         lam = self.options.rate("weight_decay", count, scalar) if decayed else 0.0
         return Now(t.astype(scalar), lr, lam, beta2=self.options.beta2(t, scalar))
 
-    # ---- what is said of each parameter
+    # ---- properties of each parameter
 
     def _plans(self, params: Any, leaves: Leaves) -> list[Plan]:
         def by_leaf(argument: str, check: _trees.Check, usual: Any) -> list[Any]:
@@ -173,7 +177,7 @@ class Transformation:
         if not adapted:
             h = h.settled(adapt=False)
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
-            raise ParameterError(f"{name} is complex, and max_grad_value clips numbers that have a size. Drop one.")
+            raise ParameterError(f"{name} is complex, but max_grad_value clips real numbers only. Drop one.")
         here, eps = tuple(p.shape), float(jnp.finfo(p.dtype).eps)
         layout = lay_out(name, self.rule, h.on(quick(p.dtype)), _mesh.whole_shape(here, cut), blocks, eps)
         if any(cut):
@@ -182,14 +186,14 @@ class Transformation:
 
 
 def stats(state: Any) -> dict[str, dict[str, Any]]:
-    """Return the measurements of the last step by parameter: arrays, with one number for each block of it.
+    """Return the measurements of the last step by parameter: arrays, with one number per block of it.
 
     Args:
         state: A state of an optimizer made with stats=True, or one that contains it, as that of optax.chain does.
     """
     ours = [one for one in jax.tree.leaves(state, is_leaf=_is_ours) if _is_ours(one)]
     if not ours or all(one.stats is None for one in ours):
-        raise StateError("no step has been measured for this state. Make the optimizer with stats=True.")
+        raise StateError("no step has been measured in this state. Create the optimizer with stats=True.")
     found: dict[str, dict[str, Any]] = {}
     for name, tree in (pair for one in ours if one.stats is not None for pair in one.stats.items()):
         for path, value in jax.tree_util.tree_flatten_with_path(tree)[0]:
@@ -206,7 +210,7 @@ def _blocks(argument: str, value: Any) -> Blocks | None:
 
 
 def _counted(count: Any) -> Any:
-    """Return one more, up to the largest number of its dtype. A count below 0 is taken for 0."""
+    """Return the count plus one, up to the largest number of its dtype. A count below 0 is taken for 0."""
     count = jnp.maximum(jnp.asarray(count), 0)
     most = jnp.iinfo(count.dtype).max
     return jnp.where(count < most, count + 1, count)
@@ -215,4 +219,4 @@ def _counted(count: Any) -> Any:
 def _check_count(count: Any) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
-        raise StateError(sentence("count", "one integer", count, f"Of the state, it is the steps taken. {WAY_OUT}"))
+        raise StateError(sentence("count", "one integer", count, f"It counts the steps in the state. {WAY_OUT}"))

@@ -18,7 +18,9 @@ CALL = "Call update(gradients, state, params)."
 
 
 class Leaves(NamedTuple):
-    """The parameters of a tree. None, masked nodes and integers are none, and a state has None in their places."""
+    """The parameters of a tree. None, masked nodes and integers are not parameters; a state has None in their
+    places.
+    """
 
     names: list[str]
     arrays: list[Any]
@@ -27,7 +29,7 @@ class Leaves(NamedTuple):
     still: list[Any]  # for each leaf of `given` None, or an integer array, which no step moves
 
     def like(self, leaves: Sequence[Any]) -> Any:
-        """Return a tree of the form of the parameters."""
+        """Return a tree with the structure of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
 
     def part_of_state(self, values: Sequence[Any]) -> Any:
@@ -38,22 +40,22 @@ class Leaves(NamedTuple):
         return Grouped(*map(self.like, zip(*both, strict=True)))
 
     def by_measurement(self, measured: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """Return the measurements of each parameter as a tree for each measurement."""
+        """Return the measurements as one tree for each measurement."""
         names = dict.fromkeys(name for one in measured for name in one)
         return {name: self.like([one.get(name) for one in measured]) for name in names}
 
     def of_all(self, leaves: Sequence[Any]) -> Any:
-        """Return the same with zeros for integers: the update of every leaf."""
+        """Return the updates of every leaf, with zeros for integers."""
         each = iter(leaves)
         return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
 
     def moving(self, found: Sequence[Any]) -> list[Any]:
-        """Return the values of the parameters, out of values for every leaf."""
+        """Return the values for the parameters, out of values for every leaf."""
         return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
 
 def parameters(params: Any) -> Leaves:
-    """Return the parameters, each a floating or complex array with a name for messages."""
+    """Return the parameters, each a floating-point or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
     found = [(name_of(path), _array(leaf)) for path, leaf in paths]
     still = [leaf if _is_integer(leaf) else None for _, leaf in found]
@@ -64,7 +66,7 @@ def parameters(params: Any) -> Leaves:
 
 
 def _array(leaf: Any) -> Any:
-    """Return a leaf as an array of JAX if it is a number, or an array of NumPy, whose float64 JAX may narrow."""
+    """Return a leaf as a JAX array if it is a number or a NumPy array, whose float64 JAX may narrow."""
     of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
     return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 
@@ -77,17 +79,17 @@ def _is_integer(leaf: Any) -> bool:
 def _parameter(name: str, leaf: Any) -> Any:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
-        raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or take it out of the tree.")
+        raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or remove it from the tree.")
     if not jnp.issubdtype(dtype, jnp.inexact) or jnp.finfo(dtype).bits < 16:
         raise ParameterError(
-            f"{name} must be floating point of 16 to 64 bits or complex, but is {dtype}. Leave it out with "
-            "optax.masked or optax.partition, or as None in the tree."
+            f"{name} must have a floating-point dtype of 16 to 64 bits or be complex, but has {dtype}. Leave it out "
+            "with optax.masked or optax.partition, or set it to None in the tree."
         )
     return leaf
 
 
 def gradients(leaves: Leaves, updates: Any) -> list[Any]:
-    """Return the gradient of each parameter; None for none."""
+    """Return the gradient of each parameter, or None."""
     try:
         found = leaves.moving(leaves.given.flatten_up_to(updates))
     except ValueError:
@@ -100,11 +102,11 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
     if g is None:
         return None
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
-        raise GradientError(f"the gradient of {name} must be a floating array, but is {shown(g)}.")
+        raise GradientError(f"the gradient of {name} must be a floating-point array, but is {shown(g)}.")
     if g.shape != p.shape:
-        raise GradientError(f"the gradient of {name} has the shape {g.shape}, its parameter {p.shape}.")
+        raise GradientError(f"the gradient of {name} has the shape {g.shape}, but its parameter has {p.shape}.")
     if jnp.iscomplexobj(g) and not jnp.iscomplexobj(p):
-        raise GradientError(f"the gradient of {name} is complex, its parameter is not. Pass its real part.")
+        raise GradientError(f"the gradient of {name} is complex, but its parameter is not. Pass its real part.")
     return g
 
 
@@ -121,11 +123,11 @@ def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
         found: list[Any] = leaves.tree.flatten_up_to(tree)
     except ValueError:
         try:
-            found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax has state of integers, too
+            found = leaves.moving(leaves.given.flatten_up_to(tree))  # optax keeps state for integers, too
         except ValueError:
             what = _difference(leaves.like(leaves.names), tree)
             raise StateError(
-                f"{part} must be a tree like the parameters, but {what}. Make the state with init."
+                f"{part} must be a tree like the parameters, but {what}. Create the state with init."
             ) from None
     return [_array(one) for one in found]
 
@@ -138,7 +140,7 @@ def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
 
 def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
     """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
-    with jax.ensure_compile_time_eval():  # what is made of shapes is known, if it was made by jax.numpy
+    with jax.ensure_compile_time_eval():  # a value computed from shapes is known, if jax.numpy computed it
         tree = given(params) if _is_function(given) else given
 
     def spread(one: Any, under: Any) -> Any:
@@ -151,13 +153,13 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
     except HyperparameterError:
         raise
     except (ValueError, TypeError, AttributeError):
-        allowed = "a tree like the parameters, a prefix of it, or a callable of them"
+        allowed = "a tree like the parameters, a prefix of such a tree, or a callable of them"
         what = _difference(params, tree, is_end=_is_end)
         raise HyperparameterError(f"`{argument}` must be {allowed}, but {what}.") from None
 
 
 def _is_function(given: Any) -> bool:
-    return callable(given) and jax.tree_util.all_leaves([given])  # a module is callable too, and a tree
+    return callable(given) and jax.tree_util.all_leaves([given])  # a module is both callable and a tree
 
 
 def _is_end(x: Any) -> bool:
@@ -165,8 +167,8 @@ def _is_end(x: Any) -> bool:
 
 
 def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
-    """Return the first place where a tree differs from the parameters', or from a prefix of it."""
-    return next(_differences(wanted, found, where, is_end), "its nodes differ in what they hold besides arrays")
+    """Return the first place where a tree differs from the parameters' tree, or from a prefix of it."""
+    return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
 
 def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[str]:
@@ -174,7 +176,7 @@ def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[s
         return
     if type(found) is not type(wanted):
         kinds = (f"a {type(one).__name__}" for one in (found, wanted))
-        yield f"{f'`{where}`' if where else 'it'} is {next(kinds)} where they have {next(kinds)}"
+        yield f"{f'`{where}`' if where else 'it'} is {next(kinds)} instead of {next(kinds)}"
         return
     theirs, ours = _children(found, where), _children(wanted, where)
     yield from (f"`{name}` is missing" for name in ours if name not in theirs)
@@ -193,8 +195,8 @@ def _children(tree: Any, where: str) -> dict[str, Any]:
 
 
 def flag(argument: str, value: Any) -> bool:
-    """Return a leaf of a mask, or raise if it is not a bool."""
-    return bool(FLAG(argument, value, "A mask is made of True and False, which are known before the step."))
+    """Return a leaf of a mask; raise if it is not a bool."""
+    return bool(FLAG(argument, value, "A mask consists of True and False, known before the step."))
 
 
 def name_of(path: Any) -> str:

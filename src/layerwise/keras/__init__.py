@@ -1,6 +1,6 @@
-"""The optimizers as `keras.optimizers.Optimizer`s, on its backends TensorFlow, JAX, PyTorch and NumPy.
+"""The optimizers as `keras.optimizers.Optimizer`s, on Keras's backends TensorFlow, JAX, PyTorch and NumPy.
 
-Their names are known to `keras.saving`, so that a saved model loads once this package is imported.
+Their names are registered with `keras.saving`, so that a saved model loads once this package is imported.
 """
 
 import keras

@@ -1,4 +1,4 @@
-"""The functions of Keras's backends, as rules take them."""
+"""The functions of Keras's backends, in the form that rules use."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Functions(Namespace):
 
     @property
     def quick(self) -> str | None:
-        """The dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+        """Return the dtype in which the device multiplies faster than in float32, or None."""
         return {"cpu": None, "tpu": "bfloat16"}.get(_device(), "float16")
 
     def multiplies(self, x: Any, dtype: str) -> str | None:
-        """Return a dtype of 16 bits if the device has products of it."""
+        """Return a 16-bit dtype if the device has products of it."""
         return dtype if self.quick in (dtype, "float16") else None
 
     def asarray(self, x: Any, dtype: Any) -> Any:
@@ -36,16 +36,16 @@ class Functions(Namespace):
         return ops.cast(x, keras.backend.standardize_dtype(dtype))
 
     def weighted(self, G: Any, a: float, b: float, c: float) -> Any:
-        """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+        """Return a + b·G + c·G² of matrices, summed before rounding."""
         own = computing(keras.backend.standardize_dtype(G.dtype))
         return a * ops.eye(G.shape[-1], dtype=own) + (b * ops.cast(G, own) + c * ops.cast(G @ G, own))
 
     def dense(self, gradient: Any) -> Any:
-        """Return a gradient in full: an embedding's may have only the rows that were looked up."""
+        """Return a gradient with all rows: an embedding's may have only the rows that were looked up."""
         return ops.convert_to_tensor(gradient, sparse=False)
 
     def number(self, x: Any) -> Any:
-        """Return an array of one number; a plain number where it is at hand."""
+        """Return an array of one number; a Python number if it is at hand."""
         return x
 
     @staticmethod
@@ -55,28 +55,30 @@ class Functions(Namespace):
 
 
 class AtHand(Functions):
-    """The functions that rules have in this package for NumPy or PyTorch, whose arrays have values during a step."""
+    """The functions of this package for NumPy or PyTorch, whose arrays have values during a step."""
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64."""
         return None if ops.dtype(terms) == "float64" else self._module.squares(terms, dims)
 
     def number(self, x: Any) -> Any:
-        """Return a plain number, with which arithmetic is cheap."""
+        """Return a Python number, with which arithmetic is cheap."""
         return x if isinstance(x, Scaled) else x.item()
 
-    as_number = number  # as sums that rules ask for become one
+    as_number = number  # like the sums that rules request
 
 
 class OnTorch(AtHand):
-    """PyTorch's functions: on a GPU a number would mean waiting for it, and while PyTorch compiles there is none."""
+    """PyTorch's functions. On a GPU a Python number would mean waiting for it, and while PyTorch compiles there is
+    none.
+    """
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64."""
         return None if terms.device.type == "mps" else super().wide_squares(terms, dims)
 
     def number(self, x: Any) -> Any:
-        """Return a plain number, if it is at hand."""
+        """Return a Python number, if it is at hand."""
         if isinstance(x, Scaled) or x.device.type != "cpu" or import_module("torch").compiler.is_compiling():
             return x
         return x.item()
@@ -88,7 +90,9 @@ class OnJax(Functions):
     """JAX's functions."""
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
-        """Return the sum by its root, which is taken in float64: JAX leaves that dtype wherever it is not enabled."""
+        """Return the sum by its root, which is computed in float64: JAX cannot use that dtype outside if it is
+        disabled.
+        """
         jax = import_module("jax")
         if terms.dtype == "float64" or not hasattr(jax, "enable_x64") or jax.default_backend() == "tpu":
             return None
@@ -98,13 +102,13 @@ class OnJax(Functions):
             return Scaled(root.astype(terms.dtype), self.ones((), terms.dtype))
 
     def still(self, numbers: Any) -> Any:
-        """Return numbers that no loop computes again for each element."""
+        """Return numbers that no loop recomputes for each element."""
         jax = import_module("jax")
         return jax.tree.map(lambda x: jax.lax.optimization_barrier(x) if isinstance(x, jax.Array) else x, numbers)
 
 
 class OnTensorFlow(Functions):
-    """Keras's own functions, where they are TensorFlow's."""
+    """Keras's own functions, which are TensorFlow's here."""
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64."""
@@ -120,15 +124,16 @@ class OnTensorFlow(Functions):
         return made
 
     def dense(self, gradient: Any) -> Any:
-        """Return a gradient in full."""
+        """Return a gradient with all rows."""
         return import_module("tensorflow").convert_to_tensor(gradient)
 
     def clip(self, x: Any, low: Any, high: Any) -> Any:
-        """Return x within the bounds, of which each may be None."""
+        """Return x within the bounds, each of which may be None."""
         return ops.clip(x, -inf if low is None else low, inf if high is None else high)
 
 
-# With the modules that have their functions. Keras's own would serve all, but make float32 of PyTorch's float64.
+# With the modules that have their functions. Keras's own functions would serve all, but turn PyTorch's float64 into
+# float32.
 BACKENDS: dict[str, tuple[type[Functions], str, str]] = {
     "tensorflow": (OnTensorFlow, "keras", "ops"),
     "jax": (OnJax, "jax", "numpy"),
@@ -139,12 +144,12 @@ BACKENDS: dict[str, tuple[type[Functions], str, str]] = {
 
 @cache
 def _here() -> tuple[type[Functions], Any]:
-    """Return the functions of the backend that Keras runs on, of which there is one for each process."""
+    """Return the functions of the backend that Keras runs on; it is the same throughout a process."""
     backend = keras.config.backend()
     if backend not in BACKENDS:
         raise EngineError(
-            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, and Keras runs on {backend}. Set "
-            "KERAS_BACKEND before Keras is imported."
+            f"layerwise.keras needs one of the backends {', '.join(BACKENDS)}, but Keras runs on {backend!r}. Set "
+            "KERAS_BACKEND before importing Keras."
         )
     kind, module, name = BACKENDS[backend]
     return kind, attrgetter(name)(import_module(module))

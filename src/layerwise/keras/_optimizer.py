@@ -1,4 +1,4 @@
-"""The common part of all optimizers as Keras has them."""
+"""The common base of all optimizers in the Keras API."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from layerwise.rules.asks import Now
 LR_WAY_OUT = "Pass a number such as 1e-3, a schedule of Keras, or a function without arguments."
 RATE = number(0)
 CLIP_WAY_OUT = "Pass a number > 0, or None for no clipping."
-# The checks of what is a rate, or an argument of Keras's that it takes as it comes.
+# Checks of rates, and of Keras's arguments that have no option.
 CHECKED = {
     "weight_decay": (OFF, "Pass a number such as 0.01, or None or 0 for none."),
     **dict.fromkeys(("clipnorm", "clipvalue", "global_clipnorm"), (OFF, CLIP_WAY_OUT)),
-    "loss_scale_factor": (number(0, above=True) | NONE, "Pass what the loss was multiplied with, such as 1024."),
+    "loss_scale_factor": (number(0, above=True) | NONE, "Pass the factor that multiplied the loss, such as 1024."),
 }
 EXEMPT = (
-    'Exempt them from it by adapt="decayed", a weight_decay, and exclude_from_weight_decay(var_names=["bias"]) with '
-    "their names."
+    'Exempt them from the ratio with adapt="decayed", a weight_decay, and '
+    'exclude_from_weight_decay(var_names=["bias"]) with their names.'
 )
-# Arguments of Keras's that change nothing there, by the preset that has its numbers.
+# Arguments without effect in Keras's optimizer, by the preset that copies it.
 WITHOUT_EFFECT = {
     "keras.Adafactor": {
-        "relative_step": "In Keras it changes nothing: leave it out. Without the preset it has an effect."
+        "relative_step": "It has no effect in Keras's optimizer. Leave it out, or do without the preset."
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
@@ -58,8 +58,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
-        namespace()  # which raises where the backend has none
+        # No docstring, because the classes would inherit it; `given` has every argument by name.
+        namespace()  # raises if the backend is not supported
         given = {name: of_python(x) for name, x in given.items()}
         given |= {name: check(name, given[name], way_out) for name, (check, way_out) in CHECKED.items()}
         lr, options = self._rate(given["learning_rate"]), self._given(given)
@@ -67,7 +67,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             options["weight_decay"] = 0.0
         for name in options:
             if callable(options[name]):
-                way_out = "Pass a number; learning_rate takes Keras's schedules."
+                way_out = "Pass a number; for a schedule, use learning_rate."
                 raise HyperparameterError(sentence(name, "a value that a config can hold", options[name], way_out))
         made: Any = self._hyper
         h = made(lr=0.0 if callable(lr) else lr, **options)
@@ -84,7 +84,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @property
     def weight_decay(self) -> float | None:
-        """Weight decay λ. You can set it, with effect from the next step that is traced."""
+        """Weight decay λ. If you set it, it takes effect from the next step that is traced."""
         return self._weight_decay
 
     @weight_decay.setter
@@ -92,7 +92,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         check, way_out = CHECKED["weight_decay"]
         value = check("weight_decay", value, way_out)
         if hasattr(self, "_h"):
-            replace(self._h, weight_decay=value or 0.0)  # which raises where other options contradict it
+            replace(self._h, weight_decay=value or 0.0)  # raises if other options contradict it
         self._weight_decay: float | None = value
 
     @classmethod
@@ -110,7 +110,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _rate(cls, value: Any) -> Any:
-        """Return the learning rate: a number, or what Keras calls for one; None where the rule has one of its own."""
+        """Return the learning rate: a number, or what Keras calls for one; None if the rule has its own."""
         if callable(value) and not isinstance(value, type):
             return value
         check = RATE if cls._hyper.__dataclass_fields__["lr"].default is not None else RATE | NONE
@@ -122,7 +122,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def _given(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options, of which some may be given by the names that they have in Keras."""
+        """Return the options; some may be given under Keras's names."""
         options = {name: given[name] for name in cls._options()}
         for option, names in names_in_apis.KERAS.of(cls._hyper).items():
             theirs = {name: given[name] for name in names if given[name] is not None}
@@ -135,8 +135,8 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             else:
                 made = spec.metadata["check"](name, value, f"Pass a number such as {name}={spec.default}.")
             if ours not in (spec.default, made):
-                way_out = f"Both say the same: pass {' and '.join(names)}, or {option}."
-                raise ContradictionError(sentence(name, f"None beside {option}={ours!r}", value, way_out))
+                way_out = f"Both mean the same: pass {' and '.join(names)}, or {option}."
+                raise ContradictionError(sentence(name, f"None with {option}={ours!r}", value, way_out))
             options[option] = made
         return options
 
@@ -146,13 +146,13 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._excluded_names = tuple(var_names or ())
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make the state of each variable."""
+        """Create the state of each variable."""
         if self.built:
             return
         super().build(variables)
         named = [(variable.path, tuple(variable.shape)) for variable in variables]
         self._is_rest = [False] * len(named) if self._rest is None else self._rest.picked(named)
-        settings: dict[Hyper, Hyper] = {}  # equal ones are one, of which a step has its numbers once
+        settings: dict[Hyper, Hyper] = {}  # equal settings are one object, so that a step computes their numbers once
         pieces = [self._piece(*one) for one in zip(variables, self._is_rest, strict=True)]
         self._pieces = [replace(piece, h=settings.setdefault(piece.h, piece.h)) for piece in pieces]
         self._kept = [
@@ -164,7 +164,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             self._look_at_first(variables)
 
     def _look_at_first(self, variables: Sequence[Any]) -> None:
-        """Say which variables will hardly move."""
+        """Warn about variables that will hardly move."""
         firsts = []
         for variable, piece in zip(variables, self._pieces, strict=True):
             lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
@@ -180,7 +180,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
             allowed = ", ".join(EPSILON)
-            raise ParameterError(f"{name} has the dtype {dtype}, and weights are {allowed}. Set trainable=False.")
+            raise ParameterError(f"{name} has the dtype {dtype}, but weights must be {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
         h = h.on(None if dtype == "float64" else namespace().quick)
         return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
@@ -190,7 +190,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         if shape is None or self._overwrite_variable_with_gradient(variable):
             return None
         dtype = h.state_dtypes().get(field) or _computing(variable)
-        # State of the variable's own shape is divided over devices as the variable is.
+        # State of the variable's own shape is distributed over devices like the variable.
         layout = getattr(variable, "_layout", None) if tuple(shape) == tuple(variable.shape) else None
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
 
@@ -200,7 +200,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         try:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
         finally:
-            self._xp = None  # some of the numbers may be traced
+            self._xp = None  # some numbers may be traced
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Step one variable."""
@@ -229,15 +229,15 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return now
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Leave weight decay to the rule, which knows where in the formula it goes."""
+        """Do nothing: the rule applies weight decay where its formula has it."""
 
     def save_own_variables(self, store: Any) -> None:
-        """Save the state, and the optimizer that it is of: Keras numbers variables, and names none."""
+        """Save the state with the optimizer's name: Keras identifies variables only by number."""
         super().save_own_variables(store)
         store[SAVED_BY] = np.frombuffer(self._hyper.optimizer.encode(), np.uint8)
 
     def load_own_variables(self, store: Any) -> None:
-        """Take over a state that this optimizer saved. Of another's, stay as it is and warn, as Keras does."""
+        """Load a state that this optimizer saved. For another optimizer's, change nothing and warn, as Keras does."""
         own = {key: store[key] for key in [*store.keys()]}
         saved_by = own.pop(SAVED_BY, None)
         found = "another package" if saved_by is None else np.asarray(saved_by).tobytes().decode()
@@ -245,16 +245,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
             super().load_own_variables(own)
             return
         warn(
-            f"the saved optimizer state was skipped: its {len(own)} variables are of {found}, and this "
-            f"is {type(self).__name__}. To go on from it, load it in its own optimizer and use layerwise.convert."
+            f"the saved optimizer state was skipped: its {len(own)} variables are of {found}, but this is "
+            f"{type(self).__name__}. To continue from it, load it into its own optimizer and use layerwise.convert."
         )
 
     def get_config(self) -> dict[str, Any]:
         """Return all arguments, as `from_config` takes them."""
         if getattr(self, "_exclude_from_weight_decay", ()):
             warn(
-                "the config lacks the variables that exclude_from_weight_decay(var_list=…) was given. Exclude them by "
-                "var_names."
+                "the config does not contain the variables passed as exclude_from_weight_decay(var_list=…). Exclude "
+                "them by var_names."
             )
         excluded = {EXCLUDED: {"var_names": [*self._excluded_names]}} if self._excluded_names else {}
         own = {name: getattr(self._h, name) for name in self._options()} | (self._rest.config if self._rest else {})
@@ -262,24 +262,24 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], custom_objects: Any = None) -> Any:
-        """Return an optimizer made from a config, with what it excludes from weight decay."""
+        """Return an optimizer made from a config, with its exclusions from weight decay."""
         own = dict(config)
         excluded = own.pop(EXCLUDED, None)
         made = super().from_config(own, custom_objects)
-        made._is_looked_at = True  # weights that are loaded come after the state is made
+        made._is_looked_at = True  # loaded weights arrive after the state is created
         if excluded:
             made.exclude_from_weight_decay(var_names=excluded["var_names"])
             if excluded.get("places"):
-                warn("the config excludes variables from weight decay by their places. Exclude them by var_names.")
+                warn("the config excludes variables from weight decay by their indices. Exclude them by var_names.")
         return made
 
 
 def _is_zero(variable: Any) -> bool:
-    """Return whether a variable is 0; False where it has no value yet, or is traced."""
+    """Return True if a variable is 0; False if it has no value yet, or is traced."""
     try:
         with namespace().outside():
             return prod(variable.shape) > 0 and not bool(ops.any(ops.not_equal(variable, 0)))
-    except Exception:  # of each backend another
+    except Exception:  # each backend has a different one
         return False
 
 

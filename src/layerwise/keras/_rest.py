@@ -11,7 +11,7 @@ from layerwise.options.checks import NONE, PATTERNS, all_matched, number, one_of
 from layerwise.options.fields import OFF
 from layerwise.options.names import pair
 
-# What a preset asks of arguments that are Keras's.
+# Values that a preset sets for Keras's arguments.
 OF_PRESETS: Mapping[str, Mapping[str, Any]] = {"keras.Muon": {"exclude_layers": (), "adam_weight_decay": 0.004}}
 EMBEDDING, BETAS = "embedding", ("adam_beta_1", "adam_beta_2")
 Shape = tuple[int, ...]
@@ -26,7 +26,7 @@ CHECKED = {
 
 
 class Rest:
-    """AdamW for what is no hidden matrix, and the choice of these variables."""
+    """AdamW for variables that are not hidden matrices, and the choice of these variables."""
 
     def __init__(self, given: Mapping[str, Any], h: Any) -> None:
         betas = pair(ADAMW.hyper, "betas", BETAS, given)
@@ -39,12 +39,12 @@ class Rest:
         self.lr_ratio = rate_ratio(h) if ratio is None else ratio
 
     def decay(self, of_matrices: Any) -> Any:
-        """Return the weight decay: that of the matrices, or one of its own."""
+        """Return the weight decay: the one of the matrices, or one of its own."""
         own = self.config["adam_weight_decay"]
         return of_matrices if own is None else own
 
     def picked(self, variables: Sequence[tuple[str, Shape]]) -> list[bool]:
-        """Return which of the variables, given as paths and shapes, are no hidden matrices."""
+        """Return those variables, given as paths and shapes, that are not hidden matrices."""
         matrices = [
             path
             for path, shape in variables

@@ -32,12 +32,12 @@ def _axes(value: Any) -> Any:
 
 
 SPLIT = integer(1) | one_of("each") | Check("a sequence of lengths", _lengths)
-WAY_OUT = 'Pass a number of equal blocks, "each" for one block an index, or their lengths such as (4096, 1024, 1024).'
+WAY_OUT = 'Pass a number of equal blocks, "each" for one block per index, or lengths such as (4096, 1024, 1024).'
 
 
 @dataclass(frozen=True)
 class Blocks(Checked):
-    """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a tensor.
+    """Blocks of a tensor along an axis, each with its own norms and statistics, as if it were a separate tensor.
 
     Args:
         split: A number of equal blocks, "each" (every index along the axis is a tensor without that axis, as in a stack
@@ -52,12 +52,12 @@ class Blocks(Checked):
     axis: int | tuple[int, ...] = option(
         0,
         Check("an integer or several", _axes),
-        'Pass the axis along which the blocks lie, such as 0 or -1; with "each" there may be several: (0, 1).',
+        'Pass the axis along which the blocks lie, such as 0 or -1; with "each" several axes are allowed: (0, 1).',
     )
 
     def contradictions(self) -> Iterator[Contradiction]:
         several = isinstance(self.axis, tuple) and self.split != "each"
-        yield several, "axis", f"one integer with split={self.split!r}", 'Several axes go with "each".'
+        yield several, "axis", f"one integer with split={self.split!r}", 'Several axes are only allowed with "each".'
 
     def parts(self, name: Name, shape: Shape) -> list[Part]:
         """Return the pieces of a tensor that a rule steps. Equal blocks are one piece.
@@ -70,8 +70,8 @@ class Blocks(Checked):
         for axis in axes:
             if not -len(shape) <= axis < len(shape):
                 raise ParameterError(
-                    f"the blocks of {name!r} lie along axis {axis}, which its shape {shape} does not have. "
-                    "Pass Blocks(…, axis=…) with one it has."
+                    f"the blocks of {name!r} lie along axis {axis}, which its shape {shape} does not have. Pass "
+                    "Blocks(…, axis=…) with an axis of that shape."
                 )
         axis, *others = (axis % len(shape) for axis in axes)
         length = shape[axis]
@@ -86,8 +86,8 @@ class Blocks(Checked):
             return [Part(axis, self.split)]
         if sum(self.split) != length:
             raise ParameterError(
-                f"the blocks of {name!r} must add up to axis {axis} of its shape {shape}, but are {self.split}. "
-                "Pass lengths that do, or a number of equal blocks."
+                f"the blocks of {name!r} must add up to axis {axis} of its shape {shape}, but are {self.split}. Pass "
+                "lengths that add up to it, or a number of equal blocks."
             )
         ends = list(accumulate(self.split))
         cuts = zip(self.split, ends, strict=True)
@@ -108,7 +108,7 @@ def as_blocks(argument: str, value: Any) -> Blocks:
 def in_plain_form(argument: str, value: Any) -> int | str | tuple[int, ...] | None:
     """Return the blocks of a parameter group as plain Python objects, which any program can save, or raise.
 
-    They are of all its parameters: None, a number of equal ones, "each", or lengths, along axis 0.
+    They apply to all of its parameters: None, a number of equal blocks, "each", or lengths, along axis 0.
     """
     if value is None:
         return None
@@ -121,10 +121,10 @@ def in_plain_form(argument: str, value: Any) -> int | str | tuple[int, ...] | No
 
 @dataclass(frozen=True)
 class Part:
-    """One piece of a tensor, with views through it of arrays of the tensor's or its statistics' shape.
+    """One piece of a tensor, with views of this piece in arrays of the tensor's or its statistics' shape.
 
-    Either `count` equal blocks side by side, seen along a dimension of their own (which with `drop` is the axis
-    itself, alone or with `others`), or `one` block of several: its number, start and end, and the tensor's length.
+    Either `count` equal blocks side by side, seen along a dimension of their own (with `drop` it is the axis itself,
+    alone or with `others`), or `one` block of several: its number, start and end, and the tensor's length.
     """
 
     axis: int
@@ -134,7 +134,7 @@ class Part:
     others: Shape = ()  # with `drop`, further axes that count blocks
 
     def one_by_one(self, whole: Shape) -> list[Part]:
-        """Return the same blocks, each as its own piece, unless they already are or have no length."""
+        """Return each of these blocks as its own piece, unless they already are or have no length."""
         if self.one is not None or self.drop:
             return [self]
         length = whole[self.axis]

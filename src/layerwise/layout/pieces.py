@@ -14,12 +14,12 @@ from layerwise.options.settings import Hyper
 from layerwise.rules.states import is_of_layer
 
 Shape = tuple[int, ...]
-Kept = tuple[bool, ...]  # of a state: whether it extends along each dimension of the tensor
+Kept = tuple[bool, ...]  # for each dimension of the tensor, whether a state extends along it
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a tensor that a rule steps at once: the whole of it, or equal blocks, or one block of several."""
+    """A part of a tensor that a rule steps at once: the whole tensor, equal blocks, or one of several blocks."""
 
     part: Part | None
     shape: Shape  # as the rule sees it
@@ -41,7 +41,7 @@ class Layout:
     pieces: tuple[Piece, ...]
 
     def state_shapes(self) -> tuple[Shape | None, ...]:
-        """Return the shapes of the stored state, the pieces' together."""
+        """Return the shapes of the stored state, which holds all pieces together."""
         if self.pieces[0].part is None:
             return self.pieces[0].fields
         parts = [piece.part for piece in self.pieces if piece.part is not None]
@@ -62,7 +62,7 @@ def lay_out(
 ) -> Layout:
     """Return the tensor cut into pieces, each with the hyperparameters fitted to its shape.
 
-    Equal blocks are one piece, except along an axis whose blocks are wanted `one_by_one`.
+    Equal blocks are one piece, except along an axis whose blocks are `one_by_one`.
     """
     parts: Sequence[Part | None] = [None]
     if blocks is not None:
@@ -71,16 +71,16 @@ def lay_out(
     pieces = tuple(_piece(rule, h, shape, part, machine_eps) for part in parts)
     if len({getattr(piece.h, "factored", None) for piece in pieces}) > 1:
         raise ContradictionError(
-            f"the blocks of {name!r}, {blocks} of shape {shape}, would not all be factored alike. "
-            "Pass factored=False, a min_dim_size_to_factor that decides the same for all of them, or the dimensions."
+            f"the blocks of {name!r}, {blocks} of shape {shape}, would not all be factored alike. Pass "
+            "factored=False, a min_dim_size_to_factor that treats all of them alike, or the dimensions."
         )
     return Layout(pieces)
 
 
 def divided(layout: Layout, parts: Shape | None, replicas: int) -> Layout:
-    """Return the layout of a tensor in so many parts along each dimension, or cut anywhere (None).
+    """Return the layout of a tensor that is divided into this many parts along each dimension, or anywhere (None).
 
-    There are so many `replicas` of the parts, which divide the work; 0 says that nobody does.
+    `replicas` is the number of copies of the parts, which share the work; with 0 the work is not shared.
     """
     pieces = []
     for piece in layout.pieces:
@@ -110,8 +110,8 @@ def kept_dims(rule: Any, layout: Layout, ndim: int) -> tuple[Kept | None, ...]:
 
 
 def piece_dims(rule: Any, piece: Piece) -> tuple[Kept | None, ...]:
-    """Return the same along the dimensions of a piece."""
-    grown = tuple(n + 2 for n in piece.shape)  # so that no dimension looks like one that was summed over
+    """Return the same for the dimensions of a piece."""
+    grown = tuple(n + 2 for n in piece.shape)  # prime lengths, so that no dimension looks as if it had been summed over
     shapes = rule.shapes(piece.h, grown)
     return tuple([None if shape is None else tuple(map(eq, shape, grown)) for shape in shapes])
 

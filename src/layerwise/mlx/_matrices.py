@@ -13,18 +13,18 @@ from mlx.utils import tree_flatten
 from layerwise.errors import ParameterError
 from layerwise.options.checks import NONE, PATTERNS, all_matched
 
-nn: Any = import_module("mlx.nn")  # whose names have no types
+nn: Any = import_module("mlx.nn")  # has no types
 EMBEDDINGS = (nn.Embedding, nn.QuantizedEmbedding)
 HEADS = (nn.Linear, nn.QuantizedLinear)
 
 
 def hidden_matrices(model: Any, exclude_layers: Sequence[str] | None = None) -> Callable[[str, mx.array], bool]:
-    """Return a filter of a model's hidden matrices: not its embeddings, its head or its vectors.
+    """Return a filter for a model's hidden matrices: not its embeddings, its head or its vectors.
 
     Args:
         model: The model.
-        exclude_layers: Regular expressions; what has one in its path is left out. None stands for the head: the last
-            `nn.Linear` of the model.
+        exclude_layers: Regular expressions; parameters whose path contains a match are left out. None means the head:
+            the last `nn.Linear` of the model.
     """
     if not isinstance(model, nn.Module):
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""The common part of all optimizers as MLX has them."""
+"""The common base of all optimizers in the MLX API."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from layerwise.rules.asks import Now
 
 LR, DECAY = "learning_rate", "weight_decay"
 CALLED = {"lr": LR}
-OF_ALL = ("step", LR, DECAY)  # in the state, beside that of parameters
+OF_ALL = ("step", LR, DECAY)  # in the state, next to those of parameters
 COMPUTED_IN = {mx.float64: mx.float64, **dict.fromkeys((mx.float32, mx.float16, mx.bfloat16), mx.float32)}
-MOST = 8  # numbers that are added up in float32 with hardly an error
+MOST = 8  # the number of terms that float32 adds up with hardly any error
 COLUMNS = 32
-LARGE = 1 << 12  # elements from which on a sum in parts, which MLX adds up faster, is worth its operations
+LARGE = 1 << 12  # the number of elements from which summing in parts, which MLX does faster, is worth its operations
 SCHEDULE = "A schedule must return such a number for every step."
 
 
-AT_ZERO = {"weight_norm": 0.0}  # what a first step measures of such a tensor
-EXEMPT = "Leave them to an optimizer without it, by mlx.optimizers.MultiOptimizer."
+AT_ZERO = {"weight_norm": 0.0}  # the measurements of such a tensor's first step
+EXEMPT = "Step them with an optimizer without it, by mlx.optimizers.MultiOptimizer."
 
 
 class Optimizer(theirs.Optimizer, Like):
@@ -43,7 +43,7 @@ class Optimizer(theirs.Optimizer, Like):
     _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        # No docstring, because the classes would inherit it; `given` has every argument by name.
         super().__init__()  # type: ignore[no-untyped-call]  # MLX leaves out that it returns None
         options = {name: given[CALLED.get(name, name)] for name in options_in_order(self._hyper)}
         self._hyper.check("lr", options["lr"], LR, CALLED)
@@ -64,27 +64,27 @@ class Optimizer(theirs.Optimizer, Like):
 
     @property
     def learning_rate(self) -> Any:
-        """The learning rate of the last step, or of the first."""
+        """The learning rate of the last step; before any step, of the first."""
         return self.state[LR]
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if LR in self._schedulers:
-            way_out = "Make the optimizer with a number to set others later."
-            raise ContradictionError(sentence(LR, "left to its schedule", value, way_out))
-        if not isinstance(value, mx.array):  # which may be traced
+            way_out = "Create the optimizer with a number if you want to set other numbers later."
+            raise ContradictionError(sentence(LR, "set by its schedule only", value, way_out))
+        if not isinstance(value, mx.array):  # may be traced
             value = number(0)(LR, value, "Pass a number such as 1e-3.")
         self.state[LR] = mx.array(value)
 
     def init(self, parameters: Any) -> None:
-        """Make the state of parameters that have none.
+        """Create the state of parameters that have none.
 
         Args:
             parameters: A tree of parameters.
         """
         for name in OF_ALL:
             if name in parameters:
-                raise ParameterError(f"the state has a number called {name!r}. Give that parameter another name.")
+                raise ParameterError(f"the state has a field called {name}. Give that parameter another name.")
         tree_map_with_path(_check_parameter, parameters)
         super().init(parameters)
         leaves: Any = tree_flatten(parameters)
@@ -93,7 +93,7 @@ class Optimizer(theirs.Optimizer, Like):
             self._look_at_first(new)
 
     def _look_at_first(self, new: Sequence[tuple[str, mx.array]]) -> None:
-        """Say once what surely goes wrong with these parameters."""
+        """Warn once about parameters that cannot be trained well."""
         h: Any = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
         zero = _zeros(new) if FirstStep("", h, AT_ZERO, lam).starts_at_zero else ()
@@ -101,10 +101,10 @@ class Optimizer(theirs.Optimizer, Like):
         if vectors := [path for path, p in new if is_vector(h, p.shape)]:
             name = type(self).__name__
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"
-            warn_of_others(name, vectors, f"Leave them to AdamW: {rest}.")
+            warn_of_others(name, vectors, f"Step them with AdamW: {rest}.")
 
     def init_single(self, parameter: mx.array, state: dict[str, Any]) -> None:
-        """Make the state of one parameter."""
+        """Create the state of one parameter."""
         state.update({field: mx.zeros(shape, dtype) for field, (shape, dtype) in self._fields(parameter).items()})
 
     def _piece(self, parameter: mx.array) -> Piece:
@@ -124,16 +124,16 @@ class Optimizer(theirs.Optimizer, Like):
     def apply_gradients(self, gradients: Any, parameters: Any) -> Any:
         """Return the parameters after a step, in a tree like the gradients.
 
-        Parameters without a gradient are left out. All tensors step together, because a norm may be of all gradients.
+        Parameters without a gradient are left out. All tensors step together, because a norm may cover all gradients.
 
         Args:
             gradients: A tree of gradients.
-            parameters: A tree of parameters, which may have more than there are gradients; or the model.
+            parameters: A tree of parameters, possibly with more parameters than gradients; or the model.
         """
         try:
             chosen = tree_map(lambda _, p: p, gradients, parameters)
         except (KeyError, IndexError) as missing:
-            raise GradientError(f"there is a gradient of {missing}, and no such parameter.") from None
+            raise GradientError(f"there is a gradient for {missing}, but no such parameter.") from None
         tree_map_with_path(_check_gradient, gradients, chosen)
         self.init(chosen)
         leaves: list[Any] = []
@@ -178,13 +178,13 @@ class Optimizer(theirs.Optimizer, Like):
         found = {field: tuple(getattr(x, "shape", ())) for field, x in state.items()}
         if found != wanted:
             raise StateError(
-                f"the state of {path} does not fit {type(self).__name__}: it has {found}, and should have {wanted}. "
-                "Load a state that was saved by this optimizer, with these options."
+                f"the state of {path} does not fit {type(self).__name__}: it has {found}, but should have {wanted}. "
+                "Load a state that was saved by this optimizer with these options."
             )
 
 
 class _OfArrays:
-    """A schedule that answers with arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
+    """A schedule that returns arrays, as MLX's do. Plain numbers are checked; arrays may be traced."""
 
     def __init__(self, name: str, schedule: Callable[[Any], Any], high: float = inf) -> None:
         self._name, self._schedule, self._high = name, schedule, high
@@ -197,7 +197,7 @@ class _OfArrays:
 
 
 def _zeros(parameters: Sequence[tuple[str, mx.array]]) -> list[str]:
-    """Return those that are zero; none if they are traced, and have no values here."""
+    """Return the parameters that are zero; none if they are traced, because they have no values then."""
     try:
         return [path for path, p in parameters if p.size and not mx.any(p).item()]
     except (ValueError, RuntimeError):
@@ -208,8 +208,8 @@ def _check_parameter(path: str, parameter: Any) -> None:
     dtype = getattr(parameter, "dtype", type(parameter).__name__)
     if dtype not in COMPUTED_IN:
         raise ParameterError(
-            f"{path} has the dtype {dtype}, and weights are float64, float32, float16 or bfloat16. "
-            "Freeze it, so that it has no gradient."
+            f"{path} has the dtype {dtype}, but weights must be float64, float32, float16 or bfloat16. Freeze it, so "
+            "that it has no gradient."
         )
 
 
@@ -219,11 +219,11 @@ def _check_gradient(path: str, gradient: Any, parameter: Any) -> None:
         raise GradientError(f"the gradient of {path} must have its shape {parameter.shape}, but is {found}.")
 
 
-# ---- MLX's functions as rules take them, with sums to the last digits of their dtype
+# ---- MLX's functions in the form that rules use, with sums accurate to the last digits of their dtype
 
 
 class Norm(Scaled):
-    """A sum of squares that the sums of other tensors are added to."""
+    """A sum of squares to which the sums of other tensors are added."""
 
     __slots__ = ()
 
@@ -236,20 +236,20 @@ class Norm(Scaled):
 class Functions(Namespace):
     """The functions of `mlx.core`, for one step.
 
-    `mx.compile` takes all arithmetic up to an array into one loop over it, also what is the same for each of its
-    elements. So numbers of a step, a tensor, a row or a column are kept `still`, and are then computed once.
+    `mx.compile` fuses all arithmetic up to an array into one loop over it, even if its result is the same for each
+    element. So the numbers of a step, a tensor, a row or a column are kept `still`, and are computed once.
     """
 
     amax = staticmethod(mx.max)
-    asarray = staticmethod(mx.array)  # which is the older name
+    asarray = staticmethod(mx.array)  # the older name
 
     def __init__(self, mixed: bool = False) -> None:
         super().__init__(mx)
-        self._mixed = mixed  # whether the squares of some tensors do not fit float64, and of others do
+        self._mixed = mixed  # whether the squares of some tensors overflow float64, and of others do not
 
     @staticmethod
     def still(x: Any) -> Any:
-        """Return an array or numbers as they are for each element."""
+        """Return an array, or numbers, unchanged for each element."""
         return still(x)
 
     def coefficients(self, of: Callable[[Any, Any, Any], Any], h: Any, now: Now) -> Any:
@@ -269,7 +269,7 @@ class Functions(Namespace):
         """Return the root of a sum of squares."""
         if isinstance(squares, Scaled):
             return still(squares.factor * mx.sqrt(squares.sum))
-        return still(mx.sqrt(squares).astype(mx.float32))  # which was wide
+        return still(mx.sqrt(squares).astype(mx.float32))  # was wide
 
     def sqrt(self, x: Any) -> Any:
         """Return the root."""
@@ -293,12 +293,12 @@ class Functions(Namespace):
         return (x @ y).astype(COMPUTED_IN[x.dtype])
 
     def signs(self, x: Any) -> Any:
-        """Return 1, −1, or x itself where it is 0 or nan."""
+        """Return 1 or −1, or x itself if it is 0 or nan."""
         large = mx.array(1e162 if x.dtype == mx.float64 else 1e23, x.dtype)  # its square times any number is above 1
         return mx.maximum(mx.minimum(x * large * large, 1.0), -1.0)
 
     def unless_off(self, a: Any, y: Any) -> Any:
-        """Return y, and 0 where `a` is: rates are arrays, of which nobody knows before a step that they are 0."""
+        """Return y, or 0 if `a` is 0: rates are arrays, which are not known to be 0 before the step."""
         return mx.where(a == 0, mx.zeros((), y.dtype), y) if isinstance(a, mx.array) else y
 
     def reshape(self, x: Any, shape: tuple[int, ...]) -> Any:
@@ -310,14 +310,14 @@ class Functions(Namespace):
 
 
 def still(x: Any) -> Any:
-    """Return an array, or numbers some of which are arrays, by an operation that no loop takes in."""
+    """Return an array, or numbers some of which are arrays, by an operation that is not fused into a loop."""
     if isinstance(x, tuple):
         return type(x)(*map(still, x)) if hasattr(x, "_fields") else tuple(map(still, x))
     return mx.contiguous(x) if isinstance(x, mx.array) else x
 
 
 def _squares_of_all(terms: Any) -> Any:
-    """Return the sum of the squares of a long row in float64: a few numbers in one loop, then columns."""
+    """Return the sum of the squares of a long row in float64: first of a few numbers in one loop, then of columns."""
     even = terms.size // (MOST * COLUMNS) * MOST * COLUMNS
     sums = sum(x * x for x in map(_wide, mx.split(terms[:even], MOST)))
     total = mx.sum(mx.sum(mx.reshape(sums, (COLUMNS, -1)), axis=0))
@@ -325,7 +325,7 @@ def _squares_of_all(terms: Any) -> Any:
 
 
 def _in_parts(terms: Any, d: int) -> Any:
-    """Return sums of a few numbers each along a dimension, which is that much shorter."""
+    """Return sums of a few numbers each along a dimension, which becomes that much shorter."""
     shape = terms.shape
     few = next((n for n in range(MOST, 3, -1) if shape[d] % n == 0), 1)
     if few == 1 or not terms.size:
@@ -334,9 +334,10 @@ def _in_parts(terms: Any, d: int) -> Any:
 
 
 def _wide(terms: Any) -> Any:
-    """Return the terms of a sum in float64 on a CPU, where MLX adds one number after the other.
+    """Return the terms of a sum in float64 on a CPU, where MLX adds one number after another.
 
-    Sums of two million float32 numbers would have two digits. GPUs, most of which have no float64, add in a tree.
+    A sum of two million float32 numbers would otherwise have two digits. GPUs, most of which have no float64, add in a
+    tree.
     """
     return terms.astype(mx.float64) if _on_processor() else terms
 

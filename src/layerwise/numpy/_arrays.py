@@ -1,4 +1,4 @@
-"""The parameters and gradients that the NumPy front accepts, and their reading and writing."""
+"""The parameters and gradients that the NumPy API accepts, and how they are read and written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 """A NumPy array of any shape and dtype."""
 
 
-@cache  # asked for every array of every step, and a dtype's name is slow to come by
+@cache  # called for every array of every step, and NumPy computes a dtype's name slowly
 def name_of(dtype: np.dtype[Any]) -> str:
     return str(dtype.name)
 
@@ -35,17 +35,17 @@ def computing(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def named_dtype(argument: str, name: str) -> np.dtype[Any]:
-    """Return the dtype of that name, if this process knows it: bfloat16 comes to NumPy from outside."""
+    """Return the dtype of that name, if this process knows it: bfloat16 needs another package."""
     try:
         return np.dtype(name)
     except TypeError:
         raise HyperparameterError(
-            sentence(argument, "a dtype that numpy knows", name, "NumPy knows bfloat16 once ml_dtypes is imported.")
+            sentence(argument, "a dtype that NumPy knows", name, "NumPy knows bfloat16 only after `import ml_dtypes`.")
         ) from None
 
 
 def squares(x: Array, dims: tuple[int, ...]) -> Array:
-    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     terms = np.square(x, dtype=np.float64)
     return np.sum(terms, axis=dims, keepdims=True) if dims else terms
 
@@ -75,7 +75,7 @@ BITS = SimpleNamespace(
 
 
 class Arrays(Whole):
-    """Arrays as the rule engine reads and writes them, and as the core makes them."""
+    """Arrays as the rule engine reads and writes them, and as the core creates them."""
 
     bits: Any = BITS
     xp: Any = SimpleNamespace(
@@ -108,7 +108,7 @@ class Arrays(Whole):
         return array.shape, array.dtype
 
     def stack(self, arrays: Sequence[Array]) -> Array:
-        # Each stays in one piece, which is how they are read and written fastest.
+        # Each stays in one piece: that is the fastest way to read and write it.
         return np.moveaxis(np.stack(arrays), 0, -1)
 
     def write_stack(self, stored: Sequence[Array], new: Array) -> None:
@@ -117,7 +117,7 @@ class Arrays(Whole):
 
 
 def is_finite(grad: Array, weights: Array) -> bool:
-    """Return True if the gradient is finite in the dtype in which it will be used."""
+    """Return True if the gradient is finite in the dtype of the arithmetic."""
     return bool(np.isfinite(Arrays().read(grad, weights)).all())
 
 
@@ -129,13 +129,14 @@ def check_parameter(name: Name, weights: Any) -> Array:
     """Return `weights` if it is an array that can be updated in place."""
     if not isinstance(weights, np.ndarray) or isinstance(weights, np.ma.MaskedArray):
         raise ParameterError(
-            f"weights of {name!r} must be a numpy array, to be updated in place, but are {type(weights).__name__}. "
-            "Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
+            f"weights of {name!r} must be a NumPy array, which is updated in place, but are a "
+            f"{type(weights).__name__}. Keep them as an array, such as np.asarray(weights, dtype=np.float32)."
         )
     if name_of(weights.dtype) not in FLOATING:
         raise ParameterError(
-            f"weights of {name!r} must be floating point ({', '.join(FLOATING)}), but are {weights.dtype}. "
-            "Convert them once with .astype(np.float32); split complex weights into real and imaginary parts."
+            f"weights of {name!r} must have a floating-point dtype ({', '.join(FLOATING)}), but have "
+            f"{weights.dtype}. Convert them once with .astype(np.float32); split complex weights into real and "
+            "imaginary parts."
         )
     if not weights.flags.writeable:
         raise ParameterError(f"weights of {name!r} are read-only. Pass an array that owns its data: weights.copy().")
@@ -151,16 +152,18 @@ def check_gradient(name: Name, grad: Any, weights: Array) -> Array:
     if hasattr(grad, "tocoo"):
         raise GradientError(f"the gradient of {name!r} is sparse ({type(grad).__name__}). Pass grad.toarray().")
     if isinstance(grad, np.ma.MaskedArray):
-        raise GradientError(f"the gradient of {name!r} is masked. Pass grad.filled(0), or what the mask should mean.")
+        raise GradientError(
+            f"the gradient of {name!r} is masked. Pass grad.filled(0), or the values that masked elements should have."
+        )
     try:
         array = np.asarray(grad)
-    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+    except Exception as problem:  # a foreign array may raise anything when it is read
         raise GradientError(f"the gradient of {name!r} cannot be read as an array of numbers: {problem}") from None
     if array.dtype.kind not in "fiu" and name_of(array.dtype) not in FLOATING:
         raise GradientError(f"the gradient of {name!r} must be real numbers, but is {array.dtype}. Pass a float array.")
     if array.shape != weights.shape:
         raise GradientError(
             f"the gradient of {name!r} must have the shape of its weights, {weights.shape}, but has {array.shape}. "
-            "Nothing is broadcast; reshape it, or pass the gradient of these weights."
+            "Gradients are not broadcast: reshape it, or pass the gradient of these weights."
         )
     return array

@@ -34,11 +34,11 @@ from layerwise.options.by_name import Name, as_name, check_matched, check_twin, 
 from layerwise.options.misspellings import advice, check_keywords, needing_all
 from layerwise.options.settings import Hyper, scheduled
 
-MODULE = ".optimizers"  # from which the package takes its classes
+MODULE = ".optimizers"  # the module whose classes the package exports
 
 
 def _are_weights(lr: Any) -> bool:
-    """Return True for arrays by name or in a list, which other libraries take in the place of lr."""
+    """Return True for arrays by name or in a list, which other libraries take as the first argument."""
     if isinstance(lr, Mapping):
         lr = list(lr.values())
     each = lr if isinstance(lr, (list, tuple)) else ()
@@ -48,30 +48,31 @@ def _are_weights(lr: Any) -> bool:
 class Optimizer(Like):
     """The base of all optimizers of this API; each has one rule.
 
-    Every option is an attribute that you can read, and set with effect from the next step. A misspelt one raises.
+    Every option is an attribute that you can read, and set with effect from the next step. A misspelt name raises an
+    error.
     """
 
     _rule: Any
     _hyper: type[Hyper]
 
-    _way_out = "Weights go to each step: opt.step_all(weights, grads), both by name."
+    _way_out = "Weights are passed to each step: opt.step_all(weights, grads), both by name."
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        # No docstring, because the classes would inherit it; `given` has every argument by name.
         lr = given["lr"]
         if _are_weights(lr):
             kind = type(lr).__name__
-            raise ArgumentError(f"`lr` must be a number or a callable of the step, but is {kind}. {self._way_out}")
+            raise ArgumentError(f"`lr` must be a number or a function of the step, but is {kind}. {self._way_out}")
         self._options = Options.of(self._hyper, given)
         self._tensors = Slots(LIBRARY)
         self._seen: dict[Name, tuple[int, ...]] = {}  # names with their shapes, stepped or not
         self._one_at_a_time = OneAtATime()
         self._matched = False  # whether all patterns are known to match a name
-        self._unmet: frozenset[Name] = frozenset()  # names of a loaded state, until weights of one of them come
+        self._unmet: frozenset[Name] = frozenset()  # names of a loaded state, until one of them is stepped
 
     @property
     def steps(self) -> int:
-        """The number of steps taken by the name with the most steps. Schedules follow it."""
+        """The largest number of steps taken by a name. Schedules follow it."""
         return self._tensors.furthest
 
     @property
@@ -79,18 +80,18 @@ class Optimizer(Like):
         """The number of steps skipped because of nan or inf."""
         return self._tensors.skipped
 
-    @needing_all("It steps one array; opt.step_all(weights, grads) steps all, which it takes by name.")
+    @needing_all("step() takes one array; opt.step_all(weights, grads) takes all of them, by name.")
     def step(self, name: Name, weights: Array, grad: Any) -> None:
         """Update one named array in place.
 
         Args:
-            name: The name, by which its state is kept.
+            name: The name, under which its state is kept.
             weights: The array.
             grad: Its gradient, which is not changed.
         """
         if limit := self._options.h.model_bound:
             raise ContradictionError(
-                sentence("max_grad_norm", "None for step()", limit, "All gradients are needed: step_all().")
+                sentence("max_grad_norm", "None for step()", limit, "All gradients are needed at once: use step_all().")
             )
         with self._one_at_a_time, signals_wait:
             name = as_name(name)
@@ -115,7 +116,7 @@ class Optimizer(Like):
                 raise ParameterError(f"`{argument}` must be a mapping from names to arrays, but is {shown}.")
         for name in grads:
             if name not in weights:
-                raise GradientError(f"there is a gradient for {name!r}, but no weights. Known are: {few(weights)}.")
+                raise GradientError(f"there is a gradient for {name!r}, but no weights. Weights: {few(weights)}.")
         with self._one_at_a_time, signals_wait:
             firsts = self._take(weights, grads, whole=True)
         if firsts:
@@ -142,7 +143,7 @@ class Optimizer(Like):
         return firsts
 
     def _checked(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], due: Due, whole: bool) -> Due:
-        """Return what is due by names and arrays as they are kept, checked one by one."""
+        """Return the work of a step, from names and arrays that are checked one by one."""
         for option, by_name in self._options.by_name.items():
             if whole and not self._matched:
                 check_matched(option, by_name.patterns, [*weights, *self._seen])
@@ -153,12 +154,13 @@ class Optimizer(Like):
         return Due(list(names), [p for p, _ in each], [g for _, g in each])
 
     def _meet(self, weights: Mapping[Any, Any]) -> None:
-        """Warn if no weights have the name of a loaded state, which then is of another model."""
+        """Warn if no weights have a name of the loaded state, which then belongs to another model."""
         known, self._unmet = self._unmet, frozenset()
         if weights and known.isdisjoint(map(as_name, weights)):
             warn(
-                f"the loaded state is of {few(sorted(known, key=str))}, and no weights have one of these names, but "
-                f"{few(weights)}: their state begins anew. Pass weights by the names with which they were saved."
+                f"the loaded state is of {few(sorted(known, key=str))}, but no weights have one of these names; the "
+                f"weights are {few(weights)} and start with new state. Pass weights by the names with which they "
+                "were saved."
             )
 
     def _note(self, weights: Mapping[Any, Any], whole: bool) -> None:
@@ -179,8 +181,8 @@ class Optimizer(Like):
         slot = self._slots.get(name)
         if slot is not None and slot.shape != p.shape:
             raise ParameterError(
-                f"weights of {name!r} had the shape {slot.shape} and now have {p.shape}. "
-                f"Pass another name, or forget the old state with clear_state({name!r})."
+                f"weights of {name!r} had the shape {slot.shape} and now have {p.shape}. Pass another name, or drop "
+                f"the old state with clear_state({name!r})."
             )
         return p, _arrays.check_gradient(name, grad, p)
 
@@ -209,13 +211,13 @@ class Optimizer(Like):
         value = self._options.given[name]
         if name in RATES:
             return scheduled(value, name, self.steps)
-        return MappingProxyType(value) if isinstance(value, Mapping) else value  # to write to one would change nothing
+        return MappingProxyType(value) if isinstance(value, Mapping) else value  # a write to one would have no effect
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name in self._names():
             self.set_options(**{name: value})
         elif name.startswith("_") or hasattr(type(self), name) or "_hyper" not in vars(type(self)):
-            object.__setattr__(self, name, value)  # and whatever is of a class that a user derived from ours
+            object.__setattr__(self, name, value)  # and attributes of classes that a user derives
         else:
             raise AttributeError(self._hint(name))
 
@@ -229,7 +231,7 @@ class Optimizer(Like):
     def set_options(self, **options: Any) -> None:
         """Set several options, all or none, with effect from the next step.
 
-        They are checked together: `set_options(momentum=0.9, nesterov=True)` is right where nesterov alone would not
+        They are checked together: `set_options(momentum=0.9, nesterov=True)` is valid although nesterov alone may not
         be.
 
         Args:
@@ -246,7 +248,7 @@ class Optimizer(Like):
             self._matched = False
         self._options = changed
 
-    # ---- what is kept
+    # ---- state
 
     @property
     def _slots(self) -> dict[Name, Slot]:
@@ -263,18 +265,18 @@ class Optimizer(Like):
         return self._seen | {name: slot.shape for name, slot in self._slots.items()}
 
     def stats(self) -> dict[Name, dict[str, Any]]:
-        """Return the measurements of each name's last step: numbers, or arrays with one number a block.
+        """Return the measurements of each name's last step: numbers, or arrays with one number per block.
 
         `weight_norm` is ‖p‖, `update_norm` the length that ‖p‖ is compared with, `update_rms` the same as root mean
-        square, and `trust_ratio` their ratio as used. Quantities that a step need not measure are missing.
+        square, and `trust_ratio` their ratio as used. Quantities that a step does not measure are missing.
         """
         return self._tensors.stats()
 
     def clear_state(self, name: Name | None = None) -> None:
-        """Forget the state of one name, or of all. The next step begins it again.
+        """Forget the state of one name, or of all. The next step starts it again.
 
         Args:
-            name: The name; None is all.
+            name: The name; None means all.
         """
         self._tensors.clear(name)
         self._seen = {one: shape for one, shape in self._seen.items() if name not in (None, one)}
@@ -294,7 +296,7 @@ class Optimizer(Like):
         """Load a saved state, or raise StateError and change nothing.
 
         State keeps the format in which it was saved until the next step, and then follows `state_dtype`. lr,
-        weight_decay and the seed are restored; a schedule stays the one given here.
+        weight_decay and the seed are restored; schedules of this optimizer stay.
 
         Args:
             state: The result of `state_dict()`, or the file that it was saved to, as np.load returns it.
@@ -307,7 +309,7 @@ class Optimizer(Like):
         self._unmet = frozenset(saved.slots)
 
     def __copy__(self) -> Optimizer:
-        return deepcopy(self)  # two optimizers sharing one state would be neither
+        return deepcopy(self)  # two optimizers must not share a state
 
     def __repr__(self) -> str:
         return f"{type(self).__module__.removesuffix(MODULE)}.{type(self).__name__}({self._options.in_words()})"

@@ -1,4 +1,4 @@
-"""The options of an optimizer, all checked together, by name too, and their changes while training."""
+"""The options of an optimizer, checked together, including those by name, and their changes while training."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class Options:
         return Options.of, (type(self.h), self.given)
 
     def changed(self, values: Mapping[str, Any]) -> Options:
-        """Return the same with other values, checked together with the rest."""
+        """Return the same settings with other values, checked together with the rest."""
         for name in RATES:
             if name in values and callable(getattr(self.h, name)) and not callable(values[name]):
                 value = values[name]
                 type(self.h).check(name, value)
                 raise ContradictionError(
-                    f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, "
-                    f"or replace it by another: opt.{name} = lambda step: {'…' if value is None else value!r}."
+                    f"`{name}` follows a schedule, which {value!r} would end. Change the schedule, or replace it: "
+                    f"opt.{name} = lambda step: {'…' if value is None else value!r}."
                 )
         try:
             return Options.of(type(self.h), {**self.given, **values})
@@ -88,10 +88,10 @@ class Options:
             if len(values) > 1:
                 raise
             [name] = values
-            raise ContradictionError(f"{problem} Options are set together by set_options({name}=…, …).") from None
+            raise ContradictionError(f"{problem} To set options together, use set_options({name}=…, …).") from None
 
     def in_words(self) -> str:
-        """Return what differs from the defaults, as it would be passed."""
+        """Return the options that differ from the defaults, as they would be passed."""
         usual = {**vars(type(self.h)()), **dict.fromkeys(FLAGS, False), **Wanted().words(), "state_dtype": None}
         shown = [key for key, value in self.given.items() if key in ALWAYS_SHOWN or repr(value) != repr(usual.get(key))]
         return ", ".join(f"{key}={self.given[key]!r}" for key in shown)
@@ -109,20 +109,22 @@ def _by_name(h: type[Hyper], given: Mapping[str, Any]) -> dict[str, ByName]:
 
 
 def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
-    """Return the factor on a name's weight_decay, or for LAMB its place in the formula."""
+    """Return the factor on a name's weight_decay; for LAMB, its place in the formula."""
     own, allowed = h.__dataclass_fields__.get("decay"), checks.FLAG | SCALE
     allowed = allowed if own is None else allowed | own.metadata["check"]
-    found = allowed(argument, value, "True and False turn weight_decay on and off, a number multiplies it.")
+    found = allowed(argument, value, "True and False turn weight_decay on and off; a number multiplies it.")
     return found if isinstance(found, str) else float(found)
 
 
 def _may_begin(rule: Any, field: str) -> bool:
-    """Return True if a part of the state may begin at 0, or go, in the middle: an average that may be negative too."""
+    """Return True if a part of the state may begin at 0, or be dropped, during training: also an average that may be
+    negative.
+    """
     return is_signed(rule, field) or field in rule.State._field_defaults
 
 
 def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Options) -> Slot:
-    """Return the slot of one name for changed options, or raise if the present state does not allow them."""
+    """Return the slot of one name for changed options; raise if the present state does not allow them."""
     state, dtypes, others = NamedState(Arrays(), dict(slot.arrays)), options.h.state_dtypes(), before.h.state_dtypes()
     wide = any(slot.arrays[field].dtype == np.float64 for field in plan.state_shapes if field in slot.arrays)
     for field, shape in plan.state_shapes.items():
@@ -134,7 +136,7 @@ def refitted(name: Name, slot: Slot, plan: Plan, before: Options, options: Optio
             state.replace(field, None if shape is None else np.zeros(shape, dtype))
         else:
             raise ContradictionError(
-                f"{field} of {name!r} has the shape {None if old is None else old.shape} and would need {shape} with "
-                f"these options. Forget it first with clear_state({name!r}), or make another optimizer."
+                f"{field} of {name!r} has the shape {None if old is None else old.shape}, but needs {shape} with "
+                f"these options. Drop the state first with clear_state({name!r}), or create another optimizer."
             )
     return replace(slot, arrays=state.arrays)

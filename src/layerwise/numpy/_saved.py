@@ -1,4 +1,4 @@
-"""A state as plain arrays under plain keys: "name/field" for each tensor, and a few about the whole."""
+"""A state as plain arrays under plain keys: "name/field" for each tensor, and a few for the whole."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from layerwise.options.checks import Check, Refused, number, one_of
 from layerwise.storage.options import COUNT, SEED
 
 FORMAT = 1
-WAY_OUT = "Pass what state_dict() gave, all of it and unchanged."
-# lr and weight_decay are there where they were not schedules.
+WAY_OUT = "Pass all that state_dict() returned, unchanged."
+# lr and weight_decay are saved unless they are schedules.
 SETTINGS = {"lr": number(0), "weight_decay": number(0), "relative_step": one_of(False, "factor", "cap"), "seed": SEED}
 
 
 class Saved(NamedTuple):
-    """A state dict taken apart."""
+    """The parts of a state dict."""
 
     slots: dict[Name, Slot]
     settings: dict[str, Any]
@@ -38,7 +38,7 @@ def dump(
     state.update({name: np.array(value) for name, value in settings.items()})
     ids = [str(name) for name in slots if isinstance(name, int)]
     if ids:
-        state["ids"] = np.array(ids)  # as text, which has no largest number
+        state["ids"] = np.array(ids)  # as text, because it may exceed every integer dtype
     for name, slot in slots.items():
         state[f"{name}/step"] = np.array(slot.step)
         state[f"{name}/shape"] = np.array(slot.shape, dtype=np.int64)
@@ -49,23 +49,27 @@ def dump(
 def load(
     optimizer: str, state: Any, here: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]
 ) -> Saved:
-    """Take a state dict apart, if it fits this optimizer, its settings and its plans."""
+    """Split a state dict into its parts; raise unless it fits this optimizer, its settings and its plans."""
     odd = [key for key in state if not isinstance(key, str)] if isinstance(state, Mapping) else [state]
     if odd:
-        raise StateError(f"the state must be a mapping from strings to arrays, but there is {odd[0]!r}. {WAY_OUT}")
+        raise StateError(f"the state must be a mapping from strings to arrays, but contains {odd[0]!r}. {WAY_OUT}")
     arrays = {key: _readable(key, value) for key, value in state.items()}
     header = {key: value for key, value in arrays.items() if "/" not in key}
     unknown = header.keys() - {"optimizer", "format", "skipped", "step", "ids", *SETTINGS}
     missing = {"optimizer", "format", "skipped", "step"} - header.keys()
     within = [key for key, value in state.items() if isinstance(value, Mapping) and "format" in value]
     if missing and within:
-        raise StateError(f"the state is under {within[0]!r} of what was passed. Pass that: state[{within[0]!r}].")
+        raise StateError(
+            f"the value passed is not a state, but has one under {within[0]!r}. Pass state[{within[0]!r}]."
+        )
     if unknown or missing:
-        raise StateError(f"the state has the unknown keys {sorted(unknown)} and lacks {sorted(missing)}. {WAY_OUT}")
+        raise StateError(
+            f"the state has the unknown keys {sorted(unknown)}, and the keys {sorted(missing)} are missing. {WAY_OUT}"
+        )
     if str(header["optimizer"]) != optimizer:
         raise StateError(f"the state is of {header['optimizer']}, not of {optimizer}. Load it into the same optimizer.")
     if held("format", header, COUNT) != FORMAT:
-        raise StateError(f"the state has format {header['format']}; this version reads {FORMAT}. Update layerwise.")
+        raise StateError(f"the state has format {header['format']}, but this version reads {FORMAT}. Update layerwise.")
     entries: dict[Name, dict[str, Array]] = {}
     for key, value in arrays.items():
         if "/" in key:
@@ -76,7 +80,7 @@ def load(
 
 
 def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]) -> dict[Name, dict[str, Array]]:
-    """Return the entries, with integers for the names that were integers."""
+    """Return the entries, with integers for names that were integers."""
     ids = header.get("ids", np.array([], np.str_))
     numbers = {str(one): int(str(one)) for one in ids.ravel() if str(one).lstrip("-").isdecimal()}
     if ids.ndim != 1 or list(map(str, numbers.values())) != ids.tolist() or not numbers.keys() <= entries.keys():
@@ -87,12 +91,12 @@ def _with_ids(entries: dict[Name, dict[str, Array]], header: Mapping[str, Array]
 def _readable(key: str, value: Any) -> Array:
     try:
         return np.asarray(value)
-    except Exception as problem:  # whatever a foreign array raises when it is asked for its numbers
+    except Exception as problem:  # a foreign array may raise anything when it is read
         raise StateError(f"{key!r} cannot be read as an array of numbers: {problem} {WAY_OUT}") from None
 
 
 def held(key: str, entry: Mapping[str, Any], check: Check, whose: str = "") -> Any:
-    """Return a number of a state, or raise unless it is one that this check allows."""
+    """Return a number of a state; raise unless this check allows it."""
     try:
         return check.convert(entry.get(key))
     except Refused:
@@ -106,15 +110,15 @@ def _settings(header: Mapping[str, Array], here: Mapping[str, Any]) -> dict[str,
     role, own = common.pop("relative_step", False), here.get("relative_step", False)
     if "lr" in common and role != own:
         raise StateError(
-            f"the state was saved with lr={common['lr']}, relative_step={role!r}, and this optimizer has "
-            f"lr={here['lr']}, relative_step={own!r}: lr means something else. "
-            "Make the optimizer with the options it was saved with."
+            f"the state was saved with lr={common['lr']} and relative_step={role!r}, but this optimizer has "
+            f"lr={here['lr']} and relative_step={own!r}, which give lr another meaning. Create the optimizer with "
+            "the options it was saved with."
         )
     return common
 
 
 def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[int, ...]], Plan]) -> Slot:
-    """Return one tensor's state, checked for the shapes that the options and the tensor's shape require."""
+    """Return one tensor's state, with the shapes checked against the options and the tensor's shape."""
     shape = entry.get("shape")
     if shape is None or shape.ndim != 1 or (shape.size and shape.dtype.kind not in "iu") or (shape < 0).any():
         raise StateError(f"{f'{name}/shape'!r} must be a list of integers ≥ 0, but is {shape!r}. {WAY_OUT}")
@@ -127,8 +131,8 @@ def _slot(name: Name, entry: Mapping[str, Any], plan_of: Callable[[Name, tuple[i
     missing = {"step", *(key for key, part in parts.items() if part.needed)} - entry.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, "
-            f"missing are {_keys(name, missing)}. Make the optimizer with the options it was saved with."
+            f"the state of {name!r} does not fit these options: unknown are {_keys(name, unknown)}, missing are "
+            f"{_keys(name, missing)}. Create the optimizer with the options it was saved with."
         )
     arrays = {key: _array(f"{name}/{key}", entry[key], part) for key, part in parts.items() if key in entry}
     return Slot(arrays, held("step", entry, COUNT, f"{name}/"), plan.shape)
@@ -139,8 +143,8 @@ def _keys(name: Name, fields: set[str]) -> str:
 
 
 def _array(key: str, array: Array, part: Part) -> Array:
-    """Return an array, if it is what this part of the state must be."""
-    if array.dtype == np.dtype("V2"):  # what a file makes of bfloat16, which it does not know
+    """Return an array, if it is valid for this part of the state."""
+    if array.dtype == np.dtype("V2"):  # files store bfloat16, which NumPy does not know, as these bytes
         try:
             array = np.asarray(array.view(named_dtype(key, "bfloat16")))
         except HyperparameterError as problem:

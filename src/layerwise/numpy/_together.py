@@ -1,4 +1,4 @@
-"""Steps of named arrays: what they add to the core's, the engines, and the memory that arrays of one step occupy."""
+"""Steps of named arrays: additions to the core's steps, the engines, and the memory that arrays of one step occupy."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from layerwise.numpy._arrays import Array, lying
 from layerwise.options.by_name import Name
 from layerwise.options.settings import scheduled
 
-STACK = 1 << 12  # elements up to which a step costs more in calls than in arithmetic
-MATRIX = 1 << 15  # the same of products
+STACK = 1 << 12  # the largest number of elements for which calls cost more than arithmetic
+MATRIX = 1 << 15  # the same for products
 RATES = ("lr", "weight_decay")
-PLAIN = {str, int}  # the types that names are kept in
+PLAIN = {str, int}  # the types in which names are kept
 LIBRARY = _arrays.Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=STACK, matrix_size=MATRIX)))
 WAYS_OUT = WaysOut(
-    'Exempt them from it, such as by adapt={"*.bias": False}.',
+    'Exempt them from the ratio, such as with adapt={"*.bias": False}.',
     'Pass master_weights="split", or rounding="stochastic".',
-    'Leave them their ratio, or give them a smaller rate, such as by lr_scale={"*.bias": 0.001}.',
-    "Leave them to an AdamW of their own.",
-    'Give each row its own by blocks="each", or pass `blocks` by name.',
+    'Keep their ratio, or give them a smaller rate, such as with lr_scale={"*.bias": 0.001}.',
+    "Step them with a separate AdamW.",
+    'Give each row a rate of its own with blocks="each", or pass `blocks` by name.',
 )
 
 
 def due_of(weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> Due:
-    """Return what is due, as it was given; of all names those with a gradient."""
+    """Return the work as it was given; for all names, those with a gradient."""
     names = [name for name, g in grads.items() if not (whole and g is None)]
     return Due(names, [weights[name] for name in names], [grads[name] for name in names])
 
 
 class Named:
-    """What an optimizer of named arrays says of them, in a step of all or of one."""
+    """The work of an optimizer of named arrays, in a step of all or of one."""
 
     keeps = False
 
@@ -61,7 +61,7 @@ class Named:
         try:
             params = [(type(p), p.shape, p.dtype, p.strides, p.flags.writeable) for p in due.params]
             return params, [(type(g), g.shape, g.dtype) for g in due.grads]
-        except AttributeError:  # of what is no array, and is to become one, or refused
+        except AttributeError:  # for a value that is not an array, to be converted or refused
             return None
 
     def planned(self, due: Due) -> list[Planned]:
@@ -71,8 +71,8 @@ class Named:
     def rates(self, planned: Sequence[Planned], counts: Sequence[int]) -> Rates:
         """Return the numbers of these names' next step.
 
-        With `shared_count` all names of a call to step_all take the same step. With step() a new one begins when a name
-        comes that has taken the last.
+        With `shared_count`, all names of a call to step_all take the same step. With step(), a new step begins when a
+        name arrives that has already taken the last one.
         """
         options, furthest = self.optimizer._options, self.optimizer._tensors.furthest
         t = [n + 1 for n in counts]
@@ -92,16 +92,16 @@ class Named:
 
 
 def _rates(factors: tuple[float, float], lr: float, weight_decay: float) -> tuple[float, float]:
-    """Return the rates of names with these factors on them."""
+    """Return the rates of names with these factors."""
     found = lr * factors[0], weight_decay * factors[1]
     if inf in found:
         argument = "lr_scale" if found[0] == inf else "decay"
-        raise HyperparameterError(f"`{argument}` times the rate it multiplies is infinite. Pass a smaller factor.")
+        raise HyperparameterError(f"`{argument}` times the rate that it multiplies is infinite. Pass a smaller factor.")
     return found
 
 
 class Occupied:
-    """The memory that the weights of a step occupy, as an ordered list of spans; or raise if it is shared."""
+    """Return the memory that the weights of a step occupy, as an ordered list of spans; raise if it is shared."""
 
     def __init__(self, names: Sequence[Name], weights: Sequence[Array]) -> None:
         spans = sorted([byte_bounds(array) for array in weights if array.size])
@@ -110,10 +110,10 @@ class Occupied:
         self._ends = list(accumulate([end for _, end in spans], max))
         if any(map(gt, self._ends, self._starts[1:])):
             each = zip(names, map(lying, weights), strict=True)
-            check_distinct(each, "Keep one name, and give it the sum of the gradients.")
+            check_distinct(each, "Keep one name, and pass the sum of the gradients.")
 
     def apart(self, grads: Sequence[Array]) -> list[Array]:
-        """Return the gradients, with copies of those that stepping some weights could change underway."""
+        """Return the gradients, with copies of those that would change while weights are stepped."""
         found = list(grads)
         for i, g in enumerate(found):
             low, high = byte_bounds(g)

@@ -1,4 +1,4 @@
-"""The arguments of each API beside the options of a formula: they are the same for all its optimizers."""
+"""Arguments of each API besides the options of a formula. They are the same for all of its optimizers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any, Literal, TypeVar
 
 V = TypeVar("V")
 ByName = Mapping[str, V] | Callable[[str], V | None]
-"""Values by name: a mapping, whose keys may be patterns such as "*.bias", or a function of the name. The default counts
-where a mapping has no key for a name, or the function returns None."""
+"""Values by name: a mapping, whose keys may be patterns such as "*.bias", or a function of the name. The default
+applies if a mapping has no key for a name, or if the function returns None.
+"""
 StateDtype = Literal["float32", "bfloat16", "int8"]
-"""The storage of a part of the state: as it is computed, in 16 bits, or in 8 bits with a scale for each 64 numbers."""
+"""The storage of a part of the state: in the dtype of the arithmetic, in 16 bits, or in 8 bits with a scale for every
+64 numbers.
+"""
 
-# Of PyTorch, with their defaults.
+# PyTorch's own arguments, with their defaults.
 TORCH: dict[str, Any] = {
     "blocks": None,
     "master_weights": False,
@@ -28,10 +31,10 @@ TORCH: dict[str, Any] = {
     "foreach": None,
     "offload": False,
 }
-PROCESSES = ("model_group", "replica_group")  # of them, the process groups
-# What a parameter group may say for itself.
+PROCESSES = ("model_group", "replica_group")  # the process groups among them
+# Arguments that a parameter group may set for itself.
 OF_GROUP = ("master_weights", "rounding", "state_dtype", "seed", "differentiable", "capturable", "blocks")
-# What Keras does itself, before the gradient comes to a rule or after it.
+# Keras's own arguments; Keras handles them before or after the rule.
 KERAS = (
     "clipnorm",
     "clipvalue",
@@ -43,5 +46,5 @@ KERAS = (
     "gradient_accumulation_steps",
     "name",
 )
-# What a parameter group of Paddle may say for itself, besides options.
+# Arguments that a parameter group of Paddle may set for itself, besides options.
 OF_PADDLE_GROUP = ("params", "learning_rate", "weight_decay", "grad_clip", "exclude_from_weight_decay_fn", "name")

@@ -15,7 +15,7 @@ from layerwise.options.misspellings import nearest
 
 
 class optional(str):  # noqa: N801  # used as a function, as in [optional("*.bias")]
-    """A name or pattern that may match nothing: `blocks={optional("*.qkv.weight"): 3}`."""
+    """A name or pattern that is allowed to match nothing: `blocks={optional("*.qkv.weight"): 3}`."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ INSTEAD = ("adapt", "decay", "l2")  # options that the NumPy front may take by n
 
 
 def as_name(name: Any) -> Name:
-    """Return the name of a parameter in its one form: a string, or an integer of Python."""
+    """Return the name of a parameter in its canonical form: a string, or a Python integer."""
     if isinstance(name, str) and name and "\0" not in name:
         return name
     if _is_id(name):
@@ -42,12 +42,12 @@ def _is_id(name: object) -> bool:
 
 
 def check_twin(name: Name, *names: Container[Any]) -> None:
-    """Raise if another name differs from this one only by being an integer or a string."""
+    """Raise if another name differs from this one only in being an integer or a string."""
     twin = _twin(name)
     if twin is not None and any(twin in some for some in names):
         raise ParameterError(
-            f"both {name!r} and {twin!r} name parameters, which patterns and files could not tell apart. "
-            "Use one of them."
+            f"both {name!r} and {twin!r} are names of parameters, but patterns and files cannot tell them apart. Use "
+            "one of them."
         )
 
 
@@ -58,7 +58,7 @@ def _twin(name: Name) -> Name | None:
 
 
 def matches(name: Name, pattern: Name) -> bool:
-    """Return True if a name is the pattern or fits it; an integer fits whatever its digits fit."""
+    """Return True if a name equals the pattern or matches it; an integer is matched by its digits."""
     return name == pattern or (isinstance(pattern, str) and fnmatchcase(str(name), pattern))
 
 
@@ -70,13 +70,14 @@ def check_matched(argument: str, patterns: Iterable[Any], names: Collection[Name
             continue
         close = nearest(pattern, map(str, names), cutoff=0.5) or list(names)[:3]
         raise HyperparameterError(
-            f"`{argument}` speaks of {pattern!r}, which matches none of the parameters. The nearest names are "
-            f"{', '.join(map(repr, close)) or 'none'}. Pass layerwise.optional({str(pattern)!r}) if it need not match."
+            f"pattern {pattern!r} in `{argument}` matches no parameter. The nearest names are "
+            f"{', '.join(map(repr, close)) or 'none'}. Pass layerwise.optional({str(pattern)!r}) if it need not "
+            "match."
         )
 
 
 def few(names: Iterable[Any]) -> str:
-    """Return the first of some names, in words."""
+    """Return the first few names, in words."""
     first = [repr(name) for name, _ in zip(names, range(6), strict=False)]
     return ", ".join([*first[:5], "…"] if len(first) > 5 else first) or "none"
 
@@ -99,7 +100,7 @@ class ByName:
 
     def __post_init__(self) -> None:
         if isinstance(self.given, Mapping):
-            # A copy: what the caller does to theirs is not meant for us.
+            # Copy: later changes to the caller's dict must not affect us.
             object.__setattr__(self, "given", {name: of_python(x) for name, x in self.given.items()})
             for name, value in self.given.items():
                 if not (isinstance(name, str) or _is_id(name)):

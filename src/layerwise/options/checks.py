@@ -1,4 +1,4 @@
-"""Checks that hyperparameters declare for themselves: each names its range and returns the value in one form."""
+"""Checks that hyperparameters declare: each names its range and converts a value to one form."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import numpy as np
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 
 Convert = Callable[[Any], Any]
-Contradiction = tuple[Any, str, str, str]  # true if it is one; the option, what is allowed, and the way out
+Contradiction = tuple[Any, str, str, str]  # whether it is one; the option, what is allowed, and the way out
 
 
 class Refused(Exception):
-    """Raised by a conversion for a value it cannot take; the option turns it into a message."""
+    """Raised by a conversion for a value that it cannot take; the option turns it into a message."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Check:
 
     allowed: str
     convert: Convert
-    members: tuple[Check, ...] = ()  # of a pair
-    choices: tuple[Any, ...] = ()  # the values that are no numbers
+    members: tuple[Check, ...] = ()  # of the two entries, if this is a pair
+    choices: tuple[Any, ...] = ()  # the allowed values that are not numbers
 
     def __call__(self, argument: str, value: Any, way_out: str) -> Any:
         try:
@@ -65,14 +65,14 @@ class Checked:
                 raise ContradictionError(sentence(name, allowed, getattr(self, name), way_out))
 
     def contradictions(self) -> Iterator[Contradiction]:
-        """Yield the options that may not go together."""
+        """Yield the combinations of options that contradict each other."""
         yield from ()
 
 
 def plain(value: Any, of_one: bool = False) -> Any:
-    """Return a scalar or zero-dimensional array of an array library as the Python object it holds.
+    """Return a scalar or zero-dimensional array of any array library as a Python object.
 
-    With `of_one` an array of one element as well, whatever its dimensions.
+    With `of_one`, also convert an array of one element with any number of dimensions.
     """
     dims = getattr(value, "ndim", None)
     if not isinstance(dims, int) or not hasattr(value, "item"):
@@ -80,20 +80,20 @@ def plain(value: Any, of_one: bool = False) -> Any:
     if dims and not (of_one and math.prod(value.shape) == 1):
         return value
     if getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M"):
-        raise Refused  # a time is no number, though it would give one
+        raise Refused  # a date or duration is not a number, although item() would return one
     try:
         return value.item()
-    except Exception:  # an array that holds no number yet, being traced or without data
+    except Exception:  # an array without a value: traced, or without data
         raise Refused from None
 
 
 def of_python(value: Any) -> Any:
-    """Return a number or text of NumPy as Python's own, which every file and process can hold."""
+    """Return a NumPy number or text as the Python object, which every file and process can hold."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def members(value: Any) -> tuple[Any, ...]:
-    """Return the members of a sequence or of a one-dimensional array; text is neither."""
+    """Return the members of a sequence or of a one-dimensional array, but not of text."""
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         return tuple(value.tolist())
     if isinstance(value, (str, bytes, bytearray)) or not isinstance(value, Sequence):
@@ -119,17 +119,17 @@ def all_matched(argument: str, patterns: Sequence[str], paths: Sequence[str]) ->
     for pattern in patterns:
         if not any(re.search(pattern, path) for path in paths):
             first = ", ".join([*paths[:5], *["…"] * (len(paths) > 5)])
-            way_out = f"The paths are {first}. Leave the pattern out."
+            way_out = f"The paths are {first}. Remove the pattern."
             raise HyperparameterError(sentence(argument, "patterns that each match a path", pattern, way_out))
 
 
 def is_used_up(value: Any) -> bool:
-    """Return True for a generator that has given all it had to somebody else."""
+    """Return True for an exhausted generator."""
     return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
 
 
 def as_float(value: Any) -> float:
-    """Return a finite number as float: a Python number or an array of one, but neither bool nor text."""
+    """Return a finite number as a float: a Python number or an array of one element, but not a bool or text."""
     value = plain(value, of_one=True)
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise Refused
@@ -150,7 +150,7 @@ def as_int(value: Any) -> int:
 
 
 def number(low: float, high: float = math.inf, *, above: bool = False, to: bool = False) -> Check:
-    """Return a finite number from `low` (itself excluded if `above`) below `high` (itself included if `to`)."""
+    """Return a check for a finite number from `low` (excluded if `above`) to `high` (included if `to`)."""
 
     def convert(value: Any) -> float:
         x = as_float(value)
@@ -168,7 +168,7 @@ def number(low: float, high: float = math.inf, *, above: bool = False, to: bool 
 
 
 def integer(low: int, bits: int | None = None) -> Check:
-    """Return an integer from `low`, with so many `bits` if kernels take it."""
+    """Return a check for an integer ≥ `low`, which fits into `bits` bits if given."""
 
     def convert(value: Any) -> int:
         n = as_int(value)
@@ -179,8 +179,14 @@ def integer(low: int, bits: int | None = None) -> Check:
     return Check(f"an integer ≥ {low}" + ("" if bits is None else f" and < 2^{bits}"), convert)
 
 
+def alternatives(words: Sequence[str]) -> str:
+    """Return words joined by commas and a final "or"."""
+    *most, last = words
+    return f"{', '.join(most)}{',' * (len(most) > 1)} or {last}" if most else last
+
+
 def one_of(*choices: object) -> Check:
-    """Return the check for one of the given values. True is not 1 here, and 1 is not True."""
+    """Return a check for one of the given values. True does not equal 1."""
 
     def convert(value: Any) -> Any:
         value = plain(value)
@@ -190,12 +196,11 @@ def one_of(*choices: object) -> Check:
                 return choice
         raise Refused
 
-    allowed = f"one of {', '.join(map(repr, choices))}" if len(choices) > 1 else repr(choices[0])
-    return Check(allowed, convert, choices=choices)
+    return Check(alternatives([*map(repr, choices)]), convert, choices=choices)
 
 
 def pair(first: Check, second: Check, ordered: bool = False) -> Check:
-    """Return the check for two values. If `ordered`, the first is at most the second, and None is no bound."""
+    """Return a check for two values. If `ordered`, the first is at most the second, and None is no bound."""
 
     def convert(value: Any) -> tuple[Any, Any]:
         values = members(value)
@@ -216,14 +221,14 @@ def schedule() -> Check:
             raise Refused
         return value
 
-    return Check("a callable of the step", convert)
+    return Check("a function of the step", convert)
 
 
 def _takes_a_step(function: Callable[..., Any]) -> bool:
-    """Return True if it can be called with a step, as far as its signature tells."""
+    """Return True if the function can be called with a step, as far as its signature shows."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some callables have none
+    except (TypeError, ValueError):  # some callables have no signature
         return True
     try:
         signature.bind(0)
@@ -240,7 +245,7 @@ def _dtype_name(value: Any) -> Any:
         return str(value).removeprefix("torch.")
     try:
         return np.dtype(value).name
-    except Exception:  # whatever an object raises that is asked for its dtype
+    except Exception:  # an object may raise anything when it is asked for its dtype
         raise Refused from None
 
 

@@ -6,11 +6,11 @@ from dataclasses import MISSING
 from typing import Any
 
 from layerwise.options import checks
-from layerwise.options.checks import FLAG, NONE, Check, dtype, number, one_of, pair, schedule
+from layerwise.options.checks import FLAG, NONE, Check, alternatives, dtype, number, one_of, pair, schedule
 
 RATE = number(0) | schedule()
 OFF = number(0) | NONE
-LR = "Pass a number such as lr=1e-3, or a callable of the step; to stop a tensor from moving, lr=0 is allowed."
+LR = "Pass a number such as lr=1e-3, or a function of the step. To freeze a tensor, lr=0 is allowed."
 DECAY_SCALES = {
     "lr": ('the learning rate ("lr")', '"lr" for lr·λ'),
     "step": ('the step size ("step")', '"step" for the whole step size·λ'),
@@ -47,7 +47,7 @@ def lr(default: float, means: str = "Learning rate.") -> Any:
 
 
 def weight_decay(default: float = 0.0, **of_optax: Any) -> Any:
-    way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True."
+    way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True."
     return option(default, RATE, "Weight decay λ.", way_out, **of_optax)
 
 
@@ -57,19 +57,14 @@ def decay_scale(*scales: str, optax_default: Any = MISSING) -> Any:
     return option(
         scales[0],
         one_of(*(name for name in DECAY_SCALES if name in scales)),
-        f"Multiply weight_decay by {_alternatives(factors)}.",
-        f"Pass {_alternatives(ways_out)}.",
+        f"Multiply weight_decay by {alternatives(factors)}.",
+        f"Pass {alternatives(ways_out)}.",
         optax_default=optax_default,
     )
 
 
-def _alternatives(words: tuple[str, ...]) -> str:
-    *most, last = words
-    return f"{', '.join(most)}{',' if len(most) > 1 else ''} or {last}"
-
-
 def decay(l2: str) -> Any:
-    """Declare where weight decay enters a step without a trust ratio; `l2` says who has it on the gradient."""
+    """Declare where weight decay enters a step without a trust ratio; `l2` names a rule that has it on the gradient."""
     return option(
         "decoupled",
         one_of("decoupled", "l2"),
@@ -101,7 +96,7 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
 
 
 def eps(default: float, means: str, above: bool = False) -> Any:
-    """Declare a small number without which a denominator might be 0; it has to be `above` 0 if it is a bound."""
+    """Declare a small number that keeps a denominator from being 0; it must be `above` 0 if it is a bound."""
     such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
     return option(default, number(0, above=above), means, f"Pass a small number such as eps={such_as}.")
 
@@ -127,7 +122,7 @@ def clip_threshold(optax: str | None = None) -> Any:
         1.0,
         number(0, above=True) | NONE,
         "Scale an update down if its root mean square exceeds this; None turns this off.",
-        "Pass a number such as 1.0; None is off.",
+        "Pass a number such as 1.0, or None for no bound.",
         optax=optax,
     )
 
@@ -152,11 +147,11 @@ def nesterov() -> Any:
 
 
 def momentum_dtype(optax: str) -> Any:
-    """Declare the dtype that stores the momentum; `StoredMomentum` hands it to the fronts."""
+    """Declare the dtype that stores the momentum; `StoredMomentum` passes it to the APIs."""
     return option(
         None,
         NONE | dtype("float16", "bfloat16", "float32", "float64"),
         "The dtype that stores the momentum, or its name; None uses the dtype of the other state.",
-        "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
+        "Pass the dtype of the momentum, or its name, or None for the dtype of the other state.",
         optax=optax,
     )

@@ -1,4 +1,4 @@
-"""Unknown keywords: their likely meaning, from other libraries' names or misspellings."""
+"""Advice about unknown keywords: the option that was probably meant, from other libraries' names or misspellings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from layerwise.errors import ArgumentError, UnknownOptionError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Names of one thing, in an API here or in another library, of which nothing but a table knows that they are one; and
-# what differs besides. An option that an optimizer lacks is answered with the first row that has one of its own.
+# Synonyms: names that mean the same option in one of our APIs or in another library, and a remark on differences. For
+# an unknown option, the first row that contains one of the optimizer's own options gives the answer.
 SAME = (
     ("lr learning_rate", ""),
     ("momentum b1 beta1 beta_1", ""),
@@ -25,17 +25,20 @@ SAME = (
     ("eps epsilon_2 eps2", "the second of a pair"),
     ("beta2 decay_rate_fn", "a function of the step"),
     ("beta2_decay beta_2_decay", ""),
-    ("beta2_decay beta_2_decay decay_rate", "0.8 in optax is -0.8 elsewhere"),
+    ("beta2_decay beta_2_decay decay_rate", "0.8 in optax is -0.8 in other libraries"),
     ("weight_decay weight_decay_rate lamb_weight_decay wd", ""),
     ("trust_coefficient eta lars_coeff", ""),
-    ("adapt always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" where weight_decay is not 0'),
-    ("decay adam_w_mode", 'decay="l2" where it is False'),
+    ("adapt always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" only if weight_decay is not 0'),
+    ("decay adam_w_mode", 'decay="l2" if it is False'),
     ("decay decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
     ("max_grad_norm global_clipnorm grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val max_norm", ""),
     ("max_grad_norm global_clipnorm grad_clip gradient_clipping", ""),
     ("max_grad_norm_per_tensor clipnorm", ""),
     ("max_grad_value clipvalue", ""),
-    ("fused engine foreach", 'the fastest engine is picked; fused=False and engine="rule" decline kernels'),
+    (
+        "fused engine foreach",
+        ('the fastest engine is picked automatically; fused=False and engine="rule" turn kernels off'),
+    ),
     ("mask weight_decay_mask", ""),
     ("decay mask weight_decay_mask", "by name"),
     ("params parameters named_parameters", ""),
@@ -44,48 +47,48 @@ SAME = (
     ("master_weights multi_precision", ""),
     ("master_weights kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
     ("state_dtype bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    ("state_dtype block_size block_wise", "of groups of 64; `blocks` are parts of a tensor that count as layers"),
+    ("state_dtype block_size block_wise", "groups of 64; `blocks` are the parts of a tensor that count as layers"),
     ("rounding stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
     ("bias_correction correct_bias debias", ""),
     ("decay_scale fixed_decay", 'decay_scale="none"'),
     ("peak_lr corrected_weight_decay", 'with decay="decoupled", the first lr'),
     ("trust_clip max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
     ("max_weight_norm clamp_value", ""),
-    ("eps_root eps_inside_sqrt", "the eps that is inside the root"),
+    ("eps_root eps_inside_sqrt", "the eps inside the root"),
     ("scale adjust_lr_fn consistent_rms rms_rate", ""),
     ("ns_coefficients muon_a muon_b muon_c", "(a, b, c)"),
-    # Of functions that make groups.
+    # Arguments of functions that make groups.
     ("no_decay skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay", ""),
     (
         "no_decay exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
-        "`no_adapt` are those without a trust ratio",
+        "`no_adapt` lists those without a trust ratio",
     ),
     ("no_adapt no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", ""),
 )
-# What others have and no optimizer here has, with the way out.
+# Options of other libraries that no optimizer here has, with the way out.
 NOT_HERE = {
-    **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, the maximum of second moments, is not among the options."),
+    **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, which keeps the maximum of second moments, is not supported."),
     **dict.fromkeys(
         ("warmup", "warmup_steps", "num_training_steps", "lr_schedule", "lr_decay"),
-        "Learning rates follow schedules: layerwise.schedules has them, with their warm-up.",
+        "For changing learning rates, use layerwise.schedules, which include a warm-up.",
     ),
     **dict.fromkeys(
         ("exclude_bias_n_norm", "exclude_from_weight_decay", "exclude_from_layer_adaptation", "no_decay", "skip_list"),
-        "Which parameters decay and which have a trust ratio is said in groups (layerwise.torch.param_groups), by name "
-        "(layerwise.numpy) or by masks (layerwise.jax).",
+        "To choose which parameters have decay or a trust ratio, use groups (layerwise.torch.param_groups), "
+        "names (layerwise.numpy) or masks (layerwise.jax).",
     ),
     **dict.fromkeys(
         ("percentile_clipping", "min_8bit_size", "is_paged", "cpu_offload", "set_grad_none"),
-        "It has no counterpart. Leave it out.",
+        "layerwise has no such option. Leave it out.",
     ),
-    "reproducible": "A step has the same bits from run to run and for any number of threads without it. Leave it out.",
+    "reproducible": "Every step gives the same bits from run to run, with any number of threads. Leave it out.",
 }
 
 
 def explained(function: F) -> F:
-    """Return the function with errors for unknown keywords, and for arguments that are given twice or not at all.
+    """Return the function with clear errors for unknown keywords, and for arguments that are given twice or missing.
 
-    A class says in `_way_out` how it is made.
+    A class may explain in `_way_out` how it is created.
     """
     parameters = inspect.signature(function).parameters
     placed, known = [*parameters], [name for name in parameters if name != "self"]
@@ -99,9 +102,9 @@ def explained(function: F) -> F:
         given = placed[: len(args)]
         if twice := [name for name in given if name in kwargs]:
             kind = type(args[given.index(twice[0])]).__name__
-            _refuse(args, f"{of} was given `{twice[0]}` twice: by name, and {kind} in its place.")
+            _refuse(args, f"{of} got `{twice[0]}` twice: by name, and a {kind} by position.")
         if lacking := [name for name in required if name not in given and name not in kwargs]:
-            _refuse(args, f"{of} was not given `{lacking[0]}`.")
+            _refuse(args, f"{of} is missing `{lacking[0]}`.")
         return function(*args, **kwargs)
 
     accepted = {*known, "self"}
@@ -114,7 +117,7 @@ def _refuse(args: Sequence[Any], problem: str) -> None:
 
 
 def needing_all(way_out: str) -> Callable[[F], F]:
-    """Return a decorator of a method that says how it is called if arguments are missing."""
+    """Return a decorator for a method that explains how to call it if arguments are missing."""
 
     def done(method: F) -> F:
         _, *names = inspect.signature(method).parameters
@@ -123,7 +126,7 @@ def needing_all(way_out: str) -> Callable[[F], F]:
         def called(self: Any, *args: Any, **kwargs: Any) -> Any:
             if len(args) + len(kwargs) < len(names):
                 lacking = [f"`{name}`" for name in names[len(args) :] if name not in kwargs]
-                raise ArgumentError(f"{method.__name__}() was not given {' and '.join(lacking)}. {way_out}")
+                raise ArgumentError(f"{method.__name__}() is missing {' and '.join(lacking)}. {way_out}")
             return method(self, *args, **kwargs)
 
         return called  # type: ignore[return-value]
@@ -138,14 +141,14 @@ def check_keywords(of: str, unknown: Collection[str], known: Collection[str]) ->
 
 
 def advice(name: str, known: Collection[str]) -> str:
-    """Return what to do about an unknown keyword: its likely meaning, or all that are known."""
+    """Return advice about an unknown keyword: its probable meaning, or all known options."""
     if name in NOT_HERE and name not in known:
         return NOT_HERE[name]
-    return guess(name, known) or f"It takes {', '.join(known)}."
+    return guess(name, known) or f"Its options are {', '.join(known)}."
 
 
 def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
-    """Return the question whether a known keyword was meant, or an empty string if none is likely."""
+    """Return "Did you mean …?" with a known keyword, or an empty string if none is similar."""
     for names, remark in SAME:
         own = names.split()
         if name in own and (found := [one for one in own if one in known]):
@@ -154,12 +157,12 @@ def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
 
 
 def nearest(name: object, known: Iterable[str], n: int = 3, cutoff: float = 0.6) -> list[str]:
-    """Return up to so many names that are nearly this one, in capital letters or not."""
+    """Return up to `n` similar names, ignoring case."""
     by_lower = {one.lower(): one for one in known}
     return [by_lower[one] for one in get_close_matches(str(name).lower(), by_lower, n, cutoff)]
 
 
 def did_you_mean(names: Iterable[str], remark: str = "") -> str:
-    """Return the question whether one of these names was meant, or an empty string if there are none."""
+    """Return "Did you mean …?" with these names, or an empty string if there are none."""
     close = " or ".join(f"`{name}`" for name in names)
     return f"Did you mean {close}{f' ({remark})' if remark else ''}?" if close else ""

@@ -1,4 +1,4 @@
-"""The names that options have in each API, where they are others than in the rules: the one table of them."""
+"""The table of the names that options have in each API, if they differ from the rules' names."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from layerwise.options.settings import Hyper
 
-Names = tuple[str, ...]  # of an option's argument, or of the two of a pair
+Names = tuple[str, ...]  # the name of an option's argument, or the two names of a pair
 
 
 @dataclass(frozen=True)
 class Spelling:
     """The names of options in one API."""
 
-    of: Callable[[Any], Mapping[str, Names]]  # the names of the options that a rule has, by option
+    of: Callable[[Any], Mapping[str, Names]]  # the names of a rule's options, by option
 
     def in_messages(self, h: type[Hyper]) -> dict[str, str]:
         """Return each option's name, if it differs."""
         return {option: ", ".join(names) for option, names in self.of(h).items()}
 
     def called(self, h: type[Hyper], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return options as arguments, under the names that these have."""
+        """Return options as arguments, under the names that they have in this API."""
         found: dict[str, Any] = {}
         for option, value in options.items():
             names = self.of(h).get(option, (option,))
@@ -42,9 +42,9 @@ def is_pair(names: Sequence[str]) -> bool:
 def pair(
     h: type[Hyper], option: str, names: Names, given: Mapping[str, Any], is_free: Callable[[Any], bool] | None = None
 ) -> tuple[Any, ...]:
-    """Return the pair of numbers that an option is, each checked by its own name, or the default where it is missing.
+    """Return an option that is a pair of numbers, each checked under its own name, or its default if missing.
 
-    `is_free` says of which values nothing is known yet.
+    `is_free` tells for which values nothing is known yet.
     """
     spec: Any = h.__dataclass_fields__[option]
     found = []
@@ -63,7 +63,7 @@ def _optax(h: type[Hyper]) -> dict[str, Names]:
 
 @cache
 def _of(rows: tuple[Names, ...], h: type[Hyper]) -> dict[str, Names]:
-    """Return the names in those rows whose option a rule has, with a number for each name."""
+    """Return the names in the rows whose option the rule has, with a number for each name."""
     usual: dict[str, Any] = {spec.name: spec.default for spec in fields(h)}
     return {
         option: tuple(names)
@@ -72,7 +72,7 @@ def _of(rows: tuple[Names, ...], h: type[Hyper]) -> dict[str, Names]:
     }
 
 
-# An option and its name, or the two of a pair.
+# An option and its name, or the two names of a pair.
 _PADDLE = (("lr", "learning_rate"), ("betas", "beta1", "beta2"), ("eps", "epsilon"))
 _PADDLE_OF = {"Lamb": (*_PADDLE, ("weight_decay", "lamb_weight_decay"))}
 _BESIDE = (("betas", "beta_1", "beta_2"), ("beta2_decay", "beta_2_decay"))
@@ -85,11 +85,11 @@ _CLIPS = (
 
 OPTAX = Spelling(_optax)
 PADDLE = Spelling(lambda h: _of(_PADDLE_OF.get(h.optimizer, _PADDLE), h))
-# Arguments beside the options. The epsilon of rules for matrices is that of the AdamW beside them, as in Keras.
+# Arguments in addition to the options. The epsilon of rules for matrices is that of their AdamW, as in Keras.
 KERAS = Spelling(lambda h: _of(_BESIDE if h().of_matrices else _BESIDE + _EPS, h))
-OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # arguments of Keras's own, in their place
-PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the numbers of an optimizer that Paddle has
-# Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
+OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # Keras's own arguments, in their positions
+PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the defaults of Paddle's optimizer
+# Arguments that accept other values than the option, as in optax; `layerwise.jax` checks them.
 OWN_FORM: dict[str, Names] = {
     "Adafactor": ("learning_rate", "decay_rate", "weight_decay_rate", "eps", "factored"),
     "SGD": ("momentum",),
@@ -97,5 +97,5 @@ OWN_FORM: dict[str, Names] = {
 
 
 def optax_defaults(h: type[Hyper]) -> dict[str, Any]:
-    """Return the options whose default in the JAX API is optax's, each with the default that it has elsewhere."""
+    """Return the options whose default in the JAX API is optax's, each with its default in the other APIs."""
     return {one.name: one.default for one in fields(h) if one.metadata["optax_default"] is not MISSING}

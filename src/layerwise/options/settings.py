@@ -1,7 +1,7 @@
 """The base class of every optimizer's options: frozen dataclasses that check themselves.
 
-Each module of `rules` derives its own class from `Hyper` and from the groups of options that rules share. Every front
-builds this object first, so a mistake gives the same message everywhere.
+Each module of `rules` derives its own class from `Hyper` and from the groups of shared options. Every API builds this
+object first, so a mistake gives the same message everywhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Scheduled = float | Callable[[int], float]
 Adapt = bool | Literal["decayed"]
 """Use of the trust ratio: everywhere, nowhere, or only where weight_decay is not 0."""
 Bounds = tuple[float | None, float | None]
-"""A pair (low, high); None on a side is no bound."""
+"""A pair (low, high); None means no bound."""
 H = TypeVar("H", bound="Hyper")
 
 BOUND = number(-inf, inf) | NONE
@@ -36,17 +36,17 @@ GRAD_VALUE = "Pass a number > 0, (low, high) with low ≤ high, or None (or 0) f
 
 @dataclass(frozen=True, kw_only=True)
 class Hyper(Checked):
-    """Options of every rule, and the machinery of all options."""
+    """The options of every rule, and the common machinery."""
 
     optimizer: ClassVar[str]
-    settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are given
-    # The learning rate from which steps without a trust ratio tend to diverge, if a rule's rates are as large; and then
-    # options for biases and norms, which are not exempt from the ratio.
+    settled_here: ClassVar[tuple[str, ...]] = ()  # options that get a definite value as soon as they are set
+    # The learning rate above which steps without a trust ratio tend to diverge, if a rule's rates are as large; and
+    # options for biases and norms that keep their ratio.
     large_without_ratio: ClassVar[float] = inf
     of_small: ClassVar[Mapping[str, Any]] = {}
-    of_matrices: ClassVar[bool] = False  # True if a step multiplies matrices: no slice of one is stepped by itself
-    by_row: ClassVar[bool] = False  # True if matrices are best blocks of one row each, beside which a whole one is poor
-    # Names of parts of the state in the JAX API, as optax has them, where those are others.
+    of_matrices: ClassVar[bool] = False  # True if a step multiplies matrices, so that none is sliced
+    by_row: ClassVar[bool] = False  # True if each row of a matrix should be a block: one block for all works poorly
+    # Names of parts of the state in the JAX API, if optax's differ.
     optax_state: ClassVar[Mapping[str, str]] = {"exp_avg": "mu", "exp_avg_sq": "nu", "momentum_buffer": "trace"}
 
     max_grad_value: float | Bounds | None = option(
@@ -60,11 +60,11 @@ class Hyper(Checked):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         cls.optimizer = cls.__name__
-        for name in ("__eq__", "__hash__"):  # which a dataclass would generate from its options alone
+        for name in ("__eq__", "__hash__"):  # a dataclass would generate these from its options alone
             setattr(cls, name, vars(Hyper)[name])
 
     def __eq__(self, other: object) -> bool:
-        """Return True if both compute the same: options of the same types, and what is set beside them."""
+        """Return True if both compute the same: options of the same types, and equal attributes besides options."""
         if type(self) is not type(other):
             return NotImplemented
         own, others = vars(self), vars(other)
@@ -75,14 +75,14 @@ class Hyper(Checked):
 
     @property
     def value_bounds(self) -> Bounds | None:
-        """The bounds of each element of the gradient; None where it is left as it is."""
+        """The bounds of each element of the gradient, or None if there are none."""
         bound = self.max_grad_value
         if isinstance(bound, tuple):
             return None if bound == (None, None) else bound
         return (-bound, bound) if bound is not None and is_on(bound) else None
 
     def beta2_of(self, t: Any, at_least: Callable[[Any, int], Any] = max) -> Any:
-        """Return the decay of the second moment at step t, where that does not follow t by the rule's formula."""
+        """Return the decay of the second moment at step t, if it does not follow the rule's formula."""
         return None
 
     @property
@@ -92,70 +92,75 @@ class Hyper(Checked):
 
     @property
     def model_bound(self) -> float:
-        """The bound of the norm of all gradients, a sum over every tensor of the model; 0 for none."""
-        bound: float | None = getattr(self, "max_grad_norm", None)  # an option of some; `counting` gives it to all
+        """The bound of the global gradient norm, a sum over every tensor of the model; 0 for no bound."""
+        bound: float | None = getattr(self, "max_grad_norm", None)  # of some rules; `counting` gives it to all
         return 0.0 if bound is None else bound
 
     @property
     def asks_of_model(self) -> bool:
-        """True if a step asks for a sum over every tensor of the model."""
+        """True if a step requests a sum over every tensor of the model."""
         return is_on(self.model_bound)
 
     @property
     def reads_weights(self) -> bool:
-        """False if a step without weight decay depends on gradients and state alone."""
+        """False if a step without weight decay depends only on gradients and state."""
         return True
 
     @property
     def whole_step(self) -> float | None:
-        """The length of a whole step at lr=1, momentum and all, as a share of the weights' norm, if that is fixed."""
+        """The length of a whole step at lr=1, including momentum, as a fraction of the weights' norm, if it is
+        fixed.
+        """
         return None
 
     @property
     def has_kernels(self) -> bool:
-        """False where no kernels are printed, because the settings are too rare for that."""
+        """False for settings that are too rare for printed kernels."""
         return True
 
     def counting(self: H) -> H:
-        """Return settings with which the gradient counts towards the norm of all, which need not bound it."""
+        """Return settings whose gradient counts towards the global norm, even if they do not clip."""
         return self if self.asks_of_model else settled(self, max_grad_norm=inf)
 
     def state_dtypes(self) -> dict[str, str]:
-        """Return names of dtypes asked for in parts of the state; the others have that of the arithmetic."""
+        """Return the dtypes requested for parts of the state, by name; the other parts have the dtype of the
+        arithmetic.
+        """
         return {}
 
     def on(self: H, quick: str | None) -> H:
-        """Return the settings for a device that multiplies matrices faster in this dtype, or in none."""
+        """Return the settings for a device that multiplies matrices faster in this dtype (None if in no dtype)."""
         return self
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
-        """Return the settings with everything settled that depends on the tensor: its shape and its dtype's epsilon."""
+        """Return the settings fitted to a tensor: to its shape, and to its dtype's epsilon."""
         return self
 
     def divided(self: H, shape: Shape, parts: Shape | None, replicas: int) -> H:
-        """Return the fitted settings for a tensor in so many parts along each dimension, or cut anywhere (None).
+        """Return the fitted settings for a tensor that is divided into this many parts along each dimension, or
+        anywhere (None).
 
-        What is asked for as a whole is brought to one of those that hold parts, of which there are so many `replicas`,
-        or to all of them (0).
+        A request for a whole tensor brings it to one of the ranks that hold parts, which are `replicas` in number, or
+        to all of them (0).
         """
         return self
 
     def settled(self: H, **values: Any) -> H:
-        """Return a copy with these values, which are ours and not judged as the user's would be."""
+        """Return a copy with these values, without validating them."""
         settled = copy(self)
         for name, value in values.items():
             object.__setattr__(settled, name, value)
         return settled
 
     def form(self) -> tuple[Any, ...]:
-        """Return the settings without their numbers; only whether one is 0 decides how a step is laid out."""
+        """Return the settings without their numbers; the layout of a step depends only on whether a number is 0."""
         return (self.asks_of_model, *(_form(getattr(self, spec.name)) for spec in fields(self)))
 
     @classmethod
     def check(cls, name: str, value: Any, argument: str | None = None, called: Mapping[str, str] | None = None) -> Any:
         """Return one option's value, checked alone.
 
-        `argument` is its name in the message, and `called` are names that options have where it was given.
+        `argument` is its name in the message; `called` maps options to their names in the caller's API.
         """
         spec = next(spec for spec in fields(cls) if spec.name == name)
         way_out = spec.metadata["way_out"]
@@ -178,9 +183,9 @@ class ClippedByNorm(Hyper):
 
 @dataclass(frozen=True, kw_only=True)
 class NumberOfLayer(Hyper):
-    """Options of rules whose state has one number for each layer."""
+    """Options of rules whose state has one number per layer."""
 
-    block_dims: ClassVar[Shape] = ()  # of the tensor that these are fitted to
+    block_dims: ClassVar[Shape] = ()  # the shape of the tensor that these settings are fitted to
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
         return settled(self, block_dims=block_dims)
@@ -199,7 +204,7 @@ class TrustRatio(Hyper):
         None,
         pair(OFF, OFF, ordered=True) | NONE,
         "Bounds (low, high) of the trust ratio; None on a side leaves it unbounded.",
-        "Pass (low, high) with low ≤ high, None for a side without bound, or None for no clipping.",
+        "Pass (low, high) with low ≤ high, None for an unbounded side, or None for no clipping.",
     )
     zero_norm_ratio: float = option(
         1.0,
@@ -211,7 +216,7 @@ class TrustRatio(Hyper):
         0.0,
         number(0),
         "Lower bound of both norms in the trust ratio.",
-        "Pass the norm below which none counts, such as 1e-3, or 0 for no floor.",
+        "Pass a lower bound such as 1e-3, or 0 for none.",
     )
 
 
@@ -235,19 +240,19 @@ class BoundedTrustRatio(TrustRatio):
 
 @dataclass(frozen=True, kw_only=True)
 class L2Penalty(Hyper):
-    """A second kind of decay, on the gradient."""
+    """A second weight decay, on the gradient."""
 
     l2: float = option(
         0.0,
         number(0),
         "L2 penalty, added to the gradient in addition to weight_decay.",
-        "Pass a number such as l2=1e-4, or 0 for none; weight_decay is another, and both may be given.",
+        "Pass a number such as l2=1e-4, or 0 for none. It is independent of weight_decay: both may be given.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepLength(TrustRatio, NumberOfLayer):
-    """How long the step of a tensor is, once its direction is known."""
+    """The length of a tensor's step, once its direction is known."""
 
     keep_norm: bool | Literal["first"] = option(
         False,
@@ -260,7 +265,7 @@ class StepLength(TrustRatio, NumberOfLayer):
         None,
         number(0, 1) | NONE,
         "The factor on the part of a step that is along the weights, and so changes their norm; None leaves it.",
-        "Pass 0 to take that part out, a number below 1 to make it smaller, or None.",
+        "Pass 0 to remove that part, a number below 1 to shrink it, or None.",
     )
 
     def contradictions(self) -> Iterator[Contradiction]:
@@ -269,7 +274,7 @@ class StepLength(TrustRatio, NumberOfLayer):
         yield both, "radial", f"None with keep_norm={self.keep_norm!r}", "Drop one of them: both hold the norm."
         own: Any = self
         apart = bool(self.keep_norm) and getattr(own, "decay", None) == "decoupled" and is_on(own.weight_decay)
-        way_out = "Drop one of them: such decay changes the norm alone."
+        way_out = "Drop one of them: such decay only changes the norm."
         yield apart, "keep_norm", f'False with decay="decoupled" and weight_decay={own.weight_decay!r}', way_out
 
     def fit(self: H, shape: Shape, block_dims: Shape, machine_eps: float) -> H:
@@ -277,7 +282,7 @@ class StepLength(TrustRatio, NumberOfLayer):
         return super().fit(shape, block_dims, machine_eps) if needed.keep_norm == "first" else self
 
     def shape_of_norm(self, shape: Shape) -> Shape | None:
-        """Return the shape of the norms that a tensor of this shape keeps."""
+        """Return the shape of the norms that are kept for a tensor of this shape."""
         return self.layer_shape(shape) if self.keep_norm == "first" else None
 
     @property
@@ -310,7 +315,7 @@ class HeavyBall(Hyper):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredMomentum(Hyper):
-    """The option `momentum_dtype` of a rule: the dtype of its buffer, where it has `momentum`, or of its average."""
+    """The option `momentum_dtype` of a rule: the dtype of its momentum buffer or average."""
 
     settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype",)
 
@@ -321,10 +326,12 @@ class StoredMomentum(Hyper):
 
 
 def settled(h: H, **values: Any) -> H:
-    """Return the settings with these values: one object for all tensors alike, so that numbers are computed once."""
+    """Return settings with these values: the same object for all equal tensors, so that their coefficients are computed
+    once.
+    """
     try:
         found: H = _settled(h, **values)
-    except TypeError:  # numbers that are traced have no hash
+    except TypeError:  # traced numbers are not hashable
         found = h.settled(**values)
     return found
 
@@ -335,21 +342,21 @@ def _settled(h: Any, **values: Any) -> Any:
 
 
 def options_in_order(h: type[Hyper]) -> list[str]:
-    """Return the names of a rule's options: its own as it declares them, then those that it shares with others."""
+    """Return the names of a rule's options: first its own in order, then those that it shares with others."""
     own = [name for one in h.__mro__ for name in vars(one).get("__annotations__", ())]
     there = {spec.name for spec in fields(h)}
     return [name for name in dict.fromkeys(own) if name in there]
 
 
 def in_words(value: Any) -> Any:
-    """Return a setting as other processes and checkpoints see it: a function by its name alone."""
+    """Return a setting as other processes and checkpoints see it: a function by its name."""
     if not callable(value):
         return value
     return f"<function {getattr(value, '__qualname__', type(value).__qualname__)}>"
 
 
 def scheduled(value: Scheduled, name: str, step: int) -> float:
-    """Return the number that an option has at `step` (counted from 0), and refuse a schedule that returns none."""
+    """Return the value of an option at `step` (counted from 0); raise if a schedule returns an invalid value."""
     if not callable(value):
         return value
     return float(number(0)(f"{name}({step})", value(step), "A schedule must return such a number for every step."))

@@ -1,4 +1,4 @@
-"""What is known of a value before it is computed with: a number, or an array whose value is known later."""
+"""What is known about a value before the computation: it is a number, or an array whose value is known later."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ def is_number(x: Any) -> bool:
 
 
 def is_zero(x: Any) -> bool:
-    """Return True if it is known now to be 0, so that a whole pass over the tensor can be left out."""
+    """Return True if the value is known to be 0, so that a whole pass over the tensor can be left out."""
     return is_number(x) and x == 0
 
 
 def is_one(x: Any) -> bool:
-    """Return True if it is known now to be 1, so that multiplying by it can be left out."""
+    """Return True if the value is known to be 1, so that a multiplication can be left out."""
     return is_number(x) and x == 1
 
 
 def is_infinite(x: Any) -> bool:
-    """Return True if it is known now to be infinite, so that it bounds nothing."""
+    """Return True if the value is known to be infinite, so that it is no bound."""
     return is_number(x) and abs(x) == inf
 
 
 def is_on(x: Any) -> bool:
-    """Return True unless it is known now to be off; None and 0 are."""
+    """Return True unless the value is known to be off, that is None or 0."""
     return not (x is None or is_zero(x))

@@ -1,6 +1,6 @@
-"""What a step of parameters appends to a program of the static graph.
+"""The operations that a step of parameters appends to a program of the static graph.
 
-Small tensors that are alike are stacked, as by the rule engine, and step by the operations of one.
+Small equal tensors are stacked, as in the rule engine, and step by the operations of one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now, Stepped
 from layerwise.storage.weights import MASTER
 
-SMALL = 1 << 12  # elements of a tensor that is stacked with others
+SMALL = 1 << 12  # the largest number of elements of a tensor that is stacked with others
 
 
 class Due(NamedTuple):
-    """A parameter that is to be stepped."""
+    """A parameter to step."""
 
     p: Variable
     g: Variable
@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What a program keeps of a parameter from run to run."""
+    """The variables that a program keeps for a parameter from run to run."""
 
     p: Variable
     arrays: dict[str, Variable]  # as in a slot
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 
 
 class Job(NamedTuple):
-    """A piece of a parameter that is to be stepped."""
+    """A piece of a parameter to step."""
 
     due: Due
     kept: Kept
@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
     @property
     def kind(self) -> Hashable:
-        """Those of one kind can be stacked; None is alone."""
+        """Pieces of one kind can be stacked; None steps alone."""
         h: Any = self.piece.h
         if prod(self.piece.shape) > SMALL or h.of_matrices or h.follows_step:
             return None
@@ -71,7 +71,7 @@ class Job(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What the step of a piece has made."""
+    """The results of a piece's step."""
 
     p: Variable
     stepped: Stepped
@@ -80,7 +80,7 @@ class Done(NamedTuple):
 def stepped(
     dues: Sequence[Due], known: Mapping[str, Kept], skip: Variable | None
 ) -> Iterator[tuple[Due, list[Stepped]]]:
-    """Append a step of these parameters, to be left out where `skip` is true; yield what has stepped the pieces."""
+    """Append a step of these parameters, which is skipped if `skip` is true; yield the results of the pieces."""
     groups = _alike([Job(due, known[due.p.name], piece) for due in dues for piece in due.plan.layout.pieces])
     jobs = [job for group in groups for job in group]
     counts = paddle.concat([job.kept.step for job in jobs]) + 1
@@ -103,7 +103,7 @@ def stepped(
 
 
 def _alike(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Return those together that are stacked."""
+    """Return the pieces in stacks."""
     groups: dict[Hashable, list[Job]] = {}
     for i, job in enumerate(jobs):
         groups.setdefault(i if (kind := job.kind) is None else kind, []).append(job)
@@ -130,7 +130,7 @@ class _Task:
         return each[0] if len(each) == 1 else paddle.stack(list(each), axis=-1)
 
     def run(self, coupled: bool) -> Run:
-        """Return the run of the rule, whose gradients may be coupled by the norm of all."""
+        """Return the run of the rule; its gradients may be coupled by the global norm."""
         job = self._jobs[0]
         piece, rule = job.piece, job.due.plan.rule
         h = piece.h.counting() if coupled else piece.h
@@ -159,15 +159,15 @@ class _Task:
             raise
         except Exception as problem:
             raise HyperparameterError(
-                f"`beta2` is a function of the step, which is a variable in the static graph: {problem}. Write it with "
-                "Paddle's operations."
+                f"`beta2` is a function of the step, but in the static graph the step is a variable: {problem}. "
+                "Write the function with Paddle's operations."
             ) from problem
         if not isinstance(beta2, Variable):
             return beta2
         return self._array(paddle.reshape(in_dtype(self._jobs[0].dtype, beta2), []))
 
     def apart(self, end: Stepped) -> list[Done]:
-        """Return what the step has made of each piece."""
+        """Return the results of each piece."""
         p = bare(moved(NAMESPACE, self._p, end.moves))
         n = len(self._jobs)
         if n == 1:
@@ -182,7 +182,7 @@ class _Task:
 
 
 def _write(due: Due, kept: Kept, done: Sequence[Done], count: Variable, skip: Variable | None) -> None:
-    """Append what writes the results of all pieces, which are all computed before."""
+    """Append operations that write the results of all pieces, after all are computed."""
     plan, arrays, layout = due.plan, kept.arrays, due.plan.layout
     new = _joined(layout, [one.p for one in done], plan.shape)
     state = zip(plan.rule.State._fields, zip(*(one.stepped.state for one in done), strict=True), strict=True)
@@ -207,11 +207,11 @@ def assign(place: Variable, new: Variable) -> None:
     paddle.assign(new, output=place)
 
 
-# ---- what steps have measured
+# ---- measurements
 
 
 def measured(done: Sequence[Stepped], pieces: Sequence[Piece], dtype: str) -> dict[str, Variable]:
-    """Return the measurements of a parameter's pieces, joined: numbers, or arrays of one number a block."""
+    """Return the measurements of a parameter's pieces, joined: numbers, or arrays of one number per block."""
     each = [_of_piece(one.stats, piece, dtype) for one, piece in zip(done, pieces, strict=True)]
     if pieces[0].part is None:
         return {key: paddle.reshape(x, []) for key, x in each[0].items()}

@@ -1,4 +1,4 @@
-"""Paddle as the rules and their engine see it, and the tensors that the Paddle API accepts."""
+"""Paddle as the rules and their engine use it, and the tensors that the Paddle API accepts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layerwise.engines.addresses import Lying, check_distinct
 from layerwise.engines.compiled import register_plain
 from layerwise.errors import GradientError, ParameterError
 
-Tensor = Any  # a paddle.Tensor, of which the types say little, or a variable of the static graph
+Tensor = Any  # a paddle.Tensor, whose type hints are incomplete, or a variable of the static graph
 Variable = paddle.pir.Value
 TENSORS = (paddle.Tensor, Variable)
 
@@ -45,13 +45,13 @@ def _sum(x: Tensor, axis: tuple[int, ...], keepdims: bool) -> Tensor:
 
 
 def _squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     terms = paddle.square(paddle.cast(x, "float64"))
     return _sum(terms, dims, True) if dims else terms
 
 
 def _sqrt(x: Tensor) -> Tensor:
-    """Return √x, which of infinite numbers Paddle makes nan on some CPUs."""
+    """Return √x; Paddle's own gives nan for infinite numbers on some CPUs."""
     return paddle.where(x == inf, x, paddle.sqrt(x))
 
 
@@ -60,7 +60,7 @@ def _clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
 
 
 def _where(condition: Tensor, yes: Any, no: Any) -> Tensor:
-    """Return a choice in the dtype of the one that is an array; a number has none of its own."""
+    """Return a choice in the dtype of the array among the two; a number has no dtype."""
     like = yes if isinstance(yes, TENSORS) else no
     yes, no = (x if isinstance(x, TENSORS) else paddle.full_like(like, x) for x in (yes, no))
     return paddle.where(condition, *paddle.broadcast_tensors([yes, no]))
@@ -71,7 +71,7 @@ def _asarray(x: Any, dtype: Any) -> Tensor:
 
 
 def quick(dtype: str) -> str | None:
-    """Return the dtype in which the device multiplies faster what is computed in float32; None if there is none."""
+    """Return the dtype in which the device multiplies faster than in float32, or None."""
     return "float16" if dtype != "float64" and _on_gpu() else None
 
 
@@ -80,12 +80,12 @@ def _on_gpu() -> bool:
 
 
 def _multiplies(x: Tensor, dtype: str) -> str | None:
-    """Return a dtype of 16 bits if the device has products of it."""
+    """Return a 16-bit dtype if the device has products of it."""
     return dtype if _on_gpu() else None
 
 
 def _weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
-    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    """Return a + b·G + c·G² of matrices, summed before rounding."""
     own, squared = computing(G), paddle.matmul(G, G)
     return a * paddle.eye(G.shape[-1], dtype=own) + (b * paddle.cast(G, own) + c * paddle.cast(squared, own))
 
@@ -109,12 +109,12 @@ FUNCTIONS: Any = SimpleNamespace(
 
 
 class Arrays(Whole):
-    """Tensors as the rule engine reads and writes them, and as the core makes them."""
+    """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
     xp: Any = FUNCTIONS
     pure: Any = FUNCTIONS
     dtype = staticmethod(dtype_name)
-    bits: Any = None  # no tensor is stored in another way than as its numbers
+    bits: Any = None  # tensors are always stored as their numbers
 
     def read(self, array: Tensor, like: Tensor) -> Tensor:
         return paddle.cast(array, computing(like))
@@ -144,7 +144,7 @@ class Arrays(Whole):
             self.write(place, one)
 
 
-# ---- what is accepted
+# ---- accepted tensors
 
 
 def lying(x: Tensor) -> Lying:
@@ -153,14 +153,14 @@ def lying(x: Tensor) -> Lying:
 
 
 def unreadable(x: Tensor) -> str:
-    """Return why a tensor has no numbers to read, or an empty string."""
+    """Return the reason why a tensor has no values to read, or an empty string."""
     if isinstance(x, Variable):
         return ""
     if not x._is_initialized():
-        return "holds no numbers"
+        return "has no values"
     try:
         x.data_ptr()
-    except RuntimeError:  # of memory that is too short for it
+    except RuntimeError:  # its memory is too short
         return "has less memory than elements"
     return ""
 
@@ -170,17 +170,17 @@ def is_dense(x: Tensor) -> bool:
 
 
 def listed(which: Any) -> list[Any]:
-    """Return what an argument names: several, one, or nothing."""
+    """Return the items of an argument: several, one, or none."""
     return [] if which is None else [which] if isinstance(which, (str, *TENSORS)) else list(which)
 
 
 def is_same(one: Tensor, p: Tensor) -> bool:
-    """Return True if two objects are one tensor, or one variable."""
+    """Return True if two objects are the same tensor or variable."""
     return one is p or (isinstance(one, Variable) and isinstance(p, Variable) and bool(one.is_same(p)))
 
 
 def check_loss(loss: Any) -> None:
-    """Raise unless this is a loss: a tensor, or in the static graph a variable of one number."""
+    """Raise unless this is a loss: a tensor, or in the static graph a variable, of one number."""
     if not isinstance(loss, paddle.Tensor if paddle.in_dynamic_mode() else Variable):
         shown = type(loss).__name__
         raise ParameterError(f"`loss` must be a tensor, but is {shown}. Pass the loss, after loss.backward().")
@@ -189,39 +189,39 @@ def check_loss(loss: Any) -> None:
 
 
 def check_parameter(p: Any) -> None:
-    """Raise unless `p` can be stepped: a tensor in place, or in the static graph a variable."""
+    """Raise unless `p` can be stepped: a tensor that can be changed in place, or in the static graph a variable."""
     wanted = paddle.Tensor if paddle.in_dynamic_mode() else Variable
     if not isinstance(p, wanted):
         kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
         raise ParameterError(
-            f"`parameters` must hold {kind}, but one is {type(p).__name__}. Pass model.parameters() of a model made in "
-            "the same mode."
+            f"`parameters` must contain {kind}, but one is a {type(p).__name__}. Pass model.parameters() of a model "
+            "created in the same mode."
         )
     if p.is_dist():
         raise ParameterError(
-            f"{p.name} is a distributed tensor, which layerwise.paddle does not step. Use layerwise.torch for sharded "
+            f"{p.name} is a distributed tensor, which layerwise.paddle cannot step. Use layerwise.torch for sharded "
             "parameters, or paddle.DataParallel, whose parameters are whole."
         )
     if not is_dense(p):
         raise ParameterError(f"{p.name} must be a dense tensor. Pass p.to_dense() as the parameter.")
     if dtype_name(p) not in FLOATING:
-        raise ParameterError(f"{p.name} must be floating point of 16 to 64 bits, but is {dtype_name(p)}.")
+        raise ParameterError(f"{p.name} must have a floating-point dtype of 16 to 64 bits, but has {dtype_name(p)}.")
     if why := unreadable(p):
-        raise ParameterError(f"{p.name} {why}. Initialize it before making the optimizer, and before each step.")
+        raise ParameterError(f"{p.name} {why}. Initialize it before creating the optimizer, and before each step.")
     if isinstance(p, paddle.Tensor) and lying(p).overlaps_itself:
         raise ParameterError(f"{p.name} is expanded: its elements share memory. Pass p.clone() as the parameter.")
 
 
 def check_apart(params: Iterable[Tensor]) -> None:
-    """Raise if parameters are tied. Variables have memory of their own."""
+    """Raise if parameters share memory. Variables always have memory of their own."""
     tensors = (p for p in params if isinstance(p, paddle.Tensor))
-    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other memory of its own.")
+    check_distinct(((p.name, lying(p)) for p in tensors), "Pass one of them, or give the other its own memory.")
 
 
 def dense(g: Tensor) -> Tensor:
-    """Return a gradient of some rows, such as that of nn.Embedding(sparse=True), with all rows.
+    """Return all rows of a gradient that has only some, such as that of nn.Embedding(sparse=True).
 
-    Those without a gradient are stepped as Paddle's Lamb and Momentum step them: with zeros.
+    Rows without a gradient are stepped with zeros, as in Paddle's Lamb and Momentum.
     """
     rows, wide = g.rows(), computing(g)
     with paddle.no_grad():
@@ -237,20 +237,24 @@ def check_gradient(p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
     if not is_dense(g):
         raise GradientError(
-            f"the gradient of {p.name} is sparse in a form that has no rows. Pass one of nn.Embedding(sparse=True), or "
+            f"the gradient of {p.name} is sparse in a format without rows. Pass one of nn.Embedding(sparse=True), or "
             "g.to_dense()."
         )
     if why := unreadable(g):
         raise GradientError(f"the gradient of {p.name} {why}. Run the backward pass again, or set it to None.")
     if dtype_name(g) not in FLOATING:
-        raise GradientError(f"the gradient of {p.name} must be floating point, but is {dtype_name(g)}.")
+        raise GradientError(f"the gradient of {p.name} must have a floating-point dtype, but has {dtype_name(g)}.")
     if shape_of(g) != shape_of(p):
-        raise GradientError(f"the gradient of {p.name} has the shape {shape_of(g)}, its parameter {shape_of(p)}.")
+        raise GradientError(
+            f"the gradient of {p.name} has the shape {shape_of(g)}, but its parameter has {shape_of(p)}."
+        )
     if isinstance(p, paddle.Tensor) and str(g.place) != str(p.place):
-        raise GradientError(f"the gradient of {p.name} is on {g.place}, its parameter on {p.place}. Move one of them.")
+        raise GradientError(
+            f"the gradient of {p.name} is on {g.place}, but its parameter is on {p.place}. Move one of them."
+        )
 
 
 def all_finite(grads: Sequence[Tensor]) -> Tensor | None:
-    """Return whether all gradients are free of nan and inf, as a tensor; they are read once, where they lie."""
+    """Return whether all gradients are finite, as a tensor; they are read once, on their device."""
     found = [paddle.isfinite(g).all() for g in grads if prod(shape_of(g))]
     return paddle.stack(found).all() if found else None

@@ -1,4 +1,4 @@
-"""What an optimizer saves and takes over, in both of Paddle's modes."""
+"""Saving and loading of an optimizer, in both of Paddle's modes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from layerwise.storage.weights import MASTER
 class Checkpoints:
     """The state of an optimizer as Paddle saves it."""
 
-    # What the optimizer has.
+    # The optimizer's attributes.
     _hyper: Any
     _rule: Any
     _name: str | None
@@ -38,7 +38,7 @@ class Checkpoints:
     _plan_of: Any
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, given itself or by name, or of all: they begin again when next stepped."""
+        """Forget the state of one parameter, given itself or by name, or of all: the next step starts it again."""
         name = which.name if isinstance(which, TENSORS) else which
         if self._graph is None:
             self._tensors.clear(name)
@@ -46,7 +46,7 @@ class Checkpoints:
             return
         slots = self._graph.slots()
         if name is not None and name not in slots:
-            raise ParameterError(f"no state is kept for {name!r}. Known are: {few(slots)}.")
+            raise ParameterError(f"no state is kept for {name!r}. Names with state: {few(slots)}.")
         self._graph.put({} if name is None else {key: slot for key, slot in slots.items() if key != name})
 
     @property
@@ -70,9 +70,9 @@ class Checkpoints:
         return found
 
     def set_state_dict(self, state_dict: Any) -> None:
-        """Take over a saved state, of this class or of Paddle's own; or raise StateError and stay as it was.
+        """Load a saved state of this class or of Paddle's own; or raise StateError and change nothing.
 
-        It may have been saved in the other mode. In the static graph run the startup program before.
+        It may have been saved in the other mode. In the static graph, run the startup program first.
         """
         if not isinstance(state_dict, Mapping):
             shown = type(state_dict).__name__
@@ -98,8 +98,8 @@ class Checkpoints:
         arrays = {key: x for key, x in saved.items() if key not in BESIDE}
         if not arrays:
             raise StateError(
-                "the state is empty, as that of an optimizer of Paddle's own before its first step. Pass a state with "
-                "arrays, or call clear_state() to begin again."
+                "the state is empty, like the state of Paddle's optimizers before their first step. Pass a state "
+                "with arrays, or call clear_state() to start over."
             )
         found = _state.by_parameter(self._names, self._rule.State._fields, known, arrays)
         masters = self._masters(saved.get(MASTERS), known, found)
@@ -115,17 +115,17 @@ class Checkpoints:
         return slots
 
     def _masters(self, saved: Any, known: Mapping[str, Tensor], found: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the master weights that are wanted here; those of a program are among the rest of the state."""
+        """Return the master weights that are needed here; those of a program are part of the rest of the state."""
         masters = {} if saved is None else saved
         if not isinstance(masters, Mapping) or not masters.keys() <= known.keys():
             shown = [*masters] if isinstance(masters, Mapping) else type(masters).__name__
-            raise StateError(f"{MASTERS!r} must be a dict from names of parameters here, but is {shown}.")
+            raise StateError(f"{MASTERS!r} must be a dict from names of parameters, but is {shown}.")
         masters = {**{name: one[MASTER_KEY] for name, one in found.items() if MASTER_KEY in one}, **masters}
         low = [p.name for p in self._members if dtype_name(p) in LOW] if self._multi_precision else []
         if dropped := [name for name in masters if name not in low]:
             warn(
-                f"the state holds master weights that are dropped, of {few(dropped)}: multi_precision=True "
-                "keeps those of float16 and bfloat16 parameters.",
+                f"the state holds master weights of {few(dropped)}, which are dropped. Pass multi_precision=True "
+                "to keep those of float16 and bfloat16 parameters.",
             )
         return {name: master for name, master in masters.items() if name in low}
 

@@ -20,7 +20,7 @@ from layerwise.paddle._arrays import TENSORS, Tensor, Variable, check_apart, che
 from layerwise.paddle._spelling import RATE, arguments_of, decay_argument, joined, options_of
 
 BOUNDS = ("max_grad_norm", "max_grad_norm_per_tensor", "max_grad_value")
-PLAIN = ""  # in place of "params", where parameters are no groups
+PLAIN = ""  # the key of parameters that are not in groups
 
 
 class Group(NamedTuple):
@@ -30,16 +30,16 @@ class Group(NamedTuple):
     h: Any
     excludes: Callable[[Tensor], Any] | None
     clip: Any
-    given: dict[str, Any]  # what the group said for itself, in Paddle's form
+    given: dict[str, Any]  # settings of the group itself, in Paddle's form
 
 
 def of_program(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> Group:
-    """Return the group of all parameters of a program, which has none before the program is known."""
+    """Return the group of all parameters of a program; it is empty until the program is known."""
     return _group(hyper, given, {PLAIN: []}, 0, lr)
 
 
 def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[Group]:
-    """Return the groups, if everything that was given is right; nothing of Paddle's is changed yet."""
+    """Return the groups, if all arguments are valid; nothing of Paddle's is changed yet."""
     found = [_group(hyper, given, one, i, lr) for i, one in enumerate(_as_dicts(given["parameters"]))]
     found = [group for group in found if group.params]
     seen: dict[str, Tensor] = {}
@@ -47,18 +47,20 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
         check_parameter(p)
         if p.name in seen:
             twice = (
-                "is there twice" if seen[p.name] is p else "is the name of two parameters, whose state it would share"
+                ("is listed twice")
+                if seen[p.name] is p
+                else ("has the name of another parameter, and would share its state")
             )
             raise ParameterError(f"{p.name} {twice}. Pass each parameter once, in one group.")
         seen[p.name] = p
     check_apart(seen.values())
     if not seen:
-        raise ParameterError("`parameters` must hold at least one parameter. Pass model.parameters().")
+        raise ParameterError("`parameters` must contain at least one parameter. Pass model.parameters().")
     return found
 
 
 def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments with numbers in place of tensors that have one, but for parameters."""
+    """Return arguments with numbers in place of tensors of one element, except for parameters."""
     one = {key for key, x in given.items() if isinstance(x, paddle.Tensor) and x.size == 1} - {"parameters"}
     return {key: x.item() if key in one else x for key, x in given.items()}
 
@@ -66,13 +68,15 @@ def in_numbers(given: Mapping[str, Any]) -> dict[str, Any]:
 def _as_dicts(parameters: Any) -> list[dict[str, Any]]:
     if isinstance(parameters, (*TENSORS, Mapping, str)) or not isinstance(parameters, Iterable):
         raise ParameterError(
-            "`parameters` must be a list of parameters, or of dicts with 'params', but is "
+            "`parameters` must be a list of parameters, or of dicts with 'params', but is a "
             f"{type(parameters).__name__}. Pass parameters=model.parameters()."
         )
     found = list(parameters)
     of_dicts = [isinstance(one, Mapping) for one in found]
     if any(of_dicts) and not all(of_dicts):
-        raise ParameterError("`parameters` must be all parameters or all groups. Put the parameters into a group.")
+        raise ParameterError(
+            "`parameters` must contain either parameters or groups, not both. Put the parameters into a group."
+        )
     return [dict(one) for one in found] if any(of_dicts) else [{PLAIN: found}]
 
 
@@ -93,7 +97,7 @@ def _group(hyper: type[Hyper], given: Mapping[str, Any], own: dict[str, Any], nu
     h = options_of(hyper, in_numbers({**settings, "learning_rate": lr}))
     excludes, clip = settings["exclude_from_weight_decay_fn"], settings["grad_clip"]
     if excludes is not None and not callable(excludes):
-        way_out = "Pass one that returns True where there is to be no decay, or None."
+        way_out = "Pass a function that returns True for parameters without decay, or None."
         raise HyperparameterError(
             sentence("exclude_from_weight_decay_fn", "a function of a parameter", excludes, way_out)
         )
@@ -106,22 +110,22 @@ def _params(params: Any, number: int) -> list[Tensor]:
     if isinstance(params, TENSORS):
         return [params]
     if isinstance(params, (set, str)) or not isinstance(params, Iterable) or checks.is_used_up(params):
-        shown = f"a {type(params).__name__}" + " with nothing left" * checks.is_used_up(params)
+        shown = f"{'an exhausted' if checks.is_used_up(params) else 'a'} {type(params).__name__}"
         raise ParameterError(f"'params' of group {number} must be parameters in order, but are {shown}. Pass a list.")
     return list(params)
 
 
 def check_scale(scale: Any) -> None:
-    """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that is the rate itself."""
+    """Raise unless a group's learning rate is a factor on the optimizer's, or a tensor that holds the rate itself."""
     if isinstance(scale, LRScheduler):
-        way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor on it here."
+        way_out = "Pass the scheduler as the optimizer's learning_rate, and the group's factor here."
         raise HyperparameterError(sentence("learning_rate", "a factor in a group", scale, way_out))
     if not isinstance(scale, Variable):
-        RATE("learning_rate", scale, "In a group it is the factor on the optimizer's learning rate, such as 0.1.")
+        RATE("learning_rate", scale, "In a group it is a factor on the optimizer's learning rate, such as 0.1.")
 
 
 def register(group: Group, regularizes: bool) -> None:
-    """Note on its parameters what a group says of them, where Paddle's optimizers note it."""
+    """Store a group's settings on its parameters, where Paddle's optimizers store them."""
     for p in group.params:
         if regularizes:
             p.regularizer = as_regularizer(group.given.get("weight_decay"))
@@ -129,19 +133,19 @@ def register(group: Group, regularizes: bool) -> None:
 
 
 def rate_of(p: Tensor, lr: Any) -> Any:
-    """Return the learning rate of a parameter: a factor of its own times that of the optimizer, or a variable's."""
+    """Return the learning rate of a parameter: its own factor times the optimizer's rate, or a variable's value."""
     scale = (getattr(p, "optimize_attr", None) or {}).get("learning_rate", 1.0)
     if isinstance(scale, Variable):
         return scale
     if scale == 1.0 and not isinstance(scale, paddle.Tensor):
         return lr
     check_scale(scale)
-    # A tensor is the rate itself, as in Paddle.
+    # A tensor holds the rate itself, as in Paddle.
     return float(scale) if isinstance(scale, paddle.Tensor) else lr * float(scale)
 
 
 def rates_of(params: Sequence[Tensor], lr: Any) -> list[Any]:
-    """Return the learning rate of each parameter: in a program one variable for all of the same factor."""
+    """Return the learning rate of each parameter: in a program, one variable for each factor."""
     keys = list(map(_factor_key, params))
     found = {key: rate_of(p, lr) for key, p in dict(zip(keys, params, strict=True)).items()}
     return list(map(found.__getitem__, keys))
@@ -155,7 +159,7 @@ def _factor_key(p: Tensor) -> Any:
 def settings_of(groups: Sequence[Group]) -> tuple[dict[str, Any], list[Group]]:
     """Return the settings of each parameter by its name, and the groups whose gradients Paddle has to prepare."""
     found, prepared = {}, []
-    # A rule clips by the norm of all gradients, and Paddle by that of those in a group that are to be clipped.
+    # A rule clips by the norm of all gradients, Paddle by the norm of those in a group that are clipped.
     by_all = len(groups) == 1 and all(map(_is_clipped, groups[0].params))
     for group in groups:
         hs = [_with_clip(group, p, by_all) for p in group.params]
@@ -173,7 +177,7 @@ def _is_clipped(p: Tensor) -> bool:
 
 
 def _with_clip(group: Group, p: Tensor, by_all: bool) -> Any:
-    """Return the settings with what clips and penalizes a parameter, or None where no option does the same."""
+    """Return the settings with a parameter's clipping and penalty, or None if no option does the same."""
     h = with_both(group.h, group.clip if _is_clipped(p) else None, getattr(p, "regularizer", None))
     by_others = h is not None and group.clip is not None and h.model_bound and not by_all
     return None if by_others else h
@@ -183,34 +187,34 @@ def prepared_by_paddle(optimizer: Any, group: Group, pairs: Sequence[tuple[Tenso
     """Return gradients as Paddle clips and penalizes them, in copies."""
     made = list(pairs) if group.clip is None else _clipped(group.clip, list(pairs))
     found = [g for _, g in optimizer.append_regularization_ops(made, None)]
-    # Paddle makes a vector of a single number of a scalar.
+    # Paddle turns a scalar into a vector of one number.
     return [paddle.reshape(g, old.shape) if old.ndim == 0 else g for g, (_, old) in zip(found, pairs, strict=True)]
 
 
 def _clipped(clip: Any, pairs: list[tuple[Tensor, Tensor]]) -> Any:
     try:
         return clip(pairs)
-    except NotImplementedError:  # in the static graph, where the operations of the dynamic one do the same
+    except NotImplementedError:  # in the static graph, where the dynamic graph's operations give the same
         return clip._dygraph_clip(pairs)
 
 
-# ---- Paddle's clips and regularizers, as options of a rule where these do the same to a gradient
+# ---- Paddle's clips and regularizers, as options of a rule that have the same effect on a gradient
 
 
 def check_clip(clip: Any, h: Hyper) -> None:
-    """Raise unless this is a clip of Paddle's, or None, and no other bound contradicts it."""
+    """Raise unless this is one of Paddle's clips, or None, and no other bound contradicts it."""
     if clip is None:
         return
     if not isinstance(clip, GradientClipBase):
-        way_out = "Pass one such as paddle.nn.ClipGradByGlobalNorm(1.0), or None."
+        way_out = "Pass a clip such as paddle.nn.ClipGradByGlobalNorm(1.0), or None."
         raise HyperparameterError(sentence("grad_clip", "a gradient clip of Paddle", clip, way_out))
     for option in BOUNDS:
         if (value := getattr(h, option, None)) is not None:
-            raise ContradictionError(sentence(option, "None beside grad_clip", value, "Drop one of them."))
+            raise ContradictionError(sentence(option, "None if grad_clip is given", value, "Drop one of them."))
 
 
 def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
-    """Return the settings with what a clip and a regularizer do, or None where no options do the same."""
+    """Return the settings with a clip and a regularizer, or None if no options do the same."""
     found, own = bounds_of_clip(clip), h.__dataclass_fields__
     if found is None or not found.keys() <= own.keys():
         return None
@@ -220,12 +224,12 @@ def with_both(h: Any, clip: Any, regularizer: Any) -> Any:
         found["l2"] = h.l2 + regularizer._coeff
     try:
         return settled(h, **{option: type(h).check(option, value) for option, value in found.items()})
-    except HyperparameterError:  # for numbers that only Paddle takes, such as a bound below 0
+    except HyperparameterError:  # for numbers that only Paddle accepts, such as a bound below 0
         return None
 
 
 def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
-    """Return what a clip does, as options; None if no options do the same."""
+    """Return a clip as options, or None if no options do the same."""
     kind = type(clip)
     if clip is None:
         return {}
@@ -237,7 +241,7 @@ def bounds_of_clip(clip: Any) -> dict[str, Any] | None:
 
 
 def as_regularizer(value: Any) -> Any:
-    """Return the `weight_decay` of a group as Paddle's optimizers understand it: a penalty on the gradient."""
+    """Return the `weight_decay` of a group in the meaning of Paddle's optimizers: a penalty on the gradient."""
     if value is None or isinstance(value, WeightDecayRegularizer):
         return value
     if isinstance(value, bool) or not isinstance(value, (int, float)):

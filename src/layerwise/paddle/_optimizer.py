@@ -1,4 +1,4 @@
-"""The common part of all optimizers as Paddle has them."""
+"""The common base of all optimizers in the Paddle API."""
 
 from __future__ import annotations
 
@@ -72,34 +72,32 @@ from layerwise.storage.options import PLAIN, Wanted
 LIBRARY = Arrays()
 ENGINES = (candidate(), Candidate("rule", RuleEngine(LIBRARY, stack_size=1 << 12, matrix_size=1 << 15)))
 WAYS_OUT = WaysOut(
-    "Exempt them from it, such as by exclude_from_weight_decay_fn with adapt='decayed'.",
+    "Exempt them from the ratio, such as with exclude_from_weight_decay_fn and adapt='decayed'.",
     "Pass multi_precision=True.",
-    "Leave them their ratio by adapt=True, or give their group the learning_rate 0.001, a factor.",
-    "Leave them to AdamW, an optimizer of its own, by its parameters=[…].",
-    'Give each output its own by blocks={"linear_*.w_0": Blocks("each", axis=1), "embedding_*": "each"}.',
+    "Keep their ratio with adapt=True, or give their group a learning_rate (a factor) of 0.001.",
+    "Step them with AdamW, in an optimizer of its own with parameters=[…].",
+    'Give each output a rate of its own with blocks={"linear_*.w_0": Blocks("each", axis=1), "embedding_*": "each"}.',
 )
-PEAKS = ("base_lr", "end_lr", "max_lr")  # of schedulers, which may begin with less
+PEAKS = ("base_lr", "end_lr", "max_lr")  # schedulers may start with a smaller rate
 Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
-# Where a function around a step is compiled from bytecode (paddle.jit.to_static), that compiler leaves Paddle's own
-# frames to Python, and by this ours.
+# When paddle.jit.to_static compiles the bytecode of a function around a step, it leaves Paddle's own frames to Python,
+# and ours with this.
 if hasattr(core, "eval_frame_skip_file_prefix"):
     core.eval_frame_skip_file_prefix((f"{Path(__file__).parents[1]}{os.sep}",))
 
 
 def _in_static() -> bool:
-    """Return True in the static graph; raise where no step is taken."""
+    """Return True in the static graph; raise where a step is not possible."""
     if in_to_static_mode():
         raise EngineError(
-            "an optimizer does not step within paddle.jit.to_static. Compile the model alone, and call step() outside."
+            "an optimizer cannot step inside paddle.jit.to_static. Compile only the model, and call step() outside."
         )
     if paddle.in_dynamic_mode():
         return False
     if not in_pir_mode():
-        raise EngineError(
-            "layerwise.paddle builds programs of Paddle's present form (PIR). Leave FLAGS_enable_pir_api at 1."
-        )
+        raise EngineError("layerwise.paddle needs Paddle's new program format (PIR). Leave FLAGS_enable_pir_api at 1.")
     return True
 
 
@@ -108,13 +106,13 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
     _rule: Any
     _hyper: type[Hyper]
-    # Paddle's own, which its wrappers read and write.
+    # Paddle's own attributes, which its wrappers read and write.
     _dtype: Any
     _learning_rate: Any
     _master_weights: dict[str, Tensor]
 
     def __init__(self, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        # No docstring, because the classes would inherit it; `given` has every argument by name.
         self._graph = Graph() if _in_static() else None
         given = in_numbers(given)
         rate = given["learning_rate"]
@@ -139,12 +137,12 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         )
         self._multi_precision = multi_precision
         self._tensors, self._one_at_a_time = Slots(LIBRARY), OneAtATime()
-        self._planned_with: Any = None  # what wrappers may have set, when settings were made
+        self._planned_with: Any = None  # wrappers may have set these when the settings were made
         self._settings: dict[str, Any] = {}  # of each parameter by its name
-        self._by_paddle: list[Group] = []  # those whose gradients Paddle prepares
+        self._by_paddle: list[Group] = []  # groups whose gradients Paddle prepares
 
     def _add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take over a group in Paddle's own list."""
+        """Add a group to Paddle's own list."""
         group = self._groups[len(self._param_groups)]
         register(group, decay_argument(self._hyper) != "weight_decay")
         self._param_groups.append({**group.given, "params": group.params, "grad_clip": group.clip})
@@ -160,18 +158,18 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._check_mode()
         if self._graph is not None:
             raise EngineError(
-                "step() is for the dynamic graph. In the static graph minimize(loss) puts the step into the program, "
-                "and each run by an Executor takes it."
+                "step() is for the dynamic graph. In the static graph, minimize(loss) adds the step to the program, "
+                "and each run of an Executor performs it."
             )
         self._take([(p, g) for p, g in zip(self._members, _gradients(self._members), strict=True) if g is not None])
 
     def minimize(
         self, loss: Any, startup_program: Any = None, parameters: Any = None, no_grad_set: Any = None
     ) -> tuple[list[Any], list[tuple[Tensor, Tensor]]]:
-        """Step the parameters, or those given here, but not those in `no_grad_set`, after `loss.backward()`.
+        """Step the parameters, or those given here, except those in `no_grad_set`, after `loss.backward()`.
 
-        As of Paddle's optimizers the result is an empty list, and a list of parameters with their gradients. In the
-        static graph it puts the backward pass and the step into the program, and the list has its operations.
+        As in Paddle's optimizers, the result is an empty list, and a list of parameters with their gradients. In the
+        static graph this adds the backward pass and the step to the program, and the first list has its operations.
         """
         pairs = self.backward(loss, startup_program, parameters, no_grad_set)
         return self._apply_optimize(loss, startup_program, pairs), pairs
@@ -184,8 +182,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         no_grad_set: Any = None,
         callbacks: Any = None,
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return the parameters that have a gradient, each with it, for `apply_gradients`: all but those in
-        `no_grad_set`, or of those given here. Both hold parameters or their names.
+        """Return pairs of parameters and gradients for `apply_gradients`: those given here, or all with a gradient,
+        except those in `no_grad_set`. Both arguments hold parameters or their names.
         """
         self._check_mode()
         check_loss(loss)
@@ -202,9 +200,9 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
 
     def apply_gradients(self, params_grads: Pairs) -> list[Any]:
-        """Step these parameters with these gradients; None leaves one where it is.
+        """Step these parameters with these gradients; with None a parameter stays unchanged.
 
-        In the static graph it puts the step into the program, and returns its operations.
+        In the static graph this adds the step to the program, and returns its operations.
         """
         self._check_mode()
         known, pairs = {p.name for p in self._members}, list(params_grads)
@@ -219,7 +217,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             name = pair[0].name
             if name in seen or not (self._is_open or name in known):
                 raise ParameterError(
-                    f"{name} is none of this optimizer's parameters, or is there twice. Pass each once."
+                    f"{name} is not one of this optimizer's parameters. Pass its tensors, or their names."
                 )
             seen.add(name)
         pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
@@ -231,7 +229,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
     def _apply_optimize(
         self, loss: Any, startup_program: Any, params_grads: Any, param_group_idx: int = 0
     ) -> list[Any]:
-        """Do the same where Paddle's wrappers of optimizers ask for it."""
+        """Do the same for Paddle's wrappers of optimizers."""
         pairs = params_grads["params"] if isinstance(params_grads, dict) else params_grads
         if self._graph is None:
             return self.apply_gradients(pairs)
@@ -242,8 +240,8 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         if (static := _in_static()) != (self._graph is not None):
             made, now = ("dynamic", "static") if static else ("static", "dynamic")
             raise EngineError(
-                f"the optimizer was made in the {made} graph, and this is the {now} one. Make another one here; the "
-                "state of one loads into the other."
+                f"the optimizer was created in the {made} graph, but this is the {now} graph. Create another one for "
+                "it; the state of one loads into the other."
             )
 
     def _some(self, which: Any, known: Sequence[Tensor]) -> list[Tensor]:
@@ -254,19 +252,18 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             p = by_name.get(name) if isinstance(name, str) else None
             if p is None or not (isinstance(one, str) or is_same(one, p)):
                 raise ParameterError(
-                    f"{name!r} is none of this optimizer's parameters. Pass tensors that it was made with, or their "
-                    "names."
+                    f"{name!r} is not one of this optimizer's parameters, or is listed twice. Pass each once."
                 )
             found.append(p)
         return found
 
     def _append(self, graph: Graph, pairs: Pairs) -> list[Any]:
-        """Put a step of these parameters into their program."""
+        """Add a step of these parameters to their program."""
         program, startup = pairs[0][0].block.program, paddle.static.default_startup_program()
         for p, g in pairs:
             check_parameter(p)
             check_gradient(p, g)
-        # What is appended is computed in the dtypes that a step computes in, whatever the model is.
+        # The appended operations compute in the dtypes of a step, whatever the model's dtypes are.
         with paddle.static.program_guard(program), paddle.amp.auto_cast(enable=False):
             self._adopt([p for p, _ in pairs])
             self._heed_wrappers()
@@ -276,7 +273,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 self._get_auxiliary_var("found_inf"), [g for _, g in pairs] if self._skip_nonfinite else []
             )
             grads = self._prepared(pairs) if self._by_paddle else [g for _, g in pairs]
-            self._dtype = pairs[0][0].dtype if self._dtype is None else self._dtype  # of the rate, in Paddle
+            self._dtype = pairs[0][0].dtype if self._dtype is None else self._dtype  # Paddle's name for the rate
             self._create_global_learning_rate()
             rates = rates_of([p for p, _ in pairs], self._global_learning_rate())
             low = [self._multi_precision and dtype_name(p) in LOW for p, _ in pairs]
@@ -290,7 +287,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return operations
 
     def _adopt(self, params: Sequence[Tensor]) -> None:
-        """Take over parameters of the program, if the optimizer is open to all of them."""
+        """Add parameters of the program, if the optimizer is open to all of them."""
         known = {p.name for p in self._members}
         if new := [p for p in params if p.name not in known]:
             names = [*known, *(p.name for p in new)]
@@ -318,9 +315,9 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
                 warn_of(firsts, WAYS_OUT)
 
     def _overflowed(self) -> bool:
-        """Return whether a GradScaler has found that gradients overflowed, and note for it that this was heard."""
+        """Return whether a GradScaler has found overflowed gradients, and record for it that this was read."""
         found = self._get_auxiliary_var("found_inf")
-        if not isinstance(found, paddle.Tensor):  # nothing, or an answer that was given in an earlier step
+        if not isinstance(found, paddle.Tensor):  # nothing, or the answer of an earlier step
             return False
         overflowed = bool(found)
         self._set_auxiliary_var("found_inf", overflowed)
@@ -330,7 +327,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         """Return the highest rate that the schedule names, for a parameter whose rate is now `lr`."""
         schedule, now = self._learning_rate, self.get_lr()
         numbers = (getattr(schedule, key, None) for key in PEAKS)
-        factor = lr / now if now else 1.0  # of the parameter's own
+        factor = lr / now if now else 1.0  # the parameter's own factor
         return max([lr, *(factor * x for x in numbers if isinstance(x, (int, float)))])
 
     def _plan_of(self, p: Tensor, h: Hyper) -> Plan:
@@ -339,7 +336,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return Plan.of(p.name, self._rule, h, shape, layout)
 
     def _note_masters(self) -> None:
-        """Note the master weights where Paddle's wrappers look for them, with the names that Paddle gives them."""
+        """Store the master weights where Paddle's wrappers look for them, under Paddle's names."""
         if not (self._multi_precision or self._master_weights):
             return
         masters = _state.masters_of(self._tensors.slots)
@@ -349,10 +346,10 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._master_weights = masters
 
     def _heed_wrappers(self) -> None:
-        """Make the settings, and again where a wrapper, such as fleet or paddle.amp.decorate, has set others."""
+        """Create the settings, also again if a wrapper, such as fleet or paddle.amp.decorate, has changed them."""
         in_dicts = bool(self._param_groups) and isinstance(self._param_groups[0], dict)
         clips = [own["grad_clip"] for own in self._param_groups] if in_dicts else [self._grad_clip]
-        bounds = [bounds_of_clip(clip) for clip in clips]  # which may have been set on the same clip
+        bounds = [bounds_of_clip(clip) for clip in clips]  # it may have been set on the same clip
         if self._planned_with == (seen := (self._multi_precision, clips, bounds)):
             return
         groups = [group._replace(clip=clip) for group, clip in zip(self._groups, clips, strict=True)]
@@ -363,7 +360,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         self._tensors.forget()
 
     def _prepared(self, pairs: Pairs) -> list[Tensor]:
-        """Return gradients as they go into the rule, where Paddle prepares what no option of the rule does."""
+        """Return the gradients for the rule; Paddle prepares them if no option of the rule does the same."""
         found = {p.name: (p, g) for p, g in pairs}
         for group in self._by_paddle:
             own = [found[p.name] for p in group.params if p.name in found]
@@ -372,11 +369,11 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             found |= {p.name: (p, g) for (p, _), g in zip(own, prepared_by_paddle(self, group, own), strict=True)}
         return [g for _, g in found.values()]
 
-    # ---- what is asked and set
+    # ---- attributes
 
     @property
     def skipped(self) -> int:
-        """The number of steps left out because of nan or inf."""
+        """The number of steps skipped because of nan or inf."""
         return self._tensors.skipped if self._graph is None else self._graph.skipped
 
     @property
@@ -393,17 +390,17 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
         return self._tensors.stats() if self._graph is None else self._graph.stats()
 
     def get_lr(self) -> float:
-        """Return the learning rate: the number, or what the scheduler says now."""
+        """Return the learning rate: the number, or the scheduler's present value."""
         rate = self._learning_rate
         return float(rate() if isinstance(rate, LRScheduler) else rate)
 
     def set_lr(self, value: float) -> None:
-        """Set the learning rate, which no scheduler may have."""
+        """Set the learning rate; raise if it follows a scheduler."""
         value = RATE("value", value, "Pass a number such as 1e-3.")
         if isinstance(self._learning_rate, LRScheduler):
             raise ScheduledError(
                 f"the learning rate follows a scheduler, which {value!r} would end. Change the scheduler, or replace "
-                "it by set_lr_scheduler."
+                "it with set_lr_scheduler."
             )
         if self._graph is not None and self._graph.program is not None:
             self._graph.set_rate(self._global_learning_rate(self._graph.program), value)
@@ -417,7 +414,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             )
         if self._graph is not None and self._graph.program is not None:
             raise ScheduledError(
-                "the program has its learning rate already. Pass the scheduler as `learning_rate`, or before "
+                "the program already has its learning rate. Pass the scheduler as `learning_rate`, or set it before "
                 "minimize()."
             )
         as_rate(scheduler())
@@ -428,7 +425,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
 
 
 class Members:
-    """What an optimizer says of its parameters, in a step of these."""
+    """The properties of an optimizer's parameters, in a step of these."""
 
     keeps = True
 
@@ -456,7 +453,9 @@ class Members:
         slot = self.optimizer._tensors.slots.get(name)
         if slot is not None:
             if any(shape_of(slot.arrays[field]) != plan.state_shapes[field] for field in plan.fields):
-                raise ParameterError(f"{name} has another shape than its state was made for. Make a new optimizer.")
+                raise ParameterError(
+                    f"the shape of {name} has changed since its state was created. Create a new optimizer."
+                )
             _state.check_held(name, slot)
         return plan
 
@@ -469,7 +468,7 @@ class Members:
 
 
 def _gradients(params: list[Tensor]) -> list[Tensor | None]:
-    """Return the gradient of each parameter; what Paddle keeps as `main_grad` goes first, as in its optimizers."""
+    """Return the gradient of each parameter; Paddle's `main_grad` takes precedence, as in its optimizers."""
     found: list[Tensor | None] = core.eager.get_all_grads(params)
     for i, p in enumerate(params):
         main = getattr(p, "main_grad", None)

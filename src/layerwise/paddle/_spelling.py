@@ -1,4 +1,4 @@
-"""Options under the names that their arguments have in Paddle."""
+"""Options under the names of their arguments in Paddle."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from layerwise.options.settings import Hyper
 
 RATE = checks.number(0)
 LR_WAY_OUT = "Pass a number such as 1e-3, or an LRScheduler."
-# What may change from step to step elsewhere, and here is a number, or follows a scheduler.
-RATES = {"lr": LR_WAY_OUT, "weight_decay": "Pass a number such as 0.01, or 0 for none. To climb, use maximize=True."}
+# Options that may be functions of the step in other APIs; here they are numbers, or follow a scheduler.
+RATES = {
+    "lr": LR_WAY_OUT,
+    "weight_decay": ("Pass a number such as 0.01, or 0 for none. To maximize, use maximize=True."),
+}
 
 
 def arguments_of(h: type[Hyper]) -> list[str]:
@@ -57,7 +60,7 @@ def options_of(h: type[Hyper], given: Mapping[str, Any]) -> Any:
 
 
 def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given with what a group says for itself, where one of two names for the same replaces both."""
+    """Return the given arguments with a group's own, which replace arguments of either name for the same option."""
     found = {**given, **own}
     if "always_adapt" in own and own.get("adapt") is None:
         found["adapt"] = None
@@ -67,21 +70,21 @@ def joined(given: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _adapt(h: type[Hyper], given: Mapping[str, Any]) -> Any:
-    """Return where the trust ratio is used: as `adapt` says, or without it `always_adapt`."""
+    """Return where the trust ratio is used, from `adapt`, or without it from `always_adapt`."""
     always = checks.FLAG("always_adapt", given["always_adapt"], "Pass True or False.")
     if given["adapt"] is None:
         return True if always else "decayed"
     adapt = h.check("adapt", given["adapt"])
     if always and adapt is not True:
-        way_out = "adapt says the same and more: pass one of the two."
-        raise ContradictionError(sentence("always_adapt", "False beside another adapt than True", always, way_out))
+        way_out = "adapt includes it: pass only one of the two."
+        raise ContradictionError(sentence("always_adapt", "False if adapt is not True", always, way_out))
     return adapt
 
 
 def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
-    """Return keyword arguments for its class here: `Lamb(1e-3, **preset("apex.FusedLAMB"), parameters=…)`.
+    """Return keyword arguments for the preset's class: `Lamb(1e-3, **preset("apex.FusedLAMB"), parameters=…)`.
 
-    `Lamb.like("apex.FusedLAMB", 1e-3, parameters=…)` is the same, and takes arguments beside it.
+    `Lamb.like("apex.FusedLAMB", 1e-3, parameters=…)` does the same, and also takes arguments.
 
     `overrides` are arguments in place of the preset's, or besides them.
 
@@ -91,7 +94,7 @@ def preset(name: str, /, **overrides: Any) -> dict[str, Any]:
     one = find(name)
     h = ENTRIES[one.optimizer].hyper
     check_keywords(f"preset({name!r})", overrides.keys() - {*arguments_of(h)}, arguments_of(h))
-    # Defaults of the other APIs, where the class here has Paddle's.
+    # Defaults of the other APIs, for options whose default here is Paddle's.
     theirs = find(PADDLE_PRESETS[h.optimizer]).options if h.optimizer in PADDLE_PRESETS else {}
     usual = {option: h.__dataclass_fields__[option].default for option in theirs}
     return {**PADDLE.called(h, {**usual, **one.options}), **overrides}

@@ -26,51 +26,51 @@ from layerwise.storage.options import COUNT
 ACCUMULATORS = {"exp_avg": "moment1", "exp_avg_sq": "moment2", "momentum_buffer": "velocity"}
 POWERS = ("beta1_pow_acc", "beta2_pow_acc")
 WITH_POWERS = ("Lamb", "AdamW")  # whose states Paddle's own optimizers have, with powers of β in place of a count
-WITHOUT_COUNT = ("Lars", "SGD")  # whose state Paddle's own have too, and only the first step differs from others
+WITHOUT_COUNT = ("Lars", "SGD")  # a rule whose state Paddle's own has too, and only the first step differs from others
 MOST_POWERS = 1 << 22
 SCHEDULER, MASTERS = "LR_Scheduler", "master_weights"
-BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is what Paddle adds to what it loads
-MASTER_KEY = "fp32_master"  # of a master weight that is a variable of a program
-# What programs keep besides: rates, scales of losses, and counts of their own.
+BESIDE = (SCHEDULER, MASTERS, "StructuredToParameterName@@")  # the last is added by Paddle when it loads
+MASTER_KEY = "fp32_master"  # the prefix of a master weight that is a variable of a program
+# Other variables of programs: rates, loss scales, and counts.
 OF_PROGRAM = ("learning_rate", "loss_scaling", "num_good_steps", "num_bad_steps")
-NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # what follows a parameter's name
+NUMBERED = re.compile(r"(?:fp32_master_\d+_)?(.*)_\d+", re.DOTALL)  # the suffix of a parameter's name
 
 
 def named_master(p: Tensor, master: Tensor, name: str | None = None) -> Tensor:
-    """Return the float32 copy of a parameter, under a name or that which Paddle gives it."""
+    """Return the float32 copy of a parameter, under the given name or Paddle's."""
     master.name = name or f"{p.name}_fp32_master_0"
     return master
 
 
 @lru_cache(maxsize=8)
 def powers(beta: float, dtype: str) -> Any:
-    """Return β, β², … as Paddle carries them along from step to step, rounded each time, until no bias is left."""
+    """Return β, β², … as Paddle carries them from step to step, rounded each time, until no bias is left."""
     kind = np.float64 if dtype == "float64" else np.float32
     count = int(np.log(np.finfo(kind).tiny) / np.log(beta)) if 0 < beta < 1 else 1
-    factors = np.full(max(1, min(count, MOST_POWERS)), np.float32(beta), kind)  # which a kernel takes in float32
+    factors = np.full(max(1, min(count, MOST_POWERS)), np.float32(beta), kind)  # a kernel takes it in float32
     factors[0] = beta
     return np.multiply.accumulate(factors)
 
 
 def power(beta: float, count: int, dtype: str) -> Any:
-    """Return the power that Paddle has after so many steps, as an array of one; 0 where no bias is left."""
+    """Return Paddle's power after this many steps, as an array of one number; 0 when no bias is left."""
     known = powers(beta, dtype)
     return known[count : count + 1].copy() if count < len(known) else np.zeros(1, known.dtype)
 
 
 def count_of(found: float, beta: float, dtype: str) -> int | None:
-    """Return after how many steps Paddle has this power; None where it has vanished."""
+    """Return the number of steps after which Paddle has this power, or None if it has vanished."""
     known = powers(beta, dtype)
     return None if found < known[-1] or beta == 0 else int(np.argmin(np.abs(known.astype(np.float64) - found)))
 
 
 def check_held(name: str, slot: Slot) -> None:
-    """Raise if the memory of a parameter's state was given away."""
+    """Raise if the memory of a parameter's state was freed."""
     for field, tensor in slot.arrays.items():
         if why := unreadable(tensor):
             called = "master weight" if tensor is slot.master else field
             raise StateError(
-                f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to begin it again."
+                f"{called!r} of {name} {why}. Load a state, or call clear_state({name!r}) to start it over."
             )
 
 
@@ -80,19 +80,19 @@ def check_held(name: str, slot: Slot) -> None:
 class Names(NamedTuple):
     """The names of a parameter's state."""
 
-    optimizer: str  # of the class
-    prefix: str  # what the optimizer's own name adds
+    optimizer: str  # the class's name
+    prefix: str  # the part added by the optimizer's own name
 
     def called(self, field: str) -> str:
         return self.prefix + ACCUMULATORS.get(field, field)
 
     @property
     def steps(self) -> str:
-        """The name of the count, which tells the state of one class from another's: Paddle's names do not."""
+        """The name of the count, which distinguishes the states of classes: Paddle's names do not."""
         return self.of_all("step")
 
     def of_all(self, what: str) -> str:
-        """Return a name that only this class has."""
+        """Return a name that only this class uses."""
         return f"{self.prefix}{self.optimizer.lower()}_{what}"
 
 
@@ -104,7 +104,7 @@ def dump(names: Names, settings: Mapping[str, Any], slots: Mapping[str, Slot]) -
         for key, tensor in _written(names, settings[p], slot):
             tensor.name = f"{target}_{key}_0"
             found[tensor.name] = tensor
-    if not slots:  # so that it differs from an empty dict, which is no state
+    if not slots:  # so that it differs from an empty dict, which is not a state
         found[f"{names.of_all('fresh')}_0"] = paddle.to_tensor(np.array([0], np.int64), place=paddle.CPUPlace())
     masters = masters_of(slots)
     return {**found, MASTERS: masters} if masters else found
@@ -130,7 +130,7 @@ def _written(names: Names, h: Any, slot: Slot) -> Iterator[tuple[str, Tensor]]:
 
 
 def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tensor], saved: Mapping[str, Any]) -> Any:
-    """Return what a checkpoint holds of each parameter, by its keys without their numbers."""
+    """Return a checkpoint's entries for each parameter, by their keys without numbers."""
     keys = [*map(names.called, fields), *(names.prefix + key for key in POWERS), names.steps, MASTER_KEY]
     others = {names._replace(optimizer=one).steps: one for one in ENTRIES if one != names.optimizer}
     found: dict[str, dict[str, Any]] = {}
@@ -140,15 +140,16 @@ def by_parameter(names: Names, fields: tuple[str, ...], known: Mapping[str, Tens
             continue
         if p is None:
             raise StateError(
-                f"the state holds {key!r}, which is of no parameter here. They are {few(known)}; Paddle numbers them "
-                "as they are made, so make the model in a new process, or under paddle.utils.unique_name.guard()."
+                f"the state has {key!r}, which matches no parameter. The parameters are {few(known)}. Paddle numbers "
+                "parameters in the order of their creation, so create the model in a new process, or under "
+                "paddle.utils.unique_name.guard()."
             )
         if own in others:
             raise StateError(f"the state is of {others[own]}, not of {names.optimizer}. Load it into the same class.")
         of_p = found.setdefault(p, {})
         if own in of_p:
-            raise StateError(f"the state holds {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
-        if own in keys:  # paddle.Model adds others to what it loads
+            raise StateError(f"the state has {own!r} of {p} twice. Keep one of them: {key!r} is the second.")
+        if own in keys:  # paddle.Model adds others when it loads
             of_p[own] = value
     return found
 
@@ -164,15 +165,17 @@ def _parsed(key: Any, known: Mapping[str, Tensor]) -> tuple[str | None, str]:
 
 
 def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Slot:
-    """Return the state of one parameter, given what a checkpoint holds of it."""
+    """Return the state of one parameter, given a checkpoint's entries for it."""
     arrays = {}
     for field, shape in plan.state_shapes.items():
         key, there = names.called(field), f"of {p.name}"
         if shape is None:
             if key in found:
-                raise StateError(f"the state holds {key!r} {there}, which these options do not keep. Give its options.")
+                raise StateError(
+                    f"the state has {key!r} {there}, which these options do not use. Use the options it was saved with."
+                )
         elif key not in found:
-            raise StateError(f"the state holds no {key!r} {there}. Pass the state of an optimizer with these options.")
+            raise StateError(f"the state has no {key!r} {there}. Pass the state of an optimizer with these options.")
         else:
             dtype = plan.h.state_dtypes().get(field) or computing(p)
             arrays[field] = taken(f"{key!r} {there}", found[key], p, shape, dtype)
@@ -180,40 +183,40 @@ def slot_of(names: Names, plan: Plan, p: Tensor, found: Mapping[str, Any]) -> Sl
 
 
 def taken(what: str, value: Any, p: Tensor, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Return a copy of a saved array of this shape in this dtype, where the parameter is.
+    """Return a copy of a saved array in this shape and dtype, on the parameter's device.
 
-    Integers of 16 bits are bfloat16, as they are in Paddle's files.
+    16-bit integers are bfloat16, as in Paddle's files.
     """
     if not isinstance(value, (paddle.Tensor, np.ndarray)):
         raise StateError(f"{what} must be a tensor, but is {type(value).__name__}.")
     if shape_of(value) != shape:
-        raise StateError(f"{what} has the shape {shape_of(value)} and should have {shape}.")
+        raise StateError(f"{what} has the shape {shape_of(value)}, but should have {shape}.")
     if isinstance(value, np.ndarray) and value.dtype == np.uint16:
         value = (value.astype(np.uint32) << 16).view(np.float32)
     if dtype_name(value) not in FLOATING and str(value.dtype) not in FLOATING:
-        raise StateError(f"{what} must hold floating point numbers, but holds {value.dtype}.")
+        raise StateError(f"{what} must hold floating-point numbers, but holds {value.dtype}.")
     if isinstance(value, paddle.Tensor) and (why := unreadable(value)):
         raise StateError(f"{what} {why}. Load it again.")
     with paddle.no_grad():
         tensor = value if isinstance(value, paddle.Tensor) else paddle.to_tensor(value)
         copied = paddle.cast(tensor, dtype).clone().detach()
-    # A variable has no place; what is loaded of it is copied to where it is.
+    # A variable has no place; its loaded value is copied to the variable later.
     return copied if isinstance(p, Variable) or str(copied.place) == str(p.place) else copied.to(p.place)
 
 
 def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
-    """Take over the saved state of a scheduler, if there is one, or leave it as it was."""
+    """Load the saved state of a scheduler, if there is one, or change nothing."""
     saved = state.get(SCHEDULER)
     if not (saved is None or isinstance(saved, Mapping)):
         raise StateError(
-            f"{SCHEDULER!r} must be a dict, but is {type(saved).__name__}. Leave it out, or load it again."
+            f"{SCHEDULER!r} must be a dict, but is a {type(saved).__name__}. Leave it out, or load it again."
         )
     if not isinstance(scheduler, LRScheduler):
         if saved:
-            warn(f"{SCHEDULER} of the state is dropped: there is no scheduler here.")
+            warn(f"{SCHEDULER} of the state is dropped: this optimizer has no scheduler.")
         return
     if saved is None and not isinstance(scheduler, LambdaDecay):
-        raise StateError(f"the state holds no {SCHEDULER!r}. Pass that of an optimizer with a scheduler.")
+        raise StateError(f"the state has no {SCHEDULER!r}. Pass the state of an optimizer with a scheduler.")
     before = deepcopy({key: x for key, x in vars(scheduler).items() if not callable(x)})
     try:
         if saved:
@@ -221,11 +224,11 @@ def load_scheduler(scheduler: Any, state: Mapping[str, Any]) -> None:
         as_rate(scheduler())
     except Exception as problem:
         vars(scheduler).update(before)
-        raise StateError(f"{SCHEDULER!r} does not fit the scheduler here: {problem}") from None
+        raise StateError(f"{SCHEDULER!r} does not fit this optimizer's scheduler: {problem}") from None
 
 
 def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
-    """Return the steps that were taken: as they were counted, or by the powers of β that Paddle keeps."""
+    """Return the number of steps: as counted, or from the powers of β that Paddle keeps."""
     if names.steps in found:
         return _counted(f"{names.steps!r} of {p.name}", found[names.steps])
     pairs = list(zip(POWERS, h.betas, strict=True)) if names.optimizer in WITH_POWERS else []
@@ -236,10 +239,10 @@ def _count(names: Names, h: Any, p: Tensor, found: Mapping[str, Any]) -> int:
     counts = {n for n in (_of_power(names.prefix + key, p, beta, found) for key, beta in pairs) if n is not None}
     if len(counts) > 1:
         raise StateError(
-            f"the powers of β of {p.name} are of {' and of '.join(map(str, sorted(counts)))} steps. Pass the betas "
-            "with which the state was saved."
+            f"the powers of β of {p.name} belong to different step counts: {' and '.join(map(str, sorted(counts)))}. "
+            "Pass the betas with which the state was saved."
         )
-    # Where both have vanished, any count will do that leaves no bias.
+    # If both have vanished, any count without bias will do.
     return counts.pop() if counts else max(len(powers(beta, computing(p))) for _, beta in pairs)
 
 

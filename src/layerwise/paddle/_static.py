@@ -1,7 +1,7 @@
 """Paddle's static graph: the steps of an optimizer as operations of a program, and its state as variables of it.
 
-A rule calls the same functions on variables as on tensors, and the same driver answers its requests. What follows the
-count or the rate is a variable too. A run of the program is a step.
+A rule calls the same functions on variables as on tensors, and the same driver answers its requests. Everything that
+depends on the count or the rate is a variable too. A run of the program is a step.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class Graph:
     def __init__(self) -> None:
         self.program: Any = None
         self._kept: dict[str, Kept] = {}
-        self._last: dict[str, tuple[list[Stepped], tuple[Piece, ...], str]] = {}  # what steps have measured
+        self._last: dict[str, tuple[list[Stepped], tuple[Piece, ...], str]] = {}  # measurements of steps
         self._stats: dict[str, dict[str, Variable]] = {}
         self._skipped: Variable | None = None
 
     def begin(self, program: Any) -> None:
-        """Take a program, which stays the only one: others would have state of the same names."""
+        """Set the only program of this optimizer: in a second one, state would have the same names."""
         if self.program is not None and self.program != program:
-            raise ParameterError("this optimizer steps another program already. Make an optimizer for each program.")
+            raise ParameterError("this optimizer already steps another program. Create an optimizer for each program.")
         self.program = program
 
     def __contains__(self, name: str) -> bool:
@@ -50,14 +50,14 @@ class Graph:
     # ---- building
 
     def skip(self, found_inf: Any, grads: Sequence[Variable]) -> Variable | None:
-        """Return whether a step is left out: if a scaler of losses has found nan or inf, or these gradients have."""
+        """Return whether a step is skipped: if a loss scaler, or these gradients, have nan or inf."""
         why = [paddle.any(paddle.cast(found_inf, "bool"))] if isinstance(found_inf, Variable) else []
         if (finite := all_finite(grads)) is not None:
             why.append(paddle.logical_not(finite))
         return reduce(paddle.logical_or, why) if why else None
 
     def append(self, dues: Sequence[Due], names: Names, skip: Variable | None) -> list[Any]:
-        """Append a step of these parameters, to be left out where `skip` is true, and return its operations."""
+        """Append a step of these parameters, which is skipped if `skip` is true, and return its operations."""
         for due in dues:
             if due.p.name not in self._kept:
                 self._kept[due.p.name] = _kept(due, names)
@@ -73,23 +73,23 @@ class Graph:
         return list(block.ops[before:])
 
     def stats(self) -> dict[str, dict[str, Variable]]:
-        """Return variables with the measurements of each parameter's step: no program has them that nobody asked."""
+        """Return variables with the measurements of each parameter's step; programs contain them only if requested."""
         if len(self._stats) < len(self._last):
             with paddle.static.program_guard(self.program), paddle.amp.auto_cast(enable=False):
                 self._stats = {name: measured(*one) for name, one in self._last.items()}
         return {name: dict(one) for name, one in self._stats.items()}
 
-    # ---- what runs have left
+    # ---- results of runs
 
     @property
     def skipped(self) -> int:
-        """The number of steps left out so far."""
+        """The number of skipped steps."""
         return 0 if self._skipped is None or not _is_there(self._skipped) else int(_read(self._skipped)[0])
 
     def slots(self) -> dict[str, Slot]:
         """Return a copy of the state of each parameter that has been stepped."""
         found = {}
-        with dygraph.guard():  # no tensor is made in the static graph
+        with dygraph.guard():  # no tensor can be created in the static graph
             for name, kept in self._kept.items():
                 if _is_there(kept.step) and (step := int(_read(kept.step)[0])):
                     arrays = {field: paddle.Tensor(_found(one)).clone() for field, one in kept.arrays.items()}
@@ -105,12 +105,12 @@ class Graph:
         _write(rate, np.full(shape_of(rate), value, _read(rate).dtype))
 
     def check_begun(self) -> None:
-        """Raise unless there are variables to put a state into."""
+        """Raise unless there are variables to load a state into."""
         if not self._kept or not all(_is_there(kept.step) for kept in self._kept.values()):
-            raise StateError("the program has no state yet. Call minimize(), and run the startup program, first.")
+            raise StateError("the program has no state yet. First call minimize() and run the startup program.")
 
     def put(self, slots: Mapping[str, Slot]) -> None:
-        """Go on with these slots; parameters without one begin again."""
+        """Continue with these slots; parameters without one start again."""
         with dygraph.guard():
             for name, kept in self._kept.items():
                 slot = slots.get(name, Slot({}))
@@ -122,7 +122,7 @@ class Graph:
                 _write(kept.step, np.array([slot.step], np.int64))
 
 
-# ---- what is stepped
+# ---- parameters to step
 
 
 def trainable(loss: Variable) -> list[Variable]:
@@ -131,12 +131,12 @@ def trainable(loss: Variable) -> list[Variable]:
 
 
 def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
-    """Return the variables that stop gradients and are no parameters."""
+    """Return the variables that stop gradients and are not parameters."""
     variables = (one for one in listed(no_grad_set) if isinstance(one, Variable))
     return [one for one in variables if not any(one.is_same(p) for p in known)]
 
 
-# ---- what is known before a program runs
+# ---- knowledge before a program runs
 
 
 def firsts_of(dues: Sequence[Due], startup: Any, peak: float, has_blocks: bool) -> list[FirstStep]:

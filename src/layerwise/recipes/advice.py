@@ -12,7 +12,7 @@ from layerwise.options.names import OPTAX
 from layerwise.schedules import Polynomial
 
 Front = Literal["torch", "numpy", "jax"]
-"""The API whose names arguments have."""
+"""The API whose argument names are used."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Recommendation:
         Args:
             front: The API whose names the arguments have.
         """
-        FRONT("front", front, "It says whose names the arguments have.")
+        FRONT("front", front, "It defines the names of the arguments.")
         options = ("lr", "betas", "momentum", "weight_decay", "keep_norm")
         known = {name: value for name in options if (value := getattr(self, name)) is not None}
         return OPTAX.called(ENTRIES[self.optimizer].hyper, known) if front == "jax" else known
@@ -115,7 +115,7 @@ class Recommendation:
             end: The learning rate at the end. None is that of the published run, or 0.
         """
         if self.steps is None:
-            way_out = "Ask again with total_samples; the length of a run is not known without."
+            way_out = "Ask again with total_samples: the length of a run is not known without it."
             raise ContradictionError(sentence("total_samples", "given for a schedule", None, way_out))
         power, end = self.power if power is None else power, self.end if end is None else end
         return Polynomial(self.lr, self.steps, self.warmup_steps or 0, power=power or 1.0, end=end)
@@ -139,11 +139,11 @@ FRONT = one_of("torch", "numpy", "jax")
 
 
 def number(x: float, digits: int = 3) -> str:
-    """Return a number with so many digits: 1,020 and not 1.02e+03, 2.9e-6 and not 2.9e-06."""
+    """Return a number with this many digits: 1,020 and not 1.02e+03, 2.9e-6 and not 2.9e-06."""
     x = float(f"{x:.{digits}g}")
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.{digits}g}".replace("e-0", "e-")
 
 
 def percent(share: float) -> str:
-    """Return a share in percent, of which less than a tenth is too little to be a figure."""
+    """Return a fraction in percent; below a tenth, only as a bound."""
     return "less than 0.1 %" if 0 < share < 1e-3 else f"{number(100 * share)} %"

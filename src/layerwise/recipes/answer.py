@@ -1,4 +1,4 @@
-"""The answer to a question: one point to start from, one rule to scale it, and a line for each setting."""
+"""The answer to a question: a starting point, a rule to scale it, and a line for each setting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from layerwise.recipes.question import KEPT, Question
 from layerwise.rules.lamb import Lamb
 
 LEGW = "sqrt rule, and warm-up of as many steps at every batch: You et al. 2019, arXiv 1901.08256"
-FOLLOWED = 64  # times larger a batch, says its abstract of LSTMs
+FOLLOWED = 64  # the largest growth of the batch in the abstract, for LSTMs
 LONGEST_WARMUP = max(curve.longest_warmup for curve in CURVES)
 
 OF_ITS_TASK = "a learning rate belongs to its task; to scale your own, give the batch and the rate that were good"
@@ -81,7 +81,7 @@ def recommend(
 
 
 class Far(NamedTuple):
-    """How far a batch is from another, in words, and whether that is more than was published."""
+    """The distance of a batch from another, in words, and whether it exceeds what was published."""
 
     distance: str
     extrapolated: bool = False
@@ -97,7 +97,7 @@ def _far(batch: int, curve: Curve | None) -> Far:
 
 
 def _from_yours(q: Question) -> Far:
-    """Return how far a rule is stretched and where that ends; either may be more than was published."""
+    """Return how far a rule is stretched, and its limit; either may exceed what was published."""
     batch, yours = q.batch, q.anchor.batch
     if batch == yours:
         return Far("yours")
@@ -111,7 +111,7 @@ def _times(batch: int, other: int) -> str:
 
 
 def _line(curve: Curve, batch: int, setting: str, value: str, why: str, **marks: bool) -> Line:
-    """Return a setting that a series says something of, with the distance of the batch from that."""
+    """Return a setting that a series publishes, with the distance of the batch from that point."""
     far = _far(batch, curve)
     return Line(setting, value, why, far.distance, curve.name, **{"extrapolated": far.extrapolated, **marks})
 
@@ -122,7 +122,7 @@ def _rates(q: Question) -> Iterator[Line]:
     far, series = (_far(q.batch, q.followed), whose) if q.followed else (_from_yours(q), "")
     scaled = q.batch != q.anchor.batch
     why = f"{whose}, {number(q.anchor.lr)} at batch {q.anchor.batch:,}" + f", by the {q.rule} rule" * scaled
-    beyond = far.extrapolated or (scaled and q.rule == "linear")  # which no published series follows
+    beyond = far.extrapolated or (scaled and q.rule == "linear")  # no published series follows it
     yield Line("learning rate", number(q.lr), why, far.distance, series, beyond)
     for curve in q.curves:
         near, before = curve.nearest(q.batch), curve.nearest(q.anchor.batch)
@@ -136,7 +136,7 @@ def _rates(q: Question) -> Iterator[Line]:
 
 
 def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
-    """Return the warm-up: the same number of steps at every batch, so a share of the run that grows with it.
+    """Return the warm-up: the same number of steps at every batch, so a fraction of the run that grows with it.
 
     The user's run is assumed to start from scratch.
     """
@@ -147,7 +147,7 @@ def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
         point, whose, far = fitting[0].nearest(q.batch), fitting[0].name, _far(q.batch, fitting[0])
         series, ending = whose, "" if fitting[0].from_scratch else "; it starts from a checkpoint"
     else:
-        return None, Line("warm-up", "keep yours", "give what it was, and it is scaled", "nothing published")
+        return None, Line("warm-up", "keep yours", "give your warm-up, and it is scaled", "nothing published")
     wanted = (point.warmup or 0.0) * (q.batch / point.batch)
     share = min(wanted, LONGEST_WARMUP)
     why = f"{whose}, {percent(point.warmup or 0.0)} of the run at batch {point.batch:,}"
@@ -160,14 +160,16 @@ def _warmup(q: Question, steps: int | None) -> tuple[float | None, Line]:
 
 
 def _decay(series: Curve | None, batch: int) -> Iterator[Line]:
-    """Yield what follows the warm-up in the series that is cited."""
+    """Yield the decay after the warm-up in the cited series."""
     if series is not None and series.power is not None:
         value, why = f"polynomial of power {series.power:g} to {series.end:g}", f"{series.name}, after the warm-up"
         yield _line(series, batch, "decay of the rate", value, why, extrapolated=False)
 
 
 def _kept(q: Question) -> Iterator[Line]:
-    """Yield the settings that no rule scales: the nearest published run's, or yours and their changes there."""
+    """Yield the settings that no rule scales: the nearest published run's, or yours with their changes in the
+    series.
+    """
     if q.reference_decay is not None:
         yield Line("keep norm", "True", "in place of weight decay", "nothing published by batch")
     elif q.curve is not None:

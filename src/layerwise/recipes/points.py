@@ -11,7 +11,7 @@ Betas = tuple[float, float]
 
 @dataclass(frozen=True)
 class Point:
-    """One published run, or the mean of several. None marks what its source does not say.
+    """One published run, or the mean of several. None marks values that its source does not state.
 
     Attributes:
         batch: The batch size.
@@ -61,7 +61,7 @@ class Curve:
     end: float = 0.0
 
     def nearest(self, batch: float) -> Point:
-        """Return the point that is the fewest doublings away.
+        """Return the nearest point, measured in doublings of the batch.
 
         Args:
             batch: The batch size.

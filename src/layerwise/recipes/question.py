@@ -1,4 +1,4 @@
-"""The question: checked as hyperparameters are, with the same messages."""
+"""The question, checked like hyperparameters and with the same messages."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from layerwise.options.checks import NONE, Check, Checked, Contradiction, Refuse
 from layerwise.recipes.points import CURVES, Curve, Point
 
 EXPONENTS = {"sqrt": 0.5, "linear": 1.0}
-KEPT = ("betas", "momentum", "weight_decay")  # what no rule scales
-FEWEST = 10  # steps, below which there is no room for a warm-up and a decay
+KEPT = ("betas", "momentum", "weight_decay")  # settings that no rule scales
+FEWEST = 10  # the number of steps below which a warm-up and a decay do not fit
 ALONE = "None without a reference"
-WHOLE_RUN = "Pass how many samples the run sees: epochs times the size of the data."
-BATCH = "Pass how many samples a step takes, over all devices and micro-batches."
+WHOLE_RUN = "Pass the number of samples in the run: epochs times the size of the data set."
+BATCH = "Pass the number of samples per step, over all devices and micro-batches."
 
 
 def _optimizer(value: Any) -> str:
-    name = getattr(value, "__name__", value)  # a class or function of a front, or its name
+    name = getattr(value, "__name__", value)  # a class or function of an API, or its name
     if not isinstance(name, str) or name.lower() not in BY_LOWER:
         raise Refused
     return BY_LOWER[name.lower()]
@@ -41,21 +41,21 @@ class Question(Checked):
     batch: int = option(None, integer(1), BATCH)
     reference_batch: int | None = option(None, integer(1) | NONE, BATCH)
     reference_lr: float | None = option(
-        None, number(0, above=True) | NONE, "Pass the learning rate that you found good at reference_batch."
+        None, number(0, above=True) | NONE, "Pass the best learning rate at reference_batch."
     )
     reference_warmup: float | None = option(
-        None, number(0, 1) | NONE, "Pass the share of the run that was warm-up, such as 0.05."
+        None, number(0, 1) | NONE, "Pass the fraction of the run that was warm-up, such as 0.05."
     )
     reference_decay: float | None = option(
         None,
         number(0, above=True) | NONE,
-        "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm is to follow.",
+        "Pass the decoupled weight decay of an AdamW run at reference_lr, which LAMB with keep_norm should match.",
     )
     total_samples: float | None = option(None, Check("a finite number > 0 or None", _samples), WHOLE_RUN)
     like: str | None = option(
         None,
         one_of(*(curve.name for curve in CURVES), None),
-        "Pass the name of a published series; layerwise.recipes.CURVES has them.",
+        "Pass the name of a published series; layerwise.recipes.CURVES lists them.",
     )
     rule: Literal["sqrt", "linear"] = option("sqrt", one_of(*EXPONENTS), 'Pass "sqrt" unless you know better.')
 
@@ -63,7 +63,7 @@ class Question(Checked):
         no_batch, no_lr = self.reference_batch is None, self.reference_lr is None
         alone, whose = no_batch and no_lr, self.optimizer
         steps_as_adam = self.has("keep_norm") and self.has("betas")
-        unknown = "No published settings of it by batch size are known: there is only yours to scale."
+        unknown = "No published settings for it by batch size are known; only your own can be scaled."
         fewest = f"at least {FEWEST * self.batch:,}, {FEWEST} steps of batch {self.batch:,}"
         series = " or ".join(repr(curve.name) for curve in self.curves) or "None"
         named = next((curve for curve in CURVES if curve.name == self.like), None)
@@ -74,14 +74,14 @@ class Question(Checked):
         yield alone and not self.curves, "reference_lr", f"given for {whose}", unknown
         decay = self.reference_decay is not None
         yield alone and decay, "reference_decay", ALONE, both
-        as_adam = "Ask for Lamb, which steps as Adam does."
+        as_adam = "Use Lamb, which steps as Adam does."
         yield decay and not steps_as_adam, "reference_decay", f"None for {whose}", as_adam
         yield (self.total_samples or math.inf) < FEWEST * self.batch, "total_samples", fewest, WHOLE_RUN
         if named is not None:
-            yield named.optimizer != whose, "like", f"{series} for {whose}", f"That one is of {named.optimizer}."
+            yield named.optimizer != whose, "like", f"{series} for {whose}", f"That series is of {named.optimizer}."
 
     def has(self, setting: str) -> bool:
-        """Return True if the optimizer has such an option."""
+        """Return True if the optimizer has this option."""
         return any(spec.name == setting for spec in fields(ENTRIES[self.optimizer].hyper))
 
     @property
@@ -91,7 +91,7 @@ class Question(Checked):
 
     @property
     def yours(self) -> tuple[str, ...]:
-        """Those of them that stay as they were in the asker's run; a kept norm takes the place of decay."""
+        """The settings that stay as in the user's run; a kept norm replaces decay."""
         if self.reference is None:
             return ()
         return tuple(one for one in self.kept if self.reference_decay is None or one != "weight_decay")
@@ -102,17 +102,17 @@ class Question(Checked):
 
     @property
     def curve(self) -> Curve | None:
-        """The published series to use: the one named, or the first."""
+        """The published series to use: the named one, or the first."""
         return next((curve for curve in self.curves if self.like in (None, curve.name)), None)
 
     @property
     def followed(self) -> Curve | None:
-        """The series whose run is the answer, if the asker has none."""
+        """The series whose run is the answer, if the user has none."""
         return None if self.reference else self.curve
 
     @property
     def reference(self) -> Point | None:
-        """The asker's own point."""
+        """The user's own point."""
         if self.reference_batch is None or self.reference_lr is None:
             return None
         lr = self.reference_lr if self.reference_decay is None else math.sqrt(self.reference_lr * self.reference_decay)
@@ -120,7 +120,7 @@ class Question(Checked):
 
     @property
     def anchor(self) -> Point:
-        """The point to scale: the asker's own, or the nearest published."""
+        """The point to scale: the user's own, or the nearest published one."""
         if self.reference is not None:
             return self.reference
         assert self.curve is not None  # noqa: S101  `contradictions` has seen to it

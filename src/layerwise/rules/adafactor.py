@@ -57,7 +57,7 @@ BETA2 = number(0, 1)
 
 
 def _eps1(value: Any) -> float | None:
-    # 0 would make 0/0 of every gradient that is zero from the start.
+    # With eps = 0, a gradient that is zero from the start would give 0/0.
     return None if value is None else float(number(0, above=True).convert(value))
 
 
@@ -105,12 +105,12 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8.",
         optax="decay_rate",
     )
-    # Not in the representation, by which processes compare their settings: a function's differs from one to another.
+    # Not in the representation, by which processes compare settings: a function's differs between processes.
     beta2: Scheduled | None = option(
         None,
         BETA2 | schedule() | NONE,
         "The decay rate of the second moment, or a function of the step; None follows 1 - t**beta2_decay.",
-        "Pass a number such as 0.999, a callable of the step (0, 1, 2, …), or None for 1 - t**beta2_decay.",
+        "Pass a number such as 0.999, a function of the step (0, 1, 2, …), or None for 1 - t**beta2_decay.",
         shown=False,
     )
     beta2_cap: float | None = option(
@@ -120,7 +120,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         0,
         integer(0, bits=63),
         "Subtract this from the step t in beta2, to fine-tune a model that was trained before.",
-        "Pass the number of steps trained before, or 0.",
+        "Pass the number of earlier steps, or 0.",
     )
     beta1: float | None = option(
         None,
@@ -137,7 +137,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         None,
         FLAG | NONE,
         "Multiply the step by the root mean square of the weights; None turns this on with a relative step.",
-        "Pass True, False, or None: on with a relative step.",
+        "Pass True, False, or None, which turns it on with a relative step.",
         optax="multiply_by_parameter_scale",
         optax_default=True,
     )
@@ -146,15 +146,15 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         one_of(True, False, "factor", "cap", None),
         'Follow the step count: multiply min(lr_cap, 1/√t) by lr ("factor", True), or take min(lr, 1/√t) ("cap"); '
         "None turns this on when lr is None.",
-        'Pass True, False, "factor" where lr multiplies the relative step, "cap" where it bounds it, '
-        "or None: on when lr is None.",
+        'Pass True, False, "factor" to multiply the relative step by lr, "cap" to bound it by lr, or None, which '
+        "turns it on if lr is None.",
         optax_default=False,
     )
     lr_cap: float = option(
         1e-2,
         number(0, above=True),
         'Upper bound of the relative step; with "cap", the default of lr.',
-        "Pass the relative step's upper bound, such as 1e-2.",
+        "Pass an upper bound of the relative step, such as 1e-2.",
     )
     warmup_init: bool = flag(False, "Also bound the relative step by 1e-6·t.")
     factored: Any = factored_option(optax_default=True)
@@ -180,18 +180,26 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()
         momentum, given, asked = self.beta1 is not None, self.lr is not None, self.relative_step
-        way_out = 'Drop one of them, or say what lr is: relative_step="cap" bounds the step by it, "factor" scales it.'
+        way_out = (
+            'Drop one of them, or choose what lr means: relative_step="cap" bounds the step by it, "factor" scales '
+            "the step by it."
+        )
         yield given and asked is True, "lr", "None when relative_step=True", way_out
         way_out = "Pass lr, such as 1e-3, or drop relative_step."
         yield not given and asked is False, "lr", "given when relative_step=False", way_out
-        way_out = "Ask for one with relative_step, or warm lr up by a schedule."
+        way_out = "Use it with relative_step, or warm lr up with a schedule."
         yield self.warmup_init and not self._role, "warmup_init", "False without a relative step", way_out
-        twice = self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6  # it may have been a float32
-        yield twice, "beta2", f"None beside the exponent {self.beta2_decay}", "Drop one: both say what it is."
+        twice = self.beta2 is not None and abs(self.beta2_decay + 0.8) > 1e-6  # it may come from a float32
+        yield twice, "beta2", f"None with the exponent {self.beta2_decay}", "Drop one: both set it."
         constant = self.decay_offset and is_number(self.beta2)
-        yield constant, "decay_offset", f"0 with beta2={self.beta2}", "That follows no step."
+        yield constant, "decay_offset", f"0 with beta2={self.beta2}", "A constant beta2 does not depend on the step."
         way_out = "Pass beta1, such as 0.9"
-        yield self.caution and not momentum, "caution", "False without momentum", f"{way_out}: else all elements agree."
+        yield (
+            self.caution and not momentum,
+            "caution",
+            "False without momentum",
+            (f"{way_out}: otherwise all elements agree."),
+        )
         stored = self.momentum_dtype is not None and not momentum
         yield stored, "momentum_dtype", "None without momentum", f"{way_out}."
 
@@ -204,7 +212,9 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
             return self.beta2
         step = (t if is_zero(self.decay_offset) else at_least(t - self.decay_offset, 1)) - 1
         found = self.beta2(step)
-        if hasattr(found, "dtype") and not (is_number(t) or is_number(found)):  # on a device or traced: not looked at
+        if hasattr(found, "dtype") and not (
+            is_number(t) or is_number(found)
+        ):  # on a device or traced: its value is not read
             return found
         return BETA2(f"beta2({step})", found, "A function must return such a number for every step.")
 
@@ -270,7 +280,7 @@ def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
 
 
 def _decay(now: Now, h: Any) -> Scalar:
-    """Return the share of itself that p loses, whatever the size of its step."""
+    """Return the fraction by which p decays, whatever the size of its step."""
     if is_zero(now.weight_decay):
         return 0.0
     factor, cap = _factor_and_cap(now, h) if h.relative_step else (now.lr, 1.0)
@@ -282,7 +292,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     g = yield from ready(xp, g, h, now)
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
     measured = divided(xp, g, state[:3], h.factored, Averaging(k.b2, k.a2, k.eps1, k.least), *wanted)
-    g = g if h.caution else None  # what waits for the sums is p and u
+    g = g if h.caution else None  # only p and u are kept during the sums
     moment, u, uu, answers = yield from measured
     rms = length(xp, uu, u)
     clip = 1.0 if is_zero(k.clips) else choose(xp, k.clips == 0, 1.0, clip_of(xp, rms, k.threshold))

@@ -4,7 +4,7 @@
     v ← b2·v + (1 − b2)·mean(g²),  one number of each block, or of the tensor
     p ← p − lr·lam·p − lr·(m / (1 − b1^t)) / (√(v / (1 − b2^t) + eps_root) + eps)
 
-Which weights are a block, which the paper answers by the part of a transformer that they are, is said by `blocks`.
+`blocks` defines the blocks of weights. The paper defines them by the parts of a transformer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Passes over arrays. A namespace may have its own of several of them."""
+"""Passes over arrays. A namespace may replace several of them by its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def square(x: Array) -> Array:
 
 
 def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
-    """Return the root of an answer to a request for squares, in the dtype of `like` if it is an array."""
+    """Return the root of an answer to a request for squares, in the dtype of `like` if that is an array."""
     if is_number(squares):
         return sqrt(squares)
     norm = xp.length(squares) if hasattr(xp, "length") else root(xp, squares)
@@ -29,12 +29,12 @@ def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
 
 
 def still(xp: Any, numbers: Any) -> Any:
-    """Return numbers of a tensor. A compiling namespace keeps them out of the loop over the tensor's elements."""
+    """Return the numbers of a tensor. A compiling namespace computes them outside the loop over its elements."""
     return xp.still(numbers) if hasattr(xp, "still") else numbers
 
 
 def final(xp: Any, *state: Array) -> tuple[Array, ...]:
-    """Return the state as the step leaves it. A namespace that runs a rule more than once returns its own."""
+    """Return the new state as the step leaves it. A namespace that runs a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state
 
 
@@ -56,7 +56,7 @@ def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
 
 
 def scaled(a: Scalar, x: Array) -> Array:
-    """Return a·x; x itself where `a` is known now to be 1."""
+    """Return a·x, or x itself if `a` is known to be 1."""
     return x if is_one(a) else a * x
 
 
@@ -68,25 +68,26 @@ def moved(xp: Any, p: Array, moves: Moves) -> Array:
 
 
 def after(xp: Any, p: Array, moves: Moves) -> Array:
-    """Return p after these moves, where p itself is still needed."""
+    """Return p after these moves, without overwriting p."""
     for a, x in moves:
         p = add(xp, p, a, x)
     return p
 
 
 def unless_off(xp: Any, a: Scalar, y: Array) -> Array:
-    """Return y as what `a` multiplies: 0 where that is 0, because what is off must make no nan of infinite numbers.
+    """Return y, or 0 if the factor `a` is 0: an option that is off must not turn infinite numbers into nan.
 
-    What is known now to be 0 is left out altogether. Kernels learn it in a step, and their namespace has its own.
+    A factor that is already known to be 0 is left out altogether. Kernels only know it in a step, so their namespace
+    has its own function.
     """
     return xp.unless_off(a, y) if hasattr(xp, "unless_off") else y
 
 
 def plus(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
-    """Return x + a·y, and x where `a` is off."""
+    """Return x + a·y, or x if `a` is off."""
     return x if is_zero(a) else add(xp, x, a, unless_off(xp, a, y))
 
 
 def shrinking(xp: Any, a: Scalar, p: Array) -> Moves:
-    """Return the move p ← p − a·p; none where `a` is off."""
+    """Return the move p ← p − a·p, or none if `a` is off."""
     return () if is_zero(a) else ((-a, unless_off(xp, a, p)),)

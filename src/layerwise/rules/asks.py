@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-Array = Any  # of whichever namespace the rule is given
-Scalar = Any  # a Python number, or a zero-dimensional array where it is traced or lives on a device
+Array = Any  # of the namespace that the rule is called with
+Scalar = Any  # a Python number, or a zero-dimensional array if it is traced or lives on a device
 Shape = tuple[int, ...]
-Nonnegative = Annotated[Array, "never negative"]  # of a state
+Nonnegative = Annotated[Array, "never negative"]  # its name in the state
 Statistic = Annotated[Nonnegative, "of rows or columns"]
-# One number of the tensor, or of each of its blocks: size 1 in other dimensions.
+# One number per tensor or block: size 1 in the other dimensions.
 PerLayer = Annotated[Nonnegative, "of a layer"]
 T = TypeVar("T")
 
@@ -22,11 +22,11 @@ class Sum(NamedTuple):
 
 
 class Mean(NamedTuple):
-    """The sum of `terms` over `dims` of the tensor, each kept with size 1, divided by its number of entries along them.
+    """The mean of `terms` over the dimensions `dims` of the tensor, each kept with size 1.
 
-    None stands for the whole tensor, or the whole of each block. A rule may already have summed along some of the
-    `dims` where it holds the data: they have size 1 in `terms`, and are still named. Along the dimensions `once` the
-    terms have size 1 because they are the same everywhere: parts along these have the same numbers, which count once.
+    None means the whole tensor, or the whole of each block. A rule may already have summed along some of the `dims`:
+    they have size 1 in `terms`, and are still listed. Along the dimensions `once` the terms have size 1 because they
+    are constant there: parts of the tensor along these hold equal numbers, which count once.
     """
 
     terms: Array
@@ -35,30 +35,30 @@ class Mean(NamedTuple):
 
 
 class ModelSum(NamedTuple):
-    """The sum of the squares of `terms` over every tensor of the step, to be read by `length`."""
+    """The sum of the squares of `terms` over every tensor of the step. Read it with `length`."""
 
     terms: Array
 
 
 class Squares(NamedTuple):
-    """The sum of the squares of `terms` over the whole tensor, or the whole of each block, to be read by `length`.
+    """The sum of the squares of `terms` over the whole tensor, or over each block. Read it with `length`.
 
-    Its form may differ from that of `terms`: squares of numbers that a dtype holds need not fit it.
+    Its form may differ from that of `terms`: the squares of numbers that fit a dtype need not fit it.
     """
 
     terms: Array
 
 
 class MeanSquare(NamedTuple):
-    """The same, divided by the number of entries."""
+    """The same sum, divided by the number of entries."""
 
     terms: Array
 
 
 class Gram(NamedTuple):
-    """The matrix x·xᵀ, where x are the `terms` as a matrix of the dimensions `kept` by those `summed`.
+    """The matrix x·xᵀ. x is the matrix of the `terms`, with the dimensions `kept` as rows and `summed` as columns.
 
-    Of each entry along further dimensions there is one. It is a sum over the dimensions `summed` of the tensor.
+    There is one for each entry along the other dimensions. It is a sum over the dimensions `summed` of the tensor.
     """
 
     terms: Array
@@ -67,39 +67,40 @@ class Gram(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """What `work` makes of the matrices of a tensor: an array of its shape, of which each part has its own back.
+    """The result of `work` on the whole matrices of a tensor: an array of its shape. Each part gets its own part back.
 
-    They are of the dimensions `kept` by those `summed`, and have to be whole; further dimensions count them. Who does
-    the work is the driver's to decide: one of those with a part, or all of them. Tensors of one shape whose work is
-    equal may be stacked along a new last dimension. The terms, and what the work makes of them, have no more digits
-    than `dtype`, in which they may be sent.
+    The matrices have the dimensions `kept` as rows and `summed` as columns, and must be whole; other dimensions count
+    them. The driver decides who does the work: one of the processes with a part, or all of them. Tensors of one shape
+    with equal work may be stacked along a new last dimension. The terms and the result have no more digits than
+    `dtype`, in which they may be sent.
     """
 
     terms: Array
     kept: Shape
     summed: Shape
     work: Callable[[Array], Array]
-    dtype: str | None = None  # None: that of the terms
+    dtype: str | None = None  # None: the dtype of the terms
 
 
 class Keep(NamedTuple):
-    """State that is final before the step is. The answer is that state, in the place that stores it from now on.
+    """State that is final before the step is. The answer is that state, where it is stored from now on.
 
-    A rule returns the answer, and computes with what it had before: what is stored may be rounded, or several arrays.
-    An engine that steps in place stores it at once, and the state that it replaces takes no more memory.
+    A rule only returns the answer, and computes with the value that it passed: the stored one may be rounded, or be
+    several arrays. An engine that steps in place stores it at once, so that the old and the new state do not take
+    memory at the same time.
     """
 
     state: Any  # the rule's State
 
 
 class Now(NamedTuple):
-    """The numbers that change from step to step: Python numbers, or floating arrays of the tensor's own dtype."""
+    """The values that change from step to step: Python numbers, or floating-point arrays of the tensor's own dtype."""
 
-    t: Scalar  # this tensor's own step, counted from 1
-    lr: Scalar  # learning rate; where the step size follows t instead, what multiplies it
+    t: Scalar  # the step count of this tensor, from 1
+    lr: Scalar  # the learning rate, or the factor on a step size that follows t
     weight_decay: Scalar
-    g_scale: Scalar = 1.0  # what the gradient was multiplied with on its way here, as against underflow
-    beta2: Scalar | None = None  # the decay of a second moment that follows a function of the user; None: the rule's
+    g_scale: Scalar = 1.0  # the factor that multiplied the gradient, against underflow
+    beta2: Scalar | None = None  # the decay of a second moment, if it is a user's function; None: the rule's
 
 
 Moves = tuple[tuple[Scalar, Array], ...]
@@ -110,7 +111,7 @@ class Stepped(NamedTuple):
 
     moves: Moves  # p ← p + a·x for each (a, x), one after the other
     state: Any  # the rule's State
-    stats: dict[str, Array]  # its answers and what it made of them, per tensor or block
+    stats: dict[str, Array]  # the answers and numbers derived from them, per tensor or block
 
 
 Request = Sum | Mean | Squares | MeanSquare | ModelSum | Gram | Whole

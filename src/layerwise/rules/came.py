@@ -48,7 +48,7 @@ from layerwise.rules.factors import (
 from layerwise.rules.parts import clip_of, ready
 from layerwise.rules.scalars import named, once_a_step
 
-EPS = number(0, above=True)  # 0 would make 0/0 of every gradient that is zero from the start
+EPS = number(0, above=True)  # with 0, a gradient that is zero from the start would give 0/0
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     k = coefficients(xp, h, now)
     g = yield from ready(xp, g, h, now)
     measured = divided(xp, g, state[:3], h.factored, k.V)
-    del g  # what waits for the sums is p and u
+    del g  # while the sums are computed, only p and u are kept
     moment, u, uu, _ = yield from measured
     rms, clip = length(xp, uu, u), 1.0
     if h.clip_threshold is not None:

@@ -1,4 +1,4 @@
-"""The dimensions of a tensor that a rule takes as rows and as columns."""
+"""The dimensions of a tensor that a rule uses as rows and as columns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _by_name(how: str, shape: Dims) -> Factored | None:
     if how == "first":
         return (0,), tuple(range(1, n))
     if how == "largest":
-        # In the order of the tensor, whichever is larger: rows and columns play the same part in R·C/mean(R).
+        # In the order of the tensor, not by size: rows and columns are interchangeable in R·C/mean(R).
         rows, cols = sorted(sorted(range(n), key=lambda d: shape[d])[-2:])
         return (rows,), (cols,)
     return (n - 2,), (n - 1,)
@@ -71,7 +71,7 @@ def _explicit(how: Factored, shape: Dims) -> Factored | None:
 def dims(how: Any, shape: Dims, smallest: int = 0, block_dims: Dims = ()) -> Factored | None:
     """Return the rows and the columns of a tensor, or None if it is not factored.
 
-    `block_dims` count blocks: each block is judged by its own shape, and the answer is in dimensions of `shape`.
+    `block_dims` count blocks: factoring depends on the shape of a block, but the answer is in dimensions of `shape`.
     """
     if how is False:
         return None

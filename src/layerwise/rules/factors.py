@@ -4,10 +4,10 @@
     C ← b·C + a·mean(x + eps over rows)
     V  = R·C / mean(R)
 
-Mean(R) is wanted as soon as R is new, and costs no round of its own: it obeys the same recurrence as R, so it is
-b·mean(R before) + a·mean(x + eps), and both of these can be asked for beside the others.
+mean(R) is needed as soon as R is new, but costs no round of its own: it obeys the same recurrence as R, so it is
+b·mean(old R) + a·mean(x + eps), and both can be requested together with the other sums.
 
-Of a gradient no number counts as larger than 2^50: R, C and sums of squares then stay within float32.
+Numbers of a gradient count as at most 2^50, so that R, C and sums of squares stay within float32.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
 
-LARGEST = 2.0**50  # of the numbers of a gradient
+LARGEST = 2.0**50  # the largest number of a gradient
 
 
 def factored_option(optax_default: Any = MISSING) -> Any:
@@ -78,7 +78,7 @@ class Averaging(NamedTuple):
     least: Scalar
 
 
-Second = tuple[Array, Array, Array]  # R, C and V; None for those that there are not
+Second = tuple[Array, Array, Array]  # R, C and V; None for those that do not exist
 
 
 def divided(
@@ -88,7 +88,7 @@ def divided(
     R, C, V = moment
     if not factored:
         (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(bounded(xp, g)), k.eps)))
-        u = bounded(xp, g) / floored(xp, xp.sqrt(V), k.least)  # again, which takes less than to keep it
+        u = bounded(xp, g) / floored(xp, xp.sqrt(V), k.least)  # recomputed, which takes less than to store it
         del g
         uu, *answers = yield (MeanSquare(u), *others)
         return (None, None, V), u, uu, answers
@@ -102,7 +102,7 @@ def divided(
 
 
 def bounded(xp: Any, g: Array) -> Array:
-    """Return the gradient as it counts: finite numbers are at most LARGEST, others are nan."""
+    """Return the gradient with its finite numbers bounded by LARGEST, and nan for the others."""
     if is_complex(g):
         return bounded(xp, g.real) + 1j * bounded(xp, g.imag)
     return xp.clip(g, -LARGEST, LARGEST) + (g - g)
@@ -118,17 +118,17 @@ def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Ar
     """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
     R, C, R_mean = averaged(xp, R, x_rows, k), averaged(xp, C, x_cols, k), averaged_mean(xp, R_mean, x_mean, k)
-    # Two roots, because R·C of numbers near eps would underflow in float32.
+    # Two roots, because R·C would underflow in float32 for numbers near eps.
     return R, C, floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
 
 
 def averaged(xp: Any, x: Array, mean: Scalar, k: Averaging) -> Array:
-    """Return R or C updated with a mean; mean(x + eps) is mean(x) + eps, and so x + eps itself need not be made."""
+    """Return the new R or C, given a mean; mean(x + eps) is mean(x) + eps, so x + eps itself is not needed."""
     return mix(xp, k.b, x, k.a, plus(mean, k.eps))
 
 
 def averaged_mean(xp: Any, R_mean: Scalar, x_mean: Scalar, k: Averaging) -> Scalar:
-    """Return mean(R) updated alike."""
+    """Return mean(R) by the same recurrence."""
     return floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
 
 

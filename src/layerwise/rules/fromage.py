@@ -3,7 +3,7 @@
     b ← mu·b + g                      with momentum;  else b = g
     p ← (p − lr·ratio·b) / √(1 + lr²),   ratio = ‖p‖ / ‖b‖,  and 1 where a norm is 0
 
-The division makes up for what steps across p add to its norm.
+The division cancels the length that a step perpendicular to p adds to its norm.
 
 Departures, each an option:
 
@@ -53,7 +53,7 @@ class Fromage(NumberOfLayer, ClippedByNorm):
         0.0,
         number(0),
         "Lower bound of both norms in the ratio.",
-        "Pass the norm below which none counts, such as 1e-6, or 0 for no floor.",
+        "Pass a lower bound such as 1e-6, or 0 for none.",
         optax_default=1e-6,
     )
 
@@ -107,10 +107,10 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
-    """Return moves to weights whose norm is at most this."""
+    """Return moves that bring the weights' norm down to at most this."""
     q = after(xp, p, moves)
     (qq,) = yield (Squares(q),)
-    one = one_like(xp, most)  # a choice between an array and a number would take a dtype of its own
+    one = one_like(xp, most)  # choosing between an array and a number would create a dtype of its own
     norm = one * length(xp, qq, q)
     above = norm > most
     shrink = choose(xp, above, (most - norm) / choose(xp, above, norm, one), 0 * one)

@@ -120,7 +120,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
 
 
 def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
-    """Return the share of itself that p loses before everything else."""
+    """Return the fraction by which p decays before everything else."""
     if h.decay != "decoupled":
         return 0.0
     return lr * lam if h.peak_lr is None else lr * lam * (lr / h.peak_lr)
@@ -140,7 +140,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     m, v, _ = yield Keep(State(m, v, R))
     u, agreeing = yield from cautious(xp, u, g, h)
     r = u if is_zero(k.lam) else move(xp, u, k.lam, unless_off(xp, k.lam, p))
-    del g, u  # what waits for the sums is p and r
+    del g, u  # while the sums are computed, only p and r are kept
 
     how_long = Length(k.lr, k.trust, k.max_norm, k.trust_eps)
     R, moves, stats = yield from lengthened(xp, h, how_long, R, p, r, moves)
@@ -148,8 +148,8 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _direction(xp: Any, m: Array, v: Array, k: Any) -> Array:
-    """Return m / (c1·√(c2·v + eps_root) + eps): the correction of m is drawn below, one division less."""
+    """Return m / (c1·√(c2·v + eps_root) + eps): c1 moves m's bias correction below, which saves a division."""
     d = v if is_one(k.c2) else k.c2 * v
     d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)
-    d = add(xp, k.eps, k.c1, d)  # one name, so that nothing of this is held for longer than it is used
+    d = add(xp, k.eps, k.c1, d)  # one name for all, so that no intermediate array is held longer than needed
     return m / d

@@ -8,7 +8,7 @@
     c = ĝ / d + lam·p
     p ← p − lr·(b1·(‖p‖ / ‖r‖)·r + (1 − b1)·(‖p‖ / ‖c‖)·c),  with zero_norm_ratio for a ratio with a norm of 0
 
-Clipping by norm would change nothing, and is no option.
+Clipping by norm would have no effect, so it is not an option.
 
 Departures, each an option:
 
@@ -84,7 +84,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     d = d + k.eps
     r, c = k.c1 * m / d, g / d
     r, c = plus(xp, r, k.lam, p), plus(xp, c, k.lam, p)
-    del g, d  # what waits for the sums is p, r and c
+    del g, d  # while the sums are computed, only p, r and c are kept
     m, v = yield Keep(State(m, v))
 
     (ratio_r, ratio_c), stats = yield from _ratios(xp, p, r, c, k, h)
@@ -93,7 +93,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _normalized(xp: Any, g: Array) -> Asking[Array]:
-    """Return g / ‖g‖; a gradient of zeros stays one."""
+    """Return g / ‖g‖; a gradient of zeros stays zero."""
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
     size = choose(xp, norm == 0, 1.0, norm)
@@ -103,7 +103,7 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
 def _ratios(
     xp: Any, p: Array, r: Array, c: Array, k: Any, h: Any
 ) -> Asking[tuple[tuple[Ratio, Ratio], dict[str, Array]]]:
-    """Return ‖p‖/‖r‖ and ‖p‖/‖c‖, within the bounds that were asked for."""
+    """Return ‖p‖/‖r‖ and ‖p‖/‖c‖ within the requested bounds."""
     if h.adapt is False:
         return (Ratio(1.0, 1.0), Ratio(1.0, 1.0)), {"trust_ratio": 1.0}
     pp, rr, cc = yield Squares(p), Squares(r), Squares(c)

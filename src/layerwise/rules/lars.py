@@ -80,7 +80,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         'Pass "split" for ‖g‖ + λ‖p‖ (the paper) or "decayed" for ‖g + λp‖.',
         optax_default="decayed",
     )
-    # Without an upper bound ratio/lr would be infinite, and lr·ratio nan, where lr is 0.
+    # Without an upper bound, at lr = 0, ratio/lr would be infinite and lr·ratio nan.
     trust_clip: tuple[float | None, float] | None = option(
         None,
         pair(OFF, number(0), ordered=True) | NONE,
@@ -93,7 +93,7 @@ class Lars(HeavyBall, StepLength, L2Penalty, Caution, ClippedByNorm):
         yield from super().contradictions()
         whole = self.adapt == "step"
         yield whole and self.trust_clip is not None, "trust_clip", 'None with adapt="step"', "Drop one of them."
-        yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: ‖b‖ is what is measured."
+        yield whole and self.norm != "split", "norm", '"split" with adapt="step"', "Drop one: the ratio measures ‖b‖."
 
     @property
     def whole_step(self) -> float | None:
@@ -129,7 +129,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         damped=damped(xp, now.t, h.dampening),  # b ← mu·b + damped·u
         mu=h.momentum,
         pace=1.0 if h.lr_in_momentum else lr,  # p ← p − pace·b
-        # b ← whole·(‖p‖ / (‖b‖ + eps))·b as p moves by it, with adapt="step"; lr in b is divided out
+        # b ← whole·(‖p‖ / (‖b‖ + eps))·b as it moves p, with adapt="step"; the lr inside b cancels
         whole=h.trust_coefficient * (lr if h.lr_in_momentum else 1.0),
         trust=trust if clips else trust._replace(low=-inf, high=inf),
     )
@@ -152,16 +152,16 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Any, h: Any) -> Asking[tuple[Ratio, dict[str, Array]]]:
-    """Return eta·‖p‖ over the length that ‖p‖ is compared with, within the requested bounds."""
+    """Return eta·‖p‖ over the length that it is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
         return Ratio(1.0, 1.0), {}
-    # r is there already where it is what is measured.
+    # If x is measured with the same decay, r is already x.
     x = r if k.lam_x is k.lam else plus(xp, g, k.lam_x, p)
     pp, xx = yield Squares(p), Squares(x)
     norm_p, norm_x = length(xp, pp, p), length(xp, xx, x)
     w, f = (floored(xp, norm, k.trust.min_norm) for norm in (norm_p, norm_x))
     d = (f if is_zero(k.lam_w) else f + k.lam_w * unless_off(xp, k.lam_w, w)) + k.eps
-    # The choice keeps x/0 out of the branch not taken, and so out of its derivative.
+    # The choice keeps x/0 out of the branch that is not taken, and so out of its derivative.
     d = choose(xp, f == 0, 1.0, d)
     ratio = trusted(xp, k.eta * w, d, (w != 0) & (f != 0), k.trust, k.unit)
     return ratio, {"weight_norm": norm_p, "update_norm": norm_x, "trust_ratio": ratio.value}

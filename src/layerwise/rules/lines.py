@@ -1,4 +1,4 @@
-"""The parts shared by rules that divide each row or column by its own root mean square."""
+"""Code shared by rules that divide each row or column by its own root mean square."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def averaged(xp: Any, g: Array, m: Array, k: Any) -> tuple[Array, Array]:
 def divided(
     xp: Any, x: Array, along: Shape, k: Any, unit: Scalar = 1.0, measured: bool = True
 ) -> Asking[tuple[Array, Scalar]]:
-    """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if it is `measured`.
+    """Return x divided by max(unit·RMS, eps) along some dimensions, and RMS(x) if `measured`.
 
-    Without dimensions x is a single row. The measurement needs no round of its own, but crosses every cut.
+    Without dimensions x is a single row. The measurement needs no extra round, but needs sums over all parts.
     """
     if not along:
         (xx,) = yield (MeanSquare(x),)
@@ -94,6 +94,6 @@ def divided(
 
 
 def stepped(xp: Any, p: Array, x: Array, m: Array, rms: Array, k: Any, unit: Scalar = 1.0) -> Stepped:
-    """Return the step along x. Its trust ratio is the factor that lr has in it, if no row is below eps."""
+    """Return the step along x. Its trust ratio is the factor on lr, if no row is below eps."""
     moves = (*shrinking(xp, k.lam, p), (-k.lr * k.scale, x))
     return Stepped(moves, State(m), {"update_rms": rms, "trust_ratio": k.scale / at_least(xp, unit * rms, k.eps)})

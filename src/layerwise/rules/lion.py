@@ -16,7 +16,7 @@ Departures, each an option:
                                      radial:  r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p after the ratio
     paper: u, all of it              caution:  u ← u·[u·g > 0] / max(share of these elements, 1e-3)
 
-The sign of a complex number is that number over its size.
+The sign of a complex number is that number divided by its absolute value.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _sign(xp: Any, x: Array) -> Array:
-    """Return 1, −1, or x itself where it is 0 or nan."""
+    """Return 1 or −1, or x itself if it is 0 or nan."""
     if is_complex(x):
         size = root(xp, square(x))
         return x / xp.where(size == 0, xp.ones_like(size), size)

@@ -130,7 +130,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         one_of("original", "match_rms_adamw") | number(0, above=True),
         'The factor on the step but not on the decay: √max(1, rows/columns) ("original"), 0.2·√max(rows, columns) '
         '("match_rms_adamw"), or another number than 0.2.',
-        'Pass "original", "match_rms_adamw" to step by as much as AdamW does, or a number such as 0.2.',
+        'Pass "original", "match_rms_adamw" for steps as long as AdamW\'s, or a number such as 0.2.',
     )
     ns_coefficients: Any = option(
         "jordan",
@@ -153,7 +153,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
         NONE | dtype("float32", *HALVES),
         "The dtype of the products that bring singular values to 1, or its name; float64 tensors have float64 for "
         "float32. None chooses 16 bits where the device multiplies these faster.",
-        'Pass "bfloat16", "float16" or "float32", or None to choose by the device.',
+        'Pass "bfloat16", "float16" or "float32", or None to choose by device.',
     )
 
     settled_here: ClassVar[tuple[str, ...]] = ("momentum_dtype", "ns_dtype")

@@ -96,7 +96,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
         c2=1 / c2 if h.bias_correction else 1.0,  # d = √(c2·v + eps_root) + eps
         eps_root=h.eps_root,
         eps=h.eps,
-        # g/d enters m, or where this is 0, g does and m/d moves the weights
+        # either g/d enters m, or g does and m/d moves the weights (if this is 0)
         inside=1.0 if h.normalize == "gradient" else 0.0,
         b1=b1,  # m ← b1·m + a1·(… + lam·p)
         a1=choose(xp, now.t == 1, one, a1 * one) if h.m_start == "direction" else a1,
@@ -123,6 +123,6 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
 
 
 def _averaged(xp: Any, v: Array, squares: Scalar, k: Any) -> Array:
-    """Return the average of ‖g‖², which begins with it where v is 0 if asked to."""
+    """Return the average of ‖g‖²; if requested, it starts with ‖g‖² while v is 0."""
     new = k.b2 * v + k.a2 * squares
     return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)

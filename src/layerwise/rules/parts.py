@@ -1,4 +1,4 @@
-"""The parts that rules share: the gradient made ready, cautious steps, and the clip of an update."""
+"""Code shared by rules: preparation of the gradient, cautious steps, and clipping of an update."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from layerwise.rules.scalars import at_least
 
 
 def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
-    """Return the gradient ready for use: unscaled, negated, clipped by value, by its own norm, and by the norm of all.
+    """Return the prepared gradient: unscaled, negated, clipped by value, by its own norm, and by the global norm.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
 
-    A rule without options of clipping begins with it too: its gradients may count in a norm that clips others. A
-    namespace of engines that prepare gradients themselves has its own `ready`.
+    Rules without options of clipping begin with it too: their gradients may count in a global norm that clips others.
+    Namespaces of engines that prepare gradients themselves replace `ready`.
     """
     if hasattr(xp, "ready"):
         return xp.ready(g)
@@ -37,17 +37,20 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
 
 
 def _shortened(xp: Any, g: Array, norm: Scalar, bound: Scalar) -> Array:
-    """Return g / max(1, norm/bound): g without a bound, where the norm of all may be infinite and inf/inf is nan."""
+    """Return g / max(1, norm/bound), and g itself without a bound: the global norm may be infinite, and inf/inf is
+    nan.
+    """
     return g if is_infinite(bound) else g / at_least(xp, norm / bound, 1.0)
 
 
-LEAST_SHARE = 1e-3  # of the elements, as which fewer count
+LEAST_SHARE = 1e-3  # the dtype of the elements, in which fewer may be counted
 
 
 def cautious(xp: Any, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[str, Scalar]]]:
-    """Return u where its sign is the gradient's, and 0 elsewhere, divided by the share of such elements; and the share.
+    """Return u where its sign is the gradient's, and 0 elsewhere, divided by the fraction of such elements; and the
+    fraction.
 
-    This compares signs, because u·g of small numbers may be 0. A nan stays nan. Without the option u is as it comes.
+    Signs are compared, because u·g of small numbers may be 0. A nan stays nan. Without the option, u is unchanged.
     """
     if not h.caution:
         return u, {}
@@ -58,5 +61,5 @@ def cautious(xp: Any, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[st
 
 
 def clip_of(xp: Any, rms: Scalar, threshold: Scalar) -> Scalar:
-    """Return the factor that brings an update of this root mean square down to the threshold: 1 / max(1, RMS/d)."""
+    """Return the factor that reduces an update of this root mean square to the threshold: 1 / max(1, RMS/d)."""
     return 1.0 / at_least(xp, rms / threshold, 1.0)

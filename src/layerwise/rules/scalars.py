@@ -1,4 +1,4 @@
-"""Arithmetic on scalars: a plain number, which is known now, or an array, which is known when the program runs."""
+"""Arithmetic on scalars: a Python number has a known value, an array has one only when the program runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def named(**numbers: Scalar) -> Any:
 
 @cache
 def _kind(*names: str) -> Any:
-    return namedtuple("Coefficients", names)  # its names are not known here
+    return namedtuple("Coefficients", names)  # the names depend on the caller
 
 
 def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    """Let a namespace that has a way of its own take the numbers of a step: once for all tensors that share them."""
+    """Let a namespace replace the numbers of a step, once for all tensors that share them."""
 
     @wraps(coefficients)
     def taken(xp: Any, h: Any, now: Any) -> Any:
@@ -38,7 +38,7 @@ def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
 
 
 def one_like(xp: Any, x: Scalar) -> Scalar:
-    """Return 1, as an array if x is one: a choice between two numbers would take a dtype of its own."""
+    """Return 1, as an array if x is one: a choice between two numbers would create a dtype of its own."""
     return 1.0 if is_number(x) else xp.ones_like(x)
 
 
@@ -58,14 +58,14 @@ def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     return at_most(xp, at_least(xp, x, low), high)
 
 
-STEP = 48  # of exponents, from one power of two to the next that a size is levelled by
+STEP = 48  # the exponents of the powers of two are multiples of this
 FARTHEST = -125, 120  # so that they and their reciprocals are normal numbers of float32
 
 
 def leveller(xp: Any, size: Scalar) -> Scalar:
-    """Return a power of two that brings a size of float32 to between 2^-24 and 2^24: 1 where it lies there.
+    """Return a power of two that brings a float32 size between 2^-24 and 2^24, or 1 if it already lies there.
 
-    What is multiplied by it, and its factor divided by it, is bit for bit the same, but neither leaves float32.
+    Multiplying a value by it and dividing the value's factor by it changes no bit, and keeps both within float32.
     """
     found, half = one_like(xp, size), STEP // 2
     for k in (1, 2, 3):
@@ -88,7 +88,7 @@ def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
 
 
 def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
-    """Return the factor on what enters a momentum buffer: 1 in the first step, then 1 − dampening."""
+    """Return the factor on new values of a momentum buffer: 1 in the first step, then 1 − dampening."""
     if is_zero(dampening):
         return 1.0
     one = one_like(xp, t)
@@ -96,7 +96,7 @@ def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
 
 
 def root(xp: Any, x: Scalar) -> Scalar:
-    """Return √x with a derivative of 0 at 0, where √ alone has none."""
+    """Return √x with a derivative of 0 at 0, where √ itself has none."""
     if is_number(x):
         return sqrt(x)
     zero = x == 0

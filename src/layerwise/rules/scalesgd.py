@@ -43,7 +43,7 @@ class ScaleSGD(ByLines):
         "columns",
         one_of("columns", "rows"),
         'Divide each row by its own size, measured over the columns ("columns"), or each column ("rows").',
-        'Pass "columns" where rows are outputs, as in PyTorch, or "rows" where columns are.',
+        'Pass "columns" if rows are outputs, as in PyTorch, or "rows" if columns are.',
     )
     norm: Literal["rms", "l2"] = option(
         "rms",

@@ -81,7 +81,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     root_v = xp.sqrt(v if is_zero(k.eps_root) else v + k.eps_root)
     r = m / (root_v + k.eps)
     wanted = [] if h.clip_threshold is None else [MeanSquare(g / xp.clip(root_v, k.eps, None))]
-    del g, root_v  # what waits for the sum is p and r
+    del g, root_v  # while the sum is computed, only p and r are kept
     m, v = yield Keep(State(m, v))
 
     size, stats = k.lr, {"trust_ratio": 1.0}

@@ -1,11 +1,11 @@
-"""What a rule says of the fields of its state, by the annotations of its `State`."""
+"""Properties of the fields of a rule's state, from the annotations of its `State`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, get_type_hints
 
-# By rule, as the registry finds them. Beforehand, because a tracer of steps would have to read annotations otherwise.
+# By rule, from the registry. Read in advance, because a tracer of steps would have to trace the annotations otherwise.
 HINTS: dict[str, Mapping[str, Any]] = {}
 
 
@@ -25,10 +25,10 @@ def is_signed(rule: Any, field: str) -> bool:
 
 
 def is_statistic(rule: Any, field: str) -> bool:
-    """Return True if a field has a number for each row or column, and not for each element."""
+    """Return True if a field has one number per row or column, not per element."""
     return _says(rule, field, "of rows or columns")
 
 
 def is_of_layer(rule: Any, field: str) -> bool:
-    """Return True if a field is one number of the tensor, or of each of its blocks."""
+    """Return True if a field has one number per tensor or block."""
     return _says(rule, field, "of a layer")

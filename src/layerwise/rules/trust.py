@@ -1,4 +1,4 @@
-"""The length of a step: the trust ratio and its bounds, and steps that hold the norm of the weights."""
+"""The length of a step: the trust ratio and its bounds, and steps that keep the norm of the weights."""
 
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ class Trust(NamedTuple):
     min_norm: Scalar
     low: Scalar
     high: Scalar
-    undefined: Scalar  # the ratio where a norm is 0
-    adapts: Scalar  # where this is 0, the ratio is 1
+    undefined: Scalar  # the ratio if a norm is 0
+    adapts: Scalar  # 0 turns the ratio off: it is 1
 
 
 def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
-    """Return the numbers of a trust ratio, which have no effect if an option is off or missing."""
+    """Return the numbers of a trust ratio. An option that is off or missing has numbers without effect."""
     low, high = bounds_of(h.trust_clip)
     adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
     return Trust(h.min_norm, low, high, h.zero_norm_ratio, adapts)
 
 
 def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
-    """Return the norm as a ratio takes it: at least `low`."""
+    """Return the norm with the lower bound `low`."""
     return norm if is_zero(low) else at_least(xp, norm, low)
 
 
 class Ratio(NamedTuple):
-    """A ratio in two factors, as it may leave the dtype where the step does not: lr·ratio·r = (lr·factor)·(unit·r)."""
+    """A ratio in two factors, because the ratio may leave the dtype although the step does not: lr·ratio·r =
+    (lr·factor)·(unit·r).
+    """
 
     factor: Scalar
     unit: Scalar  # a power of two, by which r is about as long as 1
@@ -45,8 +47,8 @@ class Ratio(NamedTuple):
 
 
 def trusted(xp: Any, above: Scalar, below: Scalar, defined: Any, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
-    """Return above / below / clipped_by within the bounds; another if a norm is 0, and 1 if it is turned off."""
-    # Large weights by what is 2^-24 times as long would leave the dtype already.
+    """Return above / below / clipped_by within the bounds; `zero` if a norm is 0, and 1 if the ratio is turned off."""
+    # If the weights are so large that 2^-24 of their length leaves the dtype, they have left it themselves.
     unit = leveller(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
     factor = above / (below * unit)
     factor = factor if is_one(clipped_by) else factor / clipped_by
@@ -62,25 +64,25 @@ def trust_ratio(
     """Return scale·min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, most)
     phi = phi if is_one(scale) else scale * phi
-    # The choice keeps 0/0 out of the branch not taken, and so out of its derivative.
+    # The choice keeps 0/0 out of the branch that is not taken, and so out of its derivative.
     d = choose(xp, x == 0, 1.0, x)
     return trusted(xp, phi, d if is_zero(eps) else d + eps, (w != 0) & (x != 0), k)
 
 
 class Length(NamedTuple):
-    """How long a step is: p ← p − pace·ratio·r. Without numbers of a ratio that is 1."""
+    """The length of a step: p ← p − pace·ratio·r. Without a trust ratio, ratio is 1."""
 
     pace: Scalar
     trust: Trust | None = None
     most: Scalar = inf  # of ‖p‖ in the ratio
     eps: Scalar = 0.0  # added to ‖r‖ in the ratio
-    scale: Scalar = 1.0  # of ‖p‖ in the ratio, but not of the ratio where a norm is 0
+    scale: Scalar = 1.0  # of ‖p‖ in the ratio; the ratio for a norm of 0 is not bounded
 
 
 def lengthened(
     xp: Any, h: Any, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
 ) -> Asking[tuple[Scalar | None, Moves, dict[str, Array]]]:
-    """Return R, the moves of a step along −r after those `before`, which p has taken, and what its length is made of.
+    """Return R, the moves of a step along −r after the moves `before`, and the numbers that determine its length.
 
     keep_norm:  then p ← R·p / ‖p‖, with R = ‖p‖ before this step, or before the first
     radial:     r ← r − (1 − radial)·(⟨p, r⟩ / ‖p‖²)·p, measured before
@@ -111,12 +113,12 @@ def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length) -> Ratio:
 
 
 def _products(p: Array, r: Array) -> Array:
-    """Return p·r, whose sum is the length of r along p times ‖p‖."""
+    """Return p·r. Its sum is ‖p‖ times the length of r along p."""
     return (p.conj() * r).real if is_complex(p) else p * r
 
 
 def _along(xp: Any, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Array]]:
-    """Return ⟨q, r⟩ / ‖q‖² and q, which is p by a power of two: products of p itself may leave the dtype."""
+    """Return ⟨q, r⟩ / ‖q‖² and q, which is p times a power of two: products of p itself may leave the dtype."""
     unit = leveller(xp, norm)
     q, size = scaled(unit, p), norm * unit
     (products,) = yield (Sum(_products(q, r)),)
@@ -125,22 +127,23 @@ def _along(xp: Any, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Ar
 
 
 def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
-    """Return the norm that a tensor keeps: the first that it had. 0 stands for none."""
+    """Return the norm that a tensor keeps: its first norm. 0 means that there is none yet."""
     return choose(xp, known == 0, one_like(xp, known) * norm, known)
 
 
 def kept_norm(
     xp: Any, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
 ) -> Asking[tuple[Scalar | None, Moves]]:
-    """Return R, and the moves of p ← p − size·r to the kept norm: to R if the first is kept (`how`), else to that of p.
+    """Return R, and the moves of p ← p − size·r followed by the scaling to the kept norm: R if `how` is "first",
+    otherwise ‖p‖.
 
-    What a step leaves is measured: the sums that are there do not tell how much that is where it all but cancels p.
-    Before, it is scaled by `f`, so that its norm is at most twice the kept one: a number near 1 then does the rest, and
-    only its difference from 1, which does not move the norm from step to step by its rounding, as the number would.
+    The norm after the step is measured, because the sums at hand cannot give it accurately if the step almost cancels
+    p. Before that, p is scaled by `f`, so that its norm is at most twice the kept one. A number near 1 then does the
+    rest, and only its difference from 1 is applied: its rounding would otherwise change the norm from step to step.
     """
     R = first_norm(xp, R, norm) if how == "first" else None
     wanted = norm if R is None else R
-    unit = one_like(xp, wanted)  # a choice between an array and a number would take a dtype of its own
+    unit = one_like(xp, wanted)  # choosing between an array and a number would create a dtype of its own
     norm, length_r, size = (unit * one for one in (norm, length_r, size))
     longest = at_least(xp, norm, size * length_r)
     f, f_less_1 = _factor(xp, wanted, longest)
@@ -150,14 +153,16 @@ def kept_norm(
     left = unit * length(xp, qq, q)
 
     _, more = _factor(xp, wanted, left)
-    cancels = (left == 0) & (norm > 0)  # p stays where nothing has a direction
+    cancels = (left == 0) & (norm > 0)  # p stays if nothing has a direction
     first = choose(xp, cancels, 0 * unit if R is None else _factor(xp, wanted, norm)[1], f_less_1)
     second = choose(xp, cancels, 0 * unit, short)
     return R, ((first, p), (-second, r), (more, q))
 
 
 def _factor(xp: Any, wanted: Scalar, norm: Scalar) -> tuple[Scalar, Scalar]:
-    """Return the factor that gives a norm the wanted one, and the same less 1; 1 where one of them is 0."""
+    """Return the factor that gives a norm the desired value, and this factor minus 1; the factor is 1 if one of them is
+    0.
+    """
     there, one = (wanted > 0) & (norm > 0), one_like(xp, norm)
     norm = choose(xp, there, norm, one)
     return choose(xp, there, wanted / norm, one), choose(xp, there, (wanted - norm) / norm, 0 * one)

@@ -1,10 +1,10 @@
 """Storage formats: plain numbers, rounded at random, split in two, or in 8 bits.
 
-A rule computes in float32 or float64 and does not depend on them. A storage format defines how a stored array is read
-into that arithmetic and written back. It stands here for arrays of any library; what is of one number is printed for
-kernels, whose loops are in csrc/kernels/formats.hpp and engines/gpu/kernels/formats.py.
+A rule computes in float32 or float64 and does not depend on storage. A storage format defines how a stored array is
+read into that arithmetic and written back. Here it is defined for arrays of any library. Functions of a single number
+are printed for kernels, whose loops are in csrc/kernels/formats.hpp and engines/gpu/kernels/formats.py.
 
-A step computes with unrounded numbers: only the next step reads what rounding left.
+A step computes with unrounded numbers; only the next step reads rounded ones.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ WEIGHTS = ""  # the field of the weights, in keys of random bits
 class Coded(NamedTuple):
     """A format of state: a code for each number, and a float32 scale for each group of 64 codes."""
 
-    name: str  # in `state_dtype`
-    suffix: str  # what checkpoints add to the name of a field for that of its scales
-    dtypes: tuple[str, str]  # of codes of numbers that may be negative, and of others; JAX tells formats by them
+    name: str  # its name in `state_dtype`
+    suffix: str  # the suffix of a field's name for its scales in checkpoints
+    dtypes: tuple[str, str]  # dtypes of codes, signed and unsigned; JAX recognizes formats by them
     encode: Callable[..., tuple[Any, Any]]  # codes as floats and scales, of rows of numbers (groups.py)
     decode: Callable[..., Any]
-    powers: tuple[int, int]  # of its scale, with which each of the two grows
+    powers: tuple[int, int]  # of its scale, by which each of the two grows
 
     def dtype(self, signed: bool) -> str:
-        """Return the dtype of codes of numbers that may be negative, or never are."""
+        """Return the dtype of codes for numbers that may be negative, or for numbers that are not."""
         return self.dtypes[not signed]
 
 
@@ -38,16 +38,18 @@ class Format(NamedTuple):
     """The format of one stored array, besides its dtype."""
 
     beside: Any = None  # the remainder of split weights, or the scales of codes
-    key: Key | None = None  # of the random bits by which it is rounded; None is to nearest
-    coded: Coded | None = None  # the format of codes; None if it stores numbers
+    key: Key | None = None  # for rounding at random; None rounds to nearest
+    coded: Coded | None = None  # the format of the codes; None if the array stores numbers
 
 
 @dataclass(frozen=True)
 class Storage:
-    """The formats of a job's arrays: the weights, then each field of the state; None is plain, to nearest."""
+    """The formats of a job's arrays: the weights, then each field of the state. None is a plain array, rounded to
+    nearest.
+    """
 
     formats: tuple[Format | None, ...]
-    index: Index  # of the elements of the job in the whole tensor
+    index: Index  # the place of the job's elements in the whole tensor
     row_dims: int = 1  # how many leading dimensions count rows, each with groups of its own
 
     @property
@@ -57,10 +59,10 @@ class Storage:
 
     @property
     def beside(self) -> list[Any]:
-        """The arrays stored beside the others, in their order."""
+        """The arrays stored in addition to the main ones, in order."""
         return [one.beside for one in self.given if one.beside is not None]
 
     def mapped(self, change: Callable[[Any], Any]) -> Storage:
-        """Return the same with all arrays beside the others changed."""
+        """Return the same formats with all additional arrays changed."""
         each = ((one, None if one is None or one.beside is None else change(one.beside)) for one in self.formats)
         return replace(self, formats=tuple(one and one._replace(beside=beside) for one, beside in each))

@@ -1,4 +1,4 @@
-"""Random bits that belong to an element: a function of seed, parameter, field, step and index, and of nothing else.
+"""Random bits for each element. They depend only on seed, parameter, field, step and index.
 
 The hash is the 32-bit finalizer found by C. Wellons' hash prospector ("lowbias32", in the version of its issue 19 with
 a measured bias of 0.107), with a second word of the key between its two multiplications, so that the streams of two
@@ -8,9 +8,9 @@ keys are not permutations of each other:
     x = x ^ k1 ^ high(i)·0x9e3779b9;   x *= 0xd35a2d97;   x ^= x >> 15
 
 i is the row-major index of the element in the whole tensor; k0 and k1 are made of the key and the step by the same
-hash. Formats that need n bits take the upper n. State in groups takes the hash at step 0, and turns it by 0x9e3779b9,
-2^32 divided by the golden ratio, in each step: the bits of successive steps are spread evenly, and what they add to an
-average nearly cancels. Kernels get it from here (`make generate`).
+hash. Formats that need n bits use the upper n. State in groups uses the hash at step 0 and adds 0x9e3779b9, 2^32
+divided by the golden ratio, in each step: the bits of successive steps are spread evenly, so their errors in an average
+nearly cancel. Kernels get this code by `make generate`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def key_of(seed: int, name: str, field: str) -> Key:
 
 
 def _word(x: Any) -> Any:
-    """Return the lower 32 bits of Python's integers and of int64 arrays; arrays of uint32 have no others."""
+    """Return the lower 32 bits of Python integers and of int64 arrays; arrays of uint32 are returned as they are."""
     return x & WORD
 
 
@@ -68,5 +68,5 @@ def turned(key: Key, step: Any, low: Any, high: Any, word: Any = _word) -> Any:
 
 
 def turn(step: Any, word: Any = _word) -> Any:
-    """Return what a step adds to the bits of groups, given the lower 32 bits of its number."""
+    """Return the number that a step adds to the bits of groups, given the lower 32 bits of the step."""
     return word(step * TURN)

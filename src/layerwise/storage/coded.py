@@ -9,5 +9,5 @@ DTYPES = tuple(dtype for one in CODED.values() for dtype in one.dtypes)
 
 
 def coded_of(dtype: str) -> Coded | None:
-    """Return the format whose codes have this dtype; None for a dtype of numbers."""
+    """Return the format whose codes have this dtype, or None for a dtype of numbers."""
     return next((one for one in CODED.values() if dtype in one.dtypes), None)

@@ -12,7 +12,7 @@ from layerwise.storage.coded import CODED
 from layerwise.storage.options import Wanted
 
 Shape = tuple[int, ...]
-CUT_BY_BLOCKS = f"its blocks are stepped one by one and would cut groups of {groups.GROUP} elements"
+CUT_BY_BLOCKS = f"its blocks are stepped one by one, which would split groups of {groups.GROUP} elements"
 
 
 class Chosen(NamedTuple):
@@ -20,7 +20,7 @@ class Chosen(NamedTuple):
 
     dtype: str
     why: str = ""
-    by_layout: bool = False  # the reason is how the parameter lies
+    by_layout: bool = False  # the reason lies in the layout of the parameter
 
 
 def chosen(
@@ -32,9 +32,9 @@ def chosen(
     shape: Shape,
     why_not_grouped: Callable[[], str] = lambda: "",
 ) -> Chosen:
-    """Return the dtype that stores a field of a tensor of this shape, in place of the `own` of the arithmetic.
+    """Return the dtype that stores a field of a tensor of this shape, instead of the arithmetic's `own` dtype.
 
-    `settled` is that which another option gives it.
+    `settled` is the dtype that another option determines.
     """
     asked = want.state.get(field, settled or own)
     if asked in (settled, own):
@@ -62,7 +62,7 @@ def blocks_cut_groups(shape: Shape, parts: Iterable[Part | None]) -> bool:
 
 
 def blocks_cut_rows(ndim: int, part: Part | None) -> bool:
-    """Return True if a piece has its part of the rows, and so of their scales."""
+    """Return True if a piece has its own rows of scales."""
     return part is not None and not part.drop and part.axis == 0 and ndim > 1
 
 

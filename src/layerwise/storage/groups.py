@@ -1,22 +1,23 @@
 """Numbers in 8 bits, in groups that share a scale.
 
-Groups are 64 consecutive elements of one row of a tensor: of p[i], flattened; of a vector, of itself. The last of a row
-may be shorter. What is stored of x is a root of it, in units of which the largest of the group has as many as 8 bits
-hold:
+Groups are 64 consecutive elements of one row of a tensor: of p[i], flattened; a vector is one row. The last group of a
+row may be shorter. The stored code is a root of x, in units such that the largest number of the group has the highest
+code of 8 bits:
 
     signed:      x = sign(c)·(c·s)²,   s = √max|x| / 127
     not signed:  x = (c·s)⁴,           s = ⁴√max x / 255
 
-A linear grid would have nothing left for the small ones: v is a square, and spans twice the powers of ten that g does.
-With √v alone, moments of gradients 500 times smaller than the largest of their group still come to 0, and the step m/√v
-is then far too long.
+A linear grid would leave no codes for small numbers: v is a square, and spans twice as many powers of ten as g. With √v
+alone, moments of gradients 500 times smaller than the largest of their group would still be stored as 0, and the step
+m/√v would be far too long.
 
-Codes are rounded at random, so that what changes by less than a code in each step changes all the same: an average
-decays, and reaches 0. Signed numbers have the mean x, as averages of gradients should. Of the others the code has the
-right mean, which to second order gives that of 1/√x. A number that is not 0 has at least the code 4: no momentum of the
-lowest codes, whose rounding is coarse, is divided by what is smaller still.
+Codes are rounded at random, so that changes smaller than a code are not lost: an average decays, and reaches 0. For
+signed numbers the mean of the rounded number is x, as averages of gradients need it. For the others the mean of the
+code is right, which to second order is right for 1/√x. A number other than 0 has at least the code 4: a momentum must
+not be divided by the lowest codes, whose rounding is coarse, or by smaller ones.
 
-A number that is not finite has the highest code, the others of its group the lower ones, and the scale the sign minus.
+A number that is not finite gets the highest code, the other numbers of its group get lower ones, and the scale gets a
+negative sign.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from layerwise.storage import Coded
 
 GROUP = 64
 SIGNED, UNSIGNED = 127.0, 255.0
-LOWEST = 4.0  # code of a number that is not 0, where there are no signs
-LEAST = 4096  # elements of a tensor: of smaller ones the state stays float32
+LOWEST = 4.0  # the lowest code of a number other than 0, without signs
+LEAST = 4096  # elements of a tensor; smaller tensors have state in float32
 
 
 def count(length: int) -> int:
@@ -37,7 +38,7 @@ def count(length: int) -> int:
 
 
 def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
-    """Return codes, as floats, and scales of the rows of a matrix; by numbers from 0 to 1, or rounded to nearest."""
+    """Return codes, as floats, and scales of the rows of a matrix, rounded by numbers from 0 to 1, or to nearest."""
     rows, length = x.shape
     groups, most = count(length), SIGNED if signed else UNSIGNED
     grouped = _grouped(xp, x)
@@ -46,7 +47,7 @@ def encode(xp: Any, x: Any, signed: bool, drawn: Any = None) -> tuple[Any, Any]:
     root = xp.sqrt(xp.where(known, size, 0.0))
     root = root if signed else xp.sqrt(root)
     largest, all_known = xp.amax(root, 2), xp.all(known, 2)
-    # Divided by an array: PyTorch on CUDA and XLA would multiply by the reciprocal of a number.
+    # Divided by an array: by a number, PyTorch on CUDA and XLA would multiply by its reciprocal.
     top = xp.where(all_known, xp.full_like(largest, most), xp.full_like(largest, most - 1))
     scale = largest / top
     inverse = xp.where(scale > 0, 1.0 / xp.where(scale > 0, scale, 1.0), 0.0)
@@ -67,7 +68,7 @@ def fraction(b: Any, drawn: Any) -> Any:
 
 
 def drawn_code(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
-    """Return one of the two whole numbers beside a code that is not below 0."""
+    """Return one of the two whole numbers next to a code ≥ 0."""
     low = xp.floor(code)
     over = code - low
     if signed:  # so that the mean of the squares is the square
@@ -87,7 +88,7 @@ def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:
 
 
 def _grouped(xp: Any, x: Any) -> Any:
-    """Return the rows of a matrix as groups; 0 fills the last up."""
+    """Return the rows of a matrix as groups, the last one padded with 0."""
     rows, length = x.shape
     groups = count(length)
     by = groups * GROUP - length

@@ -1,4 +1,4 @@
-"""The place of each element of a part of a tensor in the whole tensor, in row-major order."""
+"""The index of each element of a part in the whole tensor, in row-major order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Index:
-    """The places in the whole tensor of the elements of a part, as numbers.
+    """The indices of a part's elements in the whole tensor, as integers.
 
-    It is sliced and reshaped like the part itself. For a dimension along which the part is not contiguous, `scattered`
-    has the numbers of its entries; the stride is 0 there.
+    They are sliced and reshaped like the part itself. For a dimension along which the part is not contiguous,
+    `scattered` holds the index of each entry, and the stride is 0.
     """
 
     shape: Shape
@@ -25,7 +25,7 @@ class Index:
 
     @property
     def is_row(self) -> bool:
-        """Whether the numbers count by one."""
+        """True if the numbers are consecutive."""
         rows = index_of(self.shape).strides
         each = zip(self.shape, self.strides, rows, strict=True)
         return not self.scattered and all(n == 1 or own == row for n, own, row in each)
@@ -41,19 +41,19 @@ class Index:
         return Index(tuple(shape), self.strides, offset, tuple(scattered.items()))
 
     def reshape(self, shape: Shape) -> Index:
-        """Return the same with one dimension seen as two: blocks, and what a block has."""
+        """Return the same indices with one dimension split into two: blocks, and the entries of a block."""
         kept, n = dict(self.scattered), len(self.shape)
-        # More than one dimension may fit where one of the two has length 1: the numbers are the same.
+        # Several dimensions may fit if one of the two has length 1: the numbers are the same.
         fits = (d for d in range(n) if (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) == self.shape)
         d = next((d for d in fits if d not in kept), None)
         if d is None:
-            raise ValueError("blocks of a part that is not in a row are taken one by one")
+            raise ValueError("blocks of a part that is not contiguous are stepped one by one")
         strides = (*self.strides[:d], self.strides[d] * shape[d + 1], *self.strides[d:])
         scattered = tuple((i + (i > d), at) for i, at in self.scattered)
         return Index(shape, strides, self.offset, scattered)
 
     def numbers(self, arange: Any, asarray: Any) -> Any:
-        """Return the numbers themselves, by a library's functions of integers."""
+        """Return the numbers themselves, by a library's functions for integers."""
         found: Any = self.offset
         for d, (n, stride) in enumerate(zip(self.shape, self.strides, strict=True)):
             along = dict(self.scattered).get(d)
@@ -69,7 +69,7 @@ def index_of(whole: Sequence[int]) -> Index:
 
 
 def part_of(whole: Sequence[int], along: Mapping[int, Sequence[int]]) -> Index:
-    """Return the index of the part that has these entries along some of the tensor's dimensions."""
+    """Return the index of the part with these entries along some of the tensor's dimensions."""
     index = index_of(whole)
     for d, entries in along.items():
         start = entries[0] if entries else 0

@@ -1,4 +1,4 @@
-"""The options of storage, the same in every front: the wanted storage of weights and state."""
+"""The options of storage, the same in every API."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ WAY_OUT = 'Pass "float32", "bfloat16" or "int8", or a mapping from names of stat
 
 
 class Wanted(NamedTuple):
-    """The wanted storage of weights and state."""
+    """The requested storage of weights and state."""
 
     master: bool | str = False
     rounding: str | None = None
-    state: Mapping[str, str] = {}  # by field; those that are missing stay as they are
+    state: Mapping[str, str] = {}  # by field; missing fields keep the dtype of the arithmetic
     seed: int = 0
 
     def words(self) -> dict[str, Any]:
-        """Return the same by the names of the options."""
+        """Return the options by name."""
         return dict(zip(OPTIONS, self, strict=True))
 
     def draws_weights(self, beside: str | None = None) -> bool:
-        """Return True if 16-bit weights are rounded at random, with a remainder of this dtype beside them.
+        """Return True if 16-bit weights, with a remainder of this dtype, are rounded at random.
 
-        By default those with 8 bits are: to nearest, a step below half of the last place would be lost every time.
+        By default those with an 8-bit remainder are: rounding to nearest would lose every step below half of the last
+        place.
         """
-        if beside == BESIDE["split"].dtype:  # which lack nothing
+        if beside == BESIDE["split"].dtype:  # weights that need no extra bits
             return False
         return self.rounding == "stochastic" or (self.rounding is None and beside == BESIDE["split24"].dtype)
 
     def draws_state(self, field: str, dtype: str, settled: str | None = None) -> bool:
         """Return True if a field stored in 16 or 8 bits is rounded at random.
 
-        By default bfloat16 and 8 bits are, even if a checkpoint brought them: with decay rates near 1, rounding to
-        nearest would never move an average. A field that only another option stores in bfloat16 (`settled`) is rounded
-        to nearest.
+        By default bfloat16 and 8 bits are, even if they come from a checkpoint: with decay rates near 1, rounding to
+        nearest would never move an average. A field that another option stores in bfloat16 (`settled`) is rounded to
+        nearest.
         """
         few = dtype in ("bfloat16", *CODED)
         by_default = self.rounding is None and few and (settled is None or field in self.state)
@@ -70,12 +71,12 @@ CHECKS = {
     "state_dtype": (STATE, WAY_OUT),
     "seed": (SEED, "Pass an integer, the same on all processes."),
 }
-# Of steps: exact as the floats that powers are taken of, and far from where an int64 ends.
+# The largest step count: exact as a float, of which powers are computed, and far below the limit of int64.
 COUNT = checks.integer(0, bits=53)
 
 
 def wanted(given: Mapping[str, Any], rule: Any) -> Wanted:
-    """Return the wanted storage, or raise if it does not exist."""
+    """Return the requested storage, or raise if it does not exist."""
     master, rounding, state, seed = (checked(name, given[name]) for name in OPTIONS)
     return Wanted(master, rounding, _by_field(rule, state), seed)
 
@@ -98,13 +99,13 @@ def _by_field(rule: Any, asked: Any) -> dict[str, str]:
         few = FEW[0] if is_statistic(rule, field) else FEW[1] if is_of_layer(rule, field) else ""
         if few and dtype not in (None, "float32"):
             allowed = f"float32 for {field!r}, {few}"
-            raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few numbers."))
+            raise HyperparameterError(sentence("state_dtype", allowed, dtype, "Leave it out: it has few values."))
     return {key: asked[key] for key in fields if asked.get(key) is not None}
 
 
 def check_fits(want: Wanted, h: Hyper, argument: str = "momentum_dtype") -> None:
-    """Raise if a storage format contradicts the dtype that another option gives to a field."""
+    """Raise if a storage format contradicts the dtype that another option gives a field."""
     for field, dtype in h.state_dtypes().items():
         if want.state.get(field, dtype) != dtype:
-            allowed = f"{dtype!r} for {field!r}, as {argument} has it"
+            allowed = f"{dtype!r} for {field!r}, as in {argument}"
             raise ContradictionError(sentence("state_dtype", allowed, want.state[field], "Drop one of them."))

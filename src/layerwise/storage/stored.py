@@ -15,21 +15,22 @@ from layerwise.storage.weights import KEPT, LOW
 
 
 class Bits(Protocol):
-    """A library's view of the bits of numbers, and its other functions that formats need."""
+    """A library's view of the bits of numbers, and other functions that formats need."""
 
     xp: Any
     word: Any  # the lower 32 bits of integers
-    integers: Any  # of floating numbers, towards zero
+    integers: Any  # of floating-point numbers, towards zero
     as_floats: Any  # integers to float32
     bits: Any  # of float32, as integers
     floats: Any  # the inverse
-    shifted: Any  # integers, which may be negative, to the left
+    shifted: Any  # of integers, which may be negative, to the left
     where: Any
 
     dtype: Any  # the name of an array's dtype
-    indices: Any  # the lower and the upper 32 bits of the numbers of an index, beside an array
+    indices: Any  # the lower and the upper 32 bits of the numbers of an index, for an array
     step: Any  # the lower and the upper 32 bits of a step that is an array
-    # Of libraries whose arrays the extension reads: a new float32 array like another; a note that some were written.
+    # For libraries whose arrays the extension reads: create a float32 array like another; record that arrays were
+    # written.
     empty: Any
     written: Any
 
@@ -53,7 +54,7 @@ class Stored:
         return str(self.b.dtype(self.array))
 
     def at(self, place: tuple[slice, ...]) -> Stored:
-        """Return a slice that has whole groups along the first dimension."""
+        """Return a slice of whole groups along the first dimension."""
         beside = self.format.beside
         if self.format.coded:
             cut = place[0]
@@ -75,7 +76,7 @@ class Stored:
         return self.decode()
 
     def decode(self) -> Any:
-        """Return the same by the library's functions."""
+        """Return the same, by the library's functions."""
         b, (beside, _, coded) = self.b, self.format
         found = b.as_floats(self.array)
         if coded:
@@ -86,7 +87,7 @@ class Stored:
         return found if beside is None else LOW[self.dtype].join(b, found, b.integers(beside), self._kept())
 
     def write(self, x: Any, t: Any) -> bool:
-        """Store numbers at step t where they lie, if the extension does that."""
+        """Store numbers in place at step t, if the extension supports it."""
         key, index, extension = self.format.key, self.index, self._extension()
         if extension is None or not isinstance(t, int) or (key is not None and not index.is_row):
             return False
@@ -100,7 +101,7 @@ class Stored:
         return extension() if known and hasattr(self.b, "empty") else None
 
     def encode(self, x: Any, t: Any) -> tuple[Any, Any]:
-        """Return the numbers to store, at step t, and those to store beside them or None."""
+        """Return the numbers to store at step t, and the additional ones or None."""
         b, (beside, _, coded) = self.b, self.format
         x, drawn = b.as_floats(x), self._random(t)
         if coded:
@@ -132,7 +133,9 @@ class Stored:
 
 
 def in_format(b: Bits, array: Any, which: int, storage: Storage | None) -> Any:
-    """Return an array with its format, or unchanged if it is plain; `which` counts the weights, then the state."""
+    """Return an array with its format, or unchanged if it is plain. `which` is 0 for the weights, then counts the
+    state.
+    """
     one = None if storage is None or array is None else storage.formats[which]
     if one is None or storage is None:
         return array
@@ -150,6 +153,6 @@ def numbers(stored: Any) -> Any:
 
 
 def formats_of(b: Bits, storage: Storage | None) -> Hashable:
-    """Return the key that formats of arrays must share to be stepped as one."""
+    """Return the key that the formats of arrays must share to be stepped as one."""
     each = () if storage is None else storage.formats
     return tuple(one and (one.key is None, one.coded, one.beside is not None and b.dtype(one.beside)) for one in each)

@@ -1,7 +1,7 @@
-"""Numbers of float32 in fewer bits: rounded at random to 16 bits, or split into 16 bits and a remainder.
+"""Float32 numbers in fewer bits: rounded at random to 16 bits, or split into 16 bits and a remainder.
 
-`b` is a library's view of bits: `bits(x)` are those of float32 as integers from 0 to 2^32 − 1, `floats` the inverse,
-`integers` cuts a float32 to an integer, and `where` is the library's.
+`b` is a library's view of bits: `bits(x)` gives those of float32 as integers from 0 to 2^32 − 1, `floats` is the
+inverse, `integers` truncates a float32 to an integer, and `where` is the library's.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ MASTER, REMAINDER = "master", "remainder"
 
 
 class Beside(NamedTuple):
-    """What is stored beside weights of 16 bits."""
+    """Data stored in addition to 16-bit weights."""
 
-    key: str  # in checkpoints
+    key: str  # its name in checkpoints
     dtype: str
 
 
-BESIDE = {  # by `master_weights`
+BESIDE = {  # its names in `master_weights`
     True: Beside(MASTER, "float32"),
     "split": Beside(REMAINDER, "int16"),
     "split24": Beside(REMAINDER, "int8"),
 }
-KEPT = {"int16": 16, "int8": 8}  # how many bits of a number remainders have
+KEPT = {"int16": 16, "int8": 8}  # the number of bits in a remainder
 SIGN, MAGNITUDE = 0x80000000, 0x7FFFFFFF
 INFINITE = 0x7F800000
 BF16_MOST, F16_MOST = 0x7F7F0000, 0x477FE000  # the largest finite numbers, as float32
-F16_NORMAL = 0x38800000  # 2^-14; below it float16 counts units of 2^-24
+F16_NORMAL = 0x38800000  # 2^-14; below it float16 has units of 2^-24
 
 
 def round_bf16(b: Any, x: Any, random: Any) -> Any:
     """Return one of the two bfloat16 neighbours of x, as float32, so that its mean is x. `random` are 32 bits for each.
 
-    Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest: that number is odd, and
-    half a place beyond it is rounded up. A nan that was computed has the highest bit of its fraction, and is cut.
+    Beyond the largest finite number, and for numbers that are not finite, it rounds to nearest: that number is odd, so
+    half a place beyond it is rounded up. A computed nan has the highest bit of its fraction set, and is truncated.
     """
     u = b.bits(x)
     size = u & MAGNITUDE
@@ -54,10 +54,11 @@ def round_f16(b: Any, x: Any, random: Any) -> Any:
 
 
 def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
-    """Return a float32 that bfloat16 holds, and the rest of x as a signed integer of `kept` bits.
+    """Return the bfloat16 part of x, as float32, and the rest of x as a signed integer of `kept` bits.
 
-    With 16 bits nothing is lost. With 8 the upper 24 bits of x are held, rounded to nearest or at random. The bfloat16
-    is that number rounded to nearest, ties away from zero: then exactly 2^kept of them belong to each.
+    With 16 bits nothing is lost. With 8, the upper 24 bits of x are kept, rounded to nearest or at random. The bfloat16
+    is that number rounded to nearest, ties away from zero, so that exactly 2^kept of these numbers belong to each
+    bfloat16.
     """
     dropped = 16 - kept
     added = 1 << dropped >> 1 if random is None else random >> 32 - dropped
@@ -69,9 +70,9 @@ def split_bf16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]
 
 
 def join_bf16(b: Any, p: Any, rest: Any, kept: int) -> Any:
-    """Return the float32 of which these are the parts.
+    """Return the float32 with these parts.
 
-    A nan stays one, and a remainder that a zero cannot have is ignored.
+    A nan stays a nan, and a remainder that a zero cannot have is ignored.
     """
     u = b.bits(p)
     held = b.where((u & MAGNITUDE) == 0, b.where(rest < 0, 0, rest), rest)
@@ -101,7 +102,7 @@ def split_f16(b: Any, x: Any, kept: int, random: Any = None) -> tuple[Any, Any]:
 def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
     """Return the same for float16.
 
-    A remainder below a power of two is counted in the places of the numbers there, half of those above.
+    A remainder below a power of two counts in places of the numbers there, which are half of those above.
     """
     u = b.bits(p)
     size = u & MAGNITUDE
@@ -111,12 +112,12 @@ def join_f16(b: Any, p: Any, rest: Any, kept: int) -> Any:
 
 
 def _place_f16(b: Any, size: Any) -> Any:
-    """Return the exponent, as float32 has it, of the last place of a float16 of this magnitude."""
+    """Return the exponent, as in float32, of the last place of a float16 of this magnitude."""
     return (b.where(size < F16_NORMAL, F16_NORMAL, size) >> 23) - 10
 
 
 class Low(NamedTuple):
-    """The mathematics of a dtype of 16 bits."""
+    """Operations of a 16-bit dtype."""
 
     rounded: Callable[..., Any]
     split: Callable[..., tuple[Any, Any]]

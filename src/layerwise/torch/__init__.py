@@ -61,7 +61,7 @@ __all__ = [
 __all__ += optimizers.__all__
 
 
-if not TYPE_CHECKING:  # a checker would take every name to be there
+if not TYPE_CHECKING:  # a type checker would assume that every name exists
 
     def __getattr__(name):
         if name in OPTIONAL:

@@ -46,24 +46,26 @@ from layerwise.torch.step._stepper import Stepper
 
 
 class Optimizer(torch.optim.Optimizer, Like):
-    """A `torch.optim.Optimizer` that carries out the rules of its groups: one for all of them, unless they name one."""
+    """A `torch.optim.Optimizer` that carries out the rules of its groups: one rule for all of them, or one named by
+    each.
+    """
 
-    _rule: Any = None  # None: groups name theirs
+    _rule: Any = None  # None: each group names its rule
     _hyper: type[Hyper]
-    _way_out = "Parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
+    _way_out = "The parameters come first: opt = Lamb(model.parameters(), lr=1e-3)."
 
     @classmethod
     def __subclasses__(cls) -> list[type[Any]]:
-        # Packages look PyTorch's optimizers up by the names of all subclasses, of which AdamW and SGD would be two.
+        # Packages look PyTorch's optimizers up by the names of all subclasses; AdamW and SGD would then exist twice.
         return [] if cls is Optimizer else type.__subclasses__(cls)
 
     def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
-        # No docstring, which the classes would inherit in place of theirs: `given` has every argument by name.
+        # No docstring, because the classes would inherit it; `given` has every argument by name.
         check_given(params, self._way_out)
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **agreed_by_groups(params, given)}
-        of_groups = {**given, "blocks": None}  # what groups say of their own comes after what is said by name
+        of_groups = {**given, "blocks": None}  # a group's own blocks come after blocks by name
         kinds = (
             RulePerGroup(of_groups)
             if self._rule is None
@@ -83,14 +85,14 @@ class Optimizer(torch.optim.Optimizer, Like):
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
         super().__init__(params, setup.groups.defaults())
-        if self.model_group is None:  # else what a pattern means may be elsewhere
+        if self.model_group is None:  # otherwise the pattern may match in a later group
             names = [one for p, name in stepper_of(self).members.all() for one in tensors_of(p, name)]
             check_matched("blocks", blocks.patterns, names)
 
-    # What torch's own __getstate__ leaves out is what is ours.
+    # Our attributes, which torch's own __getstate__ leaves out.
     def __getstate__(self) -> dict[str, Any]:
         stepper = stepper_of(self)
-        members = stepper.members.all()  # which puts names in step
+        members = stepper.members.all()  # this updates the names
         # A copy does not know what flat buffers contain.
         flats = [i for i, (p, _) in enumerate(members) if flat_of(p) is not None]
         own = stepper.setup, stepper.ranks.groups, stepper.skipped, flats
@@ -103,7 +105,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             self._stepper = _stepper_for(setup)(self, setup, processes, skipped)
             for i in flats:
                 forget(self.parameters()[i])
-        stepper_of(self).forget()  # torch comes here with every checkpoint as well
+        stepper_of(self).forget()  # torch also calls this for every checkpoint
         groups = stepper_of(self).groups
         for group in self.param_groups:
             group.update(groups.filled({**self.defaults, **group}))
@@ -111,15 +113,15 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether a GradScaler leaves unscaling and skipping to the step, as it does for PyTorch's fused optimizers.
+        """Whether a GradScaler leaves unscaling and skipping to the step, as with PyTorch's fused optimizers.
 
-        Trainers that clip by themselves refuse such optimizers. So it does where that is asked for, and where it could
-        not do it itself: in a CUDA graph, with float16 gradients, and where processes have to skip together.
+        Trainers that clip by themselves refuse such optimizers. So it does only if an option asks for it, or if the
+        scaler cannot do it itself: in a CUDA graph, with float16 gradients, and if processes have to skip together.
         """
         asked = self._of_all["fused"] is True or stepper_of(self).setup.skip_nonfinite
         captured = any(group["capturable"] for group in self.param_groups)
         shared = any(getattr(self, name) is not None for name in arguments.PROCESSES)
-        # Read by trainers at any time: it asks no other process, and leaves errors to the step.
+        # Trainers read this at any time: it contacts no other process, and leaves errors to the step.
         return asked or captured or shared or any(p.dtype is torch.float16 or cuts.is_cut(p) for p in self.parameters())
 
     @property
@@ -145,20 +147,20 @@ class Optimizer(torch.optim.Optimizer, Like):
     # ---- groups
 
     def add_param_group(self, param_group: GroupDict) -> None:
-        """Add parameters with settings of their own; other options are those of the optimizer.
+        """Add parameters with settings of their own; options that are left out are the optimizer's.
 
         Args:
-            param_group: A mapping with `params` and any options of a group. Without names, beside groups that have
-                some, parameters are named by their places.
+            param_group: A mapping with `params` and any options of a group. If other groups have names, parameters
+                without one are named by their position.
         """
         if not isinstance(param_group, dict):
-            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+            raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
         check_group(param_group)
         groups = stepper_of(self).groups
         param_group = groups.given(param_group)
-        # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
-        # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
-        # it from ours into what they save, where a process group could not be.
+        # A copy, because torch fills a group with defaults, which the caller should not see. Arguments of the optimizer
+        # itself may be repeated: wrappers such as ZeroRedundancyOptimizer put everything into every group, and copy it
+        # from our groups into checkpoints, which cannot contain a process group.
         group = {key: x for key, x in without_nones(param_group).items() if not self._repeats(key, x, param_group)}
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         with of_group(len(self.param_groups)):
@@ -192,7 +194,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
     def _repeats(self, key: str, value: Any, group: Group) -> bool:
-        """Return True if the whole optimizer was given this very value, so that it is no option of the group."""
+        """Return True if the whole optimizer was given this very value, so that it is not an option of the group."""
         groups = stepper_of(self).groups
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
         if key in of_all:
@@ -204,7 +206,9 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @staticmethod
     def profile_hook_step(func: Callable[..., Any]) -> Callable[..., Any]:
-        """Report an error in a hook or a closure to other ranks like one in the step; PyTorch wraps steps by this."""
+        """Report an error in a hook or a closure to other ranks, like one in the step; PyTorch wraps steps with
+        this.
+        """
         hooked = torch.optim.Optimizer.profile_hook_step(func)
 
         @wraps(hooked)
@@ -235,16 +239,16 @@ class Optimizer(torch.optim.Optimizer, Like):
         """Step one parameter with its present gradient, and leave the gradient to the caller.
 
         Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves. It
-        is the step that `step()` takes of this parameter: its step count advances, and `step()` finds nothing to do
-        once the gradient is gone. Without a gradient nothing happens.
+        takes the same step as `step()` would for this parameter: its step count advances, and `step()` finds nothing to
+        do once the gradient is gone. Without a gradient nothing happens.
 
         Args:
             p: The parameter.
             group: Its entry of `param_groups`; None finds it.
-            i: Its place in that entry; None finds it.
+            i: Its index in that entry; None finds it.
         """
         PartialSteps(stepper_of(self)).step(p, group, i)
-        self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called
+        self._opt_called = True  # schedulers of torch read it, and `step()` need not be called
 
     def step_param(self, p: Tensor, group: Group | None = None) -> None:
         """Step one parameter, by the name and arguments that sd-scripts and musubi-tuner use for `step_parameter`."""
@@ -282,8 +286,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         if any(stepper_of(self).groups.scheduled(self, group) for group in self.param_groups):
             raise ContradictionError(
-                f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
-                "or drop it and make a new optimizer."
+                f"`lr` follows a scheduler, whose next step would overwrite {lr!r}. Change the scheduler, or drop it "
+                "and create a new optimizer."
             )
         for group in self.param_groups:
             stepper_of(self).groups.check({**group, "lr": lr})
@@ -291,9 +295,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         for group, rate in zip(self.param_groups, rates, strict=True):
             stepper_of(self).groups.check({**group, "lr": rate})
         for group, rate in zip(self.param_groups, rates, strict=True):
-            group.pop("initial_lr", None)  # of a schedule that ended with the run that was saved
+            group.pop("initial_lr", None)  # from a schedule that ended with the saved run
             if group["capturable"] and isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step sees it
+                group["lr"].fill_(rate.reshape(()) if isinstance(rate, Tensor) else rate)  # a captured step reads it
             else:
                 group["lr"] = rate
         stepper_of(self).groups.begun_elsewhere = False
@@ -313,17 +317,17 @@ class Optimizer(torch.optim.Optimizer, Like):
         return [p for p, _ in stepper_of(self).members.all()]
 
     def clear_state(self, which: str | Tensor | None = None) -> None:
-        """Forget the state of one parameter, or of all, but for other programs' entries. The next step begins it again.
+        """Forget the state of one parameter, or of all, except other programs' entries. The next step starts it again.
 
         Args:
-            which: The parameter, or its name; None is all.
+            which: The parameter, or its name; None means all.
         """
         found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
         if which is not None and not any(has_state(self.state.get(p)) for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
             known = stepper_of(self).members.all()[:5]
             names = ", ".join(repr(name) for p, name in known if has_state(self.state.get(p)))
-            raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
+            raise ParameterError(f"no state is kept for {shown!r}. Names with state: {names or 'none'}.")
         for p in found:
             forget_state(self.state, p)
         stepper_of(self).forget()
@@ -354,7 +358,7 @@ class Optimizer(torch.optim.Optimizer, Like):
     # ---- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state and the groups in torch.optim's form; of a function among the options only its name.
+        """Return the state and the groups in torch.optim's form. A function among the options is saved only by name.
 
         State stored in integers is saved as bytes, along one more dimension.
         """

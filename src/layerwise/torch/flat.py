@@ -1,4 +1,4 @@
-"""Flat shards: optimizers for models that others have flattened and cut, described for each of them.
+"""Flat shards: optimizers for models that other packages have flattened and sharded, with a description of each.
 
 >>> import torch
 >>> from layerwise.torch import Lamb, Segments

@@ -16,17 +16,17 @@ PREFIX = "layerwise_"
 
 
 def register(*packages: str) -> dict[str, list[str]]:
-    """Make the PyTorch optimizers known by name, and return the names by package. A second call changes nothing.
+    """Register the PyTorch optimizers by name, and return the names by package. A second call changes nothing.
 
-    Every optimizer is called "layerwise_" and its name in lower case, such as "layerwise_lamb". Packages that build
-    optimizers from a dotted path, such as Lightning and torchtune, need no names: theirs is layerwise.torch.Lamb.
+    Every optimizer is registered as "layerwise_" plus its name in lower case, such as "layerwise_lamb". Packages that
+    build optimizers from a dotted path, such as Lightning and torchtune, do not need this: use layerwise.torch.Lamb.
 
     Args:
         *packages: The packages, "timm" and "transformers"; without any, those that are installed.
     """
     for package in packages:
         if package not in PACKAGES:
-            way_out = "Others take the class itself, or its dotted path."
+            way_out = "In other packages, pass the class itself, or its dotted path."
             raise HyperparameterError(sentence("packages", f"among {', '.join(PACKAGES)}", package, way_out))
         if find_spec(package) is None:
             raise MissingPackageError(f"`{package}` is not installed, so nothing can be registered there. Install it.")
@@ -49,14 +49,15 @@ def _register_with(package: str) -> list[str]:
 
 def classes() -> dict[str, type[Any]]:
     """Return the PyTorch optimizers by the names under which they are registered."""
-    torch = import_module("layerwise.torch")  # here, because `layerwise` itself imports no framework
+    torch = import_module("layerwise.torch")  # imported here, because `layerwise` itself imports no framework
     return {f"{PREFIX}{lower}": getattr(torch, name) for lower, name in BY_LOWER.items()}
 
 
 def register_as_asked() -> None:
-    """Register with what the environment names: "1" stands for all that is installed, "timm,transformers" for these.
+    """Register with the packages in the environment variable: "1" means all that are installed, "timm,transformers"
+    these.
 
-    A wrong name is a warning: every program here reads the environment, also those that register nothing.
+    A wrong name only warns: every program in this environment reads the variable, even if it registers nothing.
     """
     asked = [one.strip() for one in os.environ.get(VARIABLE, "").split(",") if one.strip()]
     if asked == ["1"]:

@@ -1,4 +1,4 @@
-"""Rules for hidden matrices by name: each group of a trainer is split, and AdamW steps the rest."""
+"""Rules for hidden matrices by name: each group of a trainer is split, and AdamW steps the other parameters."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.tools._param_groups import others_than_hidden
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
-STATE = ("state_dtype", dict)  # by names of state, which are the rule's own
+STATE = ("state_dtype", dict)  # by names of state, which belong to one rule
 FALLBACK = "use_fallback"  # the key of timm's groups that are not for Muon
 
 
 def by_name(optimizer: type[Any]) -> type[Any]:
-    """Return what makes an optimizer of a trainer's groups: its class, or one that makes `Mixed` of hidden matrices.
+    """Return what creates an optimizer from a trainer's groups: its class, or one that creates `Mixed` with hidden
+    matrices.
 
-    The latter takes two more arguments: `others`, as `param_groups` does, and `of_model`, the model, if it is at hand.
+    The latter takes two more arguments: `others`, as in `param_groups`, and `of_model`, the model if it is available.
     """
     if not optimizer._hyper().of_matrices:
         return optimizer
@@ -40,19 +41,19 @@ def by_name(optimizer: type[Any]) -> type[Any]:
         _warn_of_odd(optimizer.__name__, groups)
         return Mixed(groups, **of_all)
 
-    # Trainers ask for a class. What it makes is none of its instances, so that its __init__ is not called.
+    # Trainers ask for a class. The object that it creates is not its instance, so its __init__ is not called.
     return type(optimizer.__name__, (Mixed,), {"__new__": new, "__doc__": optimizer.__doc__})
 
 
 class Known(NamedTuple):
-    """What is known of a model's parameters, by their ids."""
+    """Knowledge about a model's parameters, by their ids."""
 
     names: Mapping[int, str]
-    others: frozenset[int]  # those that are no hidden matrices
+    others: frozenset[int]  # parameters that are not hidden matrices
 
     @classmethod
     def of(cls, model: nn.Module | None) -> Known:
-        """Return what a model says, if there is one."""
+        """Return the knowledge about a model, if there is one."""
         if model is None:
             return cls({}, frozenset())
         names = {id(p): name for name, p in model.named_parameters()}
@@ -60,7 +61,7 @@ class Known(NamedTuple):
 
 
 class Split(NamedTuple):
-    """How groups are split: the rule of hidden matrices, that of the others, options, and what is known."""
+    """The rule for hidden matrices, the rule for the others, options, and knowledge about parameters."""
 
     rule: type[Any]
     others: Any
@@ -68,7 +69,9 @@ class Split(NamedTuple):
     known: Known
 
     def of(self, group: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Yield the groups that one becomes, which keep what it had; AdamW's rate is in proportion to its own."""
+        """Yield the groups that replace one. They keep its other settings; AdamW's rate stays in proportion to its
+        rate.
+        """
         own = {key: x for key, x in group.items() if key not in ("params", "param_names")}
         first, rest = rules_of(self.rule, self.others, {**self.options, **own})
         members = list(self._members(group))
@@ -98,13 +101,13 @@ def _groups(params: Any) -> list[Mapping[str, Any]]:
 
 
 def _warn_of_odd(name: str, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Say that a rule has nothing to step, or what it has to step that nothing tells from hidden matrices."""
+    """Warn if a rule has nothing to step, or has parameters that cannot be told from hidden matrices."""
     own, rest = ([group for group in groups if (group[RULE] == name) is wanted] for wanted in (True, False))
     if not own and rest:
         other = rest[0][RULE]
-        warn(f"{name} got no hidden matrices, so {other} steps everything. Take {other} by its name.")
+        warn(f"{name} got no hidden matrices, so {other} steps everything. Use {other} by its name.")
     if rest and any(isinstance(p, Tensor) for group in own for p in group["params"]):
         warn(
-            f"{name} got parameters without names or their model, and cannot tell embeddings and the head from hidden "
-            "matrices. Pass the model, or groups of param_groups to Mixed."
+            f"{name} got parameters without names or their model, so it cannot tell embeddings and the head from "
+            "hidden matrices. Pass the model, or groups of param_groups to Mixed."
         )

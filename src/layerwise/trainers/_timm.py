@@ -1,4 +1,4 @@
-"""The registry of timm, whose factory makes an optimizer of its name."""
+"""The registry of timm, whose factory creates optimizers by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from layerwise.errors import MissingPackageError
 from layerwise.trainers import PREFIX, classes
 from layerwise.trainers._split import by_name
 
-# What makes a run that was configured for timm's own go on as it was.
+# Options with which a run that was configured for timm's own optimizer continues unchanged.
 PRESETS = {"Lamb": "timm.Lamb", "Lars": "timm.Lars", "Lion": "timm.Lion", "NovoGrad": "timm.NvNovoGrad"}
 
 
@@ -23,7 +23,7 @@ def register() -> list[str]:
         from timm.optim import OptimInfo
         from timm.optim._optim_factory import default_registry
     except ImportError as problem:
-        way_out = "Names are registered with timm 1.0.12 or newer, which needs torchvision; else pass the class."
+        way_out = "Registering names needs timm 1.0.12 or newer and torchvision. Without them, pass the class."
         raise MissingPackageError(
             f"timm's registry of optimizers cannot be imported: {problem}. {way_out}"
         ) from problem
@@ -54,7 +54,7 @@ def _info(make: Any, name: str, optimizer: type[Any]) -> Any:
 
 
 def _defaults(optimizer: type[Any]) -> dict[str, Any]:
-    """Return timm's own defaults of the optimizer, without those that its factory gives itself."""
+    """Return timm's own defaults of the optimizer, without those that its factory passes itself."""
     name = PRESETS.get(optimizer.__name__)
     options = {} if name is None else preset(name)
     return {option: value for option, value in options.items() if option not in ("weight_decay", "momentum")}
@@ -65,10 +65,11 @@ def _in_one_word(name: str) -> str:
 
 
 def _by_names_in_one_word(create: Any, split: Collection[str]) -> Any:
-    """Return the factory, told names of ours without the underscore, which the registry then looks up with it.
+    """Return the factory, which also finds our names without the underscore.
 
-    It takes what follows the last underscore for the name, because "lookahead_" may come before it: "layerwise_lamb"
-    would be its own "lamb". The names in `split`, of rules for hidden matrices, get the model beside its groups.
+    timm's factory takes the text after the last underscore as the name, because "lookahead_" may come before it:
+    "layerwise_lamb" would be timm's "lamb". Names in `split`, of rules for hidden matrices, get the model in addition
+    to its groups.
     """
 
     @wraps(create)

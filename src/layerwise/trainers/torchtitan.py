@@ -1,4 +1,4 @@
-"""torchtitan's container of optimizers, which knows these by name."""
+"""torchtitan's container of optimizers, extended by these names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from layerwise.trainers._split import by_name
 
 
 class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need not be installed
-    """A container whose groups may name the optimizers here, such as "layerwise_lamb", beside torchtitan's own.
+    """A container whose groups may name the optimizers here, such as "layerwise_lamb", besides torchtitan's own.
 
-    A group's `optimizer_kwargs` are the options of its optimizer. Of the container's `implementation` these optimizers
-    follow "for-loop", which is fused=False and foreach=False; otherwise they take the fastest engine.
+    A group's `optimizer_kwargs` are the options of its optimizer. If the container's `implementation` is "for-loop",
+    these optimizers use fused=False and foreach=False; otherwise they use the fastest engine.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class OptimizersContainer(Container):  # type: ignore[misc]  # torchtitan need n
 
 
 def _made(optimizer: type[Any], groups: Sequence[dict[str, Any]], **options: Any) -> Any:
-    """Return the optimizer of groups in which torchtitan has put how it is to be implemented."""
+    """Return the optimizer of groups that contain torchtitan's implementation setting."""
     fast = all(group.get("fused") or group.get("foreach") for group in groups)
     plain = [{key: x for key, x in group.items() if key not in ("fused", "foreach")} for group in groups]
     how = {} if fast else {"fused": False, "foreach": False}

@@ -266,7 +266,7 @@ def test_memory_that_cannot_be_pinned(late, already):
 
 
 @pytest.mark.parametrize(("key", "wrong"), [("exp_avg", torch.ones(1)), ("step", torch.ones(2))])
-def test_what_is_wrong_with_any_tensor_is_found_before_the_first_steps(late, key, wrong):
+def test_errors_of_any_tensor_are_found_before_the_first_one_steps(late, key, wrong):
     a, b = pair()
     before = b.numbers()
     b.backward()
@@ -363,12 +363,12 @@ def test_overlap_is_not_taken_back_while_the_host_has_gradients(late):
     assert same(a, b)
 
 
-def test_what_overlap_refuses(late):
+def test_overlap_refuses_unsuitable_arguments(late):
     a, b = both(LAMB)
     with pytest.raises(ContradictionError, match="offload=True"):
         lw.overlap(a.opt)
     for options, what in (
-        ({"modules": [b.model.layers]}, "modules that are called"),
+        ({"modules": [b.model.layers]}, "modules with a forward method"),
         ({"every": 0}, "every"),
         ({"memory": 0}, "memory"),
         ({"accumulate": "here"}, "accumulate"),

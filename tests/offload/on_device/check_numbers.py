@@ -282,7 +282,7 @@ def test_parts_are_measured_in_the_backward_pass_and_nothing_is_written(late, op
     ids=["large", "small"],
 )
 @pytest.mark.parametrize("what", ["a rate", "an option", "weights", "state", "nothing"])
-def test_what_has_changed_since_it_was_measured_is_measured_again(late, what, options, dtype):
+def test_changes_after_a_measurement_are_measured_again(late, what, options, dtype):
     def train(run):
         run.overlap()
         for i in range(4):

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def candidate(rule: Engine) -> Candidate:
-    """Return the row of a front's table. The kernels are compared with `rule` before they step anything."""
+    """Return the row of an API's table. The kernels are compared with `rule` before they step anything."""
     if reason := reason_missing():
         return Candidate("gpu", None, reason)
     return Candidate("gpu", GpuEngine(rule, insists=False), required=GpuEngine(rule))
 
 
 class GpuEngine(Engine):
-    """The engine that hands jobs of one device to Triton's kernels.
+    """The engine that hands jobs on one device to Triton's kernels.
 
     Triton is imported for the first job on a GPU, because that takes long. Kernels show on each device that they agree
     with the `rule` before they step anything there; without a rule they are used unproven. An engine that `insists` has

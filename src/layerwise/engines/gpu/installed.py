@@ -1,4 +1,4 @@
-"""The GPU engine as far as it is known without importing a framework: whether its kernels can run here."""
+"""What is known about the GPU engine without importing a framework: whether its kernels can run here."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from importlib.util import find_spec
 
 from layerwise.errors import EngineError, sentence
 
-OLDEST = "3.5"  # Triton's version: older ones cannot make kernels with constants from functions
-PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # 0 uses the kernels without a proof
+OLDEST = "3.5"  # Triton's version: older ones cannot build kernels with functions as constants
+PROOF_VARIABLE = "LAYERWISE_GPU_PROOF"  # with 0, kernels are used without a proof
 
 
 def proof_wanted() -> bool:
     """Return True if the environment leaves the proof on."""
     value = os.environ.get(PROOF_VARIABLE) or "1"
     if value not in ("0", "1"):
-        raise EngineError(sentence(PROOF_VARIABLE, "0 or 1", value, "0 uses the GPU engine's kernels without a proof."))
+        raise EngineError(
+            sentence(PROOF_VARIABLE, "0 or 1", value, ("Pass 0 to use the GPU engine's kernels without a proof."))
+        )
     return value == "1"
 
 
@@ -25,9 +27,9 @@ def reason_missing() -> str:
     """Return the reason why the kernels are unavailable, or an empty string."""
     missing = [name for name in ("torch", "triton") if not _there(name)]
     if missing:
-        return f"{' and '.join(missing)} cannot be imported, which PyTorch's builds for GPUs bring along"
+        return f"{' and '.join(missing)} cannot be imported; PyTorch's builds for GPUs include it"
     found = _version()
-    return f"Triton {found} is too old, it has to be {OLDEST} or newer" if _numbers(found) < _numbers(OLDEST) else ""
+    return f"Triton {found} is too old; it must be {OLDEST} or newer" if _numbers(found) < _numbers(OLDEST) else ""
 
 
 def _there(name: str) -> bool:

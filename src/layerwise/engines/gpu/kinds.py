@@ -1,4 +1,4 @@
-"""Kinds: what the kernels of some layers are compiled for; and the jobs that kernels do not take."""
+"""Kinds: the properties for which kernels are compiled; and the jobs that kernels do not take."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from layerwise.engines.programs import missing, program_for
 from layerwise.storage.groups import GROUP
 
 INTERPRETED = not isinstance(parts.root, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU
-BY_ADDRESS = (torch.Tensor, torch.nn.Parameter)  # the types of tensors that lie where they say
-DEVICES = ("cuda", *(("cpu",) if INTERPRETED else ()))  # what is tested; ROCm calls itself cuda
+BY_ADDRESS = (torch.Tensor, torch.nn.Parameter)  # the types of tensors whose memory is where they say
+DEVICES = ("cuda", *(("cpu",) if INTERPRETED else ()))  # tested devices; ROCm calls itself cuda
 WARPS = 8  # of kernels that hold a tile
 MOST = 1 << 30  # along an axis, so that its numbers fit into 32 bits
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What the kernels of some layers are compiled for."""
+    """The properties for which the kernels of some layers are compiled."""
 
     dtypes: tuple[torch.dtype, ...]  # of the operands
     vector: int  # elements that can be moved at once
     program: Program
     functions: Functions
-    formats: int  # of what is stored
+    formats: int  # of the stored numbers
     tile: Tile | None  # if rows and columns have sums and state of their own
     grouped: bool  # some state is in groups
 
@@ -48,7 +48,7 @@ class Kind:
         return self.tile is not None
 
     def constants(self, sizes: Sizes) -> dict[str, Any]:
-        """Return the same by the names that kernels have for it, and the sizes of their pieces."""
+        """Return them by the kernels' names, with the sizes of their pieces."""
         param, grad, *states = (STORED[dtype] for dtype in self.dtypes)
         found = {
             "PARAM": param,
@@ -70,7 +70,7 @@ class Kind:
 
 
 def kind_of(job: Job, g: Tensor, sizes: Sizes) -> Kind:
-    """Return what a job's kernels are compiled for, with a gradient like g."""
+    """Return the properties for which a job's kernels are compiled, with a gradient like g."""
     arrays = [job.p, g, *states_of(job)]
     moved = [*arrays, *remainders(job)]
     vector = 16 // min(a.element_size() for a in moved)
@@ -94,7 +94,7 @@ def declined(job: Job) -> str:
     stored = [job.p, *(x for x in job.state if x is not None)]
     for x in stored:
         if type(x) not in BY_ADDRESS:
-            return f"{type(x).__name__} is a subclass of torch.Tensor, whose memory need not hold its numbers"
+            return f"{type(x).__name__} is a subclass of torch.Tensor, so its memory may not hold its values"
     if job.p.device.type not in DEVICES:
         return f"the parameter is on {job.p.device}, which Triton does not support"
     coded = [id(one.array) for one in arrays_of(job) if one.is_coded]
@@ -135,12 +135,12 @@ def not_planes(job: Job) -> str:
     """Return the reason why a job's layers are not stacks of matrices that kernels can walk, or an empty string."""
     (rows, cols), shape, plane = job.h.factored, tuple(job.p.shape), plane_of(job)
     if not (job.p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims, rows, cols), rows, cols)):
-        return f"{shape} does not lie in memory as matrices, rows {rows} and columns {cols}, in this order"
+        return f"{shape} is not stored as matrices, rows {rows} and columns {cols}, in this order"
     for name in program_for(job).lines:
         if not getattr(job.state, name).is_contiguous():
             return f"the state {name} is not contiguous"
     if job.grouped and plane.columns % GROUP:
-        return f"rows of matrices of {shape} end within groups of {GROUP} elements"
+        return f"rows of matrices of {shape} end inside groups of {GROUP} elements"
     return f"{shape} has more than {MOST} rows, columns or matrices" if max(plane) > MOST else ""
 
 

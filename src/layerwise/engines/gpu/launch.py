@@ -1,4 +1,4 @@
-"""Launches of compiled kernels that are kept: Triton takes longer to find one again than to launch it."""
+"""Cached launches of compiled kernels: Triton takes longer to find one again than to launch it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLUMNS = [(name, x.value) for of in (tables, formats) for name, x in vars(of).i
 
 
 class Constants:
-    """What a kernel is compiled for: dtypes, functions, numbers, which it reads as attributes.
+    """The properties for which a kernel is compiled: dtypes, functions and numbers, which it reads as attributes.
 
     Triton knows equal ones by their `cache_key`, also on disk, and by their text.
     """
@@ -57,11 +57,11 @@ class Kernels:
         self._compiled: dict[Hashable, tuple[Any, Constants]] = {}
 
     def launch(self, kernel: Any, programs: int, *args: Any, num_warps: int = 4, **constants: Any) -> None:
-        """Launch so many programs."""
+        """Launch this many programs."""
         alignment = [x.data_ptr() % 16 == 0 for x in args if isinstance(x, Tensor)]
         key = id(kernel), *constants.values(), *alignment
         known = self._compiled.get(key)
-        if known is not None and triton.JITFunction.run is RUN:  # else somebody looks at all launches
+        if known is not None and triton.JITFunction.run is RUN:  # otherwise a launch hook (a profiler) is installed
             compiled, of = known
             compiled[programs, 1, 1](*args, of)
             return

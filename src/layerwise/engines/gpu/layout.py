@@ -1,4 +1,4 @@
-"""How tensors and their layers lie in memory: each layer is one stretch of its tensor's."""
+"""The memory layout of tensors and their layers: each layer is one contiguous stretch of its tensor."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def states_of(job: Job) -> list[Tensor]:
     return [getattr(job.state, name) for name in program_for(job).states]
 
 
-# ---- what lies in memory as kernels walk through it
+# ---- memory that kernels can walk through
 
 
 def misplaced(job: Job, states: Sequence[Tensor]) -> str:
     """Return the reason why the layers of a job are not stretches of memory, or an empty string."""
     p = job.p
     if not is_dense(p):
-        return f"strides of {p.stride()} for {tuple(p.shape)} do not fill one stretch of memory"
+        return f"strides of {p.stride()} for {tuple(p.shape)} leave gaps in memory"
     for state in states:
         if not lies_like(state, p):
-            return f"a state has strides {state.stride()}, and the parameter {p.stride()}"
+            return f"a state has strides {state.stride()}, but the parameter has {p.stride()}"
     if job.block_dims and not (p.is_contiguous() and in_order(job, job.block_dims, but(job, job.block_dims))):
-        return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not stretches of memory"
+        return f"blocks along dimensions {job.block_dims} of {tuple(p.shape)} are not contiguous in memory"
     if job.shape is None and not counts(job)[0]:  # no kernel would see that it has counted a step
         return f"there are no blocks along dimensions {job.block_dims} of {tuple(p.shape)}"
     return ""
@@ -57,7 +57,7 @@ def is_dense(x: Tensor) -> bool:
 
 
 def lies_like(x: Tensor, p: Tensor) -> bool:
-    """Return True if two tensors of one shape have the same strides, wherever strides matter."""
+    """Return True if two tensors of one shape have the same strides, where strides matter."""
     if x.stride() == p.stride() or not p.numel():
         return True
     return all(s == t for s, t, n in zip(x.stride(), p.stride(), p.shape, strict=True) if n != 1)

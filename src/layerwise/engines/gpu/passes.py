@@ -19,23 +19,23 @@ OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
 
 
 class Call:
-    """What launches of one step depend on."""
+    """Everything that the launches of one step depend on."""
 
     def __init__(self, tables: Tables, skip: Tensor | None, ready: bool, others: Others | None) -> None:
         self.tables, self.others = tables, others
         self.ready = ready or tables.always_ready
         self.skip = tables.step_params if skip is None else skip.view(torch.uint8)  # any table will do if there is none
         self.skips = skip is not None
-        # The constants of kernels that depend on the step, and not on layers.
+        # The constants of kernels that depend on the step, not on layers.
         self.variant = self.ready, tables.bounded, self.skips, others is not None
 
 
 class Passes:
-    """The launches of a step, made for one set of tables."""
+    """The launches of a step, for one set of tables."""
 
     def __init__(self, tables: Tables, copied: set[int]) -> None:
-        self.tables, self.copied = tables, copied  # gradients that kernels cannot read as they lie
-        self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
+        self.tables, self.copied = tables, copied  # gradients that kernels cannot read in place
+        self.variants: set[Hashable] = set()  # already stepped, so their kernels are compiled
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.rounds = max([1, *(len(kind.program.rounds) for kind in tables.kinds)])
         stages = requests_by_stage(tables.jobs) if tables.shared else []
@@ -110,7 +110,7 @@ class Passes:
         )  # fmt: skip
 
     def _answer(self, call: Call, number: int) -> None:
-        """Make the rule's answers from the local partial sums and those of other ranks."""
+        """Compute the rule's answers from the local partial sums and those of other ranks."""
         self._answers(call, number, adds=True, asks=call.others is None)
         if call.others is not None:
             self._complete(MEASURED + number, call.others)
@@ -119,7 +119,7 @@ class Passes:
             self._renew(call, STORE=call.others is None, MAKE=True)
 
     def _answers(self, call: Call, number: int, adds: bool, asks: bool) -> None:
-        """Add up this round's local partial sums, or make answers from the totals, or both."""
+        """Add up this round's local partial sums, or compute answers from the totals, or both."""
         for spans in self.tables.spans:
             program = spans.kind.program
             first, end = program.first(number), program.first(number + 1)
@@ -127,7 +127,7 @@ class Passes:
                 self._launch_answer(call, spans, first, end, number, adds, asks)
 
     def _complete(self, stage: int, others: Others) -> None:
-        """Let other ranks add to the sums of a stage. All meet once in a step, even if nothing is asked."""
+        """Let other ranks add to the sums of a stage. All meet once in a step, even without requests."""
         requests, places = self._asked[stage]
         if requests or not self.tables.bounded:
             self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
@@ -188,7 +188,7 @@ class Passes:
         adds: bool = False,
         asks: bool = False,
     ) -> None:
-        """Launch the kernel that makes all totals up to some number of them, of which those from `first` on are new."""
+        """Launch the kernel that computes all totals up to some number of them; those from `first` on are new."""
         tables, program, functions = self.tables, spans.kind.program, spans.kind.functions
         answer = functions.answers[min(number, len(functions.answers) - 1)]
         tables.kernels.launch(
@@ -219,5 +219,5 @@ def is_late(group: Programs, call: Call) -> bool:
 
 
 def _divisors(squares: Tensor, bounds: Tensor) -> Tensor:
-    """Return by what gradients with these squares are divided, so that no norm exceeds its bound."""
-    return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # where inf/inf would be nan
+    """Return the divisors of gradients with these squares, so that no norm exceeds its bound."""
+    return (squares.sqrt() / bounds).clamp_(min=1).masked_fill_(bounds.isinf(), 1)  # otherwise inf/inf would be nan

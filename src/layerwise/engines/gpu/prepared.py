@@ -1,4 +1,4 @@
-"""A prepared step of the jobs on one device: the tables that it keeps, and its launches."""
+"""A prepared step of the jobs on one device: its tables and its launches."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
 FIRST = (
-    "a step cannot be recorded in a CUDA graph before one like it has been taken: with the same parameters, gradients "
-    "of the same dtypes, strides and alignment, and a GradScaler where there will be one. Take some steps first."
+    "a CUDA graph cannot capture this step before a step like it has run: with the same parameters, gradients of the "
+    "same dtypes, strides and alignment, and a GradScaler if there will be one. Take some steps first."
 )
 
 
 class PreparedOnGpu(Watched):
-    """A prepared step of the jobs on one device; tables are made when the layout of gradients is known.
+    """A prepared step of the jobs on one device; tables are created when the layout of gradients is known.
 
     A step raises `Changed` if kernels that it needs for the first time fail their `proof`.
     """
@@ -50,17 +50,17 @@ class PreparedOnGpu(Watched):
         self._step_params = StepParams(self._jobs, self._device)
         layers = sum(counts(job)[0] for job in self._jobs)
         self._answers = torch.zeros((layers, ANSWERS.value), dtype=torch.float64, device=self._device)
-        self._layouts: dict[Hashable, Passes] = {}  # by the gradients' layout, the last used at the end
+        self._layouts: dict[Hashable, Passes] = {}  # by the gradients' layout, the most recently used at the end
         self._seen: Hashable = None  # of the gradients of the last step
         self._laid: Passes | None = None  # for these
-        self._recorded: list[Any] = []  # what CUDA graphs replay
+        self._recorded: list[Any] = []  # replayed by CUDA graphs
 
     def step(
         self, grads: Sequence[Tensor], nows: Sequence[Now], skip: Tensor | None = None, others: Others | None = None
     ) -> None:
         self.check(grads)
         with torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext():
-            skip = None if skip is None else skip.to(self._device)  # another device may have found it
+            skip = None if skip is None else skip.to(self._device)  # another device may have found a failure
             places = _places(grads)
             laid = self._laid_out(grads, places, others is not None)
             if laid.copied:

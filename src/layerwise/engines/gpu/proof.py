@@ -1,7 +1,9 @@
-"""The proof: before kernels take their first step on a device, they and the rule step small tensors like those at hand.
+"""The proof: before kernels take their first step on a device, they and the rule step small tensors like the present
+ones.
 
 The compiler, the driver or the device may differ from those that kernels were tested with, and wrong weights look like
-any others. Small tensors are alike in all that kernels are compiled for, so hardly any is compiled for the proof alone.
+any others. Small tensors have the same properties for which kernels are compiled, so hardly any kernel is compiled only
+for the proof.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from layerwise.storage.groups import GROUP, count
 from layerwise.storage.index import index_of
 
 STEPS = 2
-# Two roundings of stored numbers, and the difference that two ways to the same sum may make.
+# Two roundings of stored numbers, and the possible difference between two orders of a sum.
 STORED = {torch.float64: 2.0**-51, torch.float32: 2.0**-22, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 COMPUTED = {torch.float64: 2.0**-42, torch.float32: 2.0**-15}
 FEW = 0.02  # of numbers rounded at random may be others, or on average of what a remainder may be: by other bits, 0.25
@@ -42,11 +44,11 @@ class Proof:
 
     def __init__(self, rule: Engine, warns: bool) -> None:
         self._rule, self._warns, self._lock = rule, warns, RLock()
-        self.known: dict[Hashable, str] = {}  # what is wrong, by device and what kernels are compiled for
+        self.known: dict[Hashable, str] = {}  # failures, by device and the properties for which kernels are compiled
         self._failed: dict[str, str] = {}  # by optimizer, dtypes and device, all of whose kernels are left alone then
 
     def failed(self, job: Job) -> str:
-        """Return why the kernels of such jobs are not used after a proof, or an empty string."""
+        """Return the reason why the kernels of such jobs are not used after a proof, or an empty string."""
         return self._failed.get(_named(job), "") if self._failed and proof_wanted() else ""
 
     def check(self, given: Sequence[Any], call: Call, prepare: Callable[..., Prepared]) -> None:
@@ -65,21 +67,26 @@ class Proof:
 
     def _note(self, named: str, why: str) -> None:
         if named not in self._failed:
-            self._failed[named] = f"{named}: {why}; {PROOF_VARIABLE}=0 uses them without a proof"
+            self._failed[named] = f"{named}: {why}; set {PROOF_VARIABLE}=0 to use them without a proof"
             if self._warns:
-                failure = f"the GPU engine's {self._failed[named]}. The rule steps instead, which is slower."
+                failure = (
+                    f"the GPU engine's {self._failed[named]}. The reference implementation is used instead, which is "
+                    "slower."
+                )
                 warnings.warn(failure, RuntimeWarning, stacklevel=2)
 
 
 def _named(job: Job) -> str:
-    """Return the failure of a job's kernels in words, of which all kernels for such jobs have the same."""
+    """Return the failure of a job's kernels in words; all kernels for such jobs share it."""
     dtypes = dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in (job.p, *states_of(job)))
     words = ", ".join([*dtypes, *["in storage formats"] * (job.storage is not None)])
-    return f"kernels for {type(job.h).__name__} ({words}) fail their proof on {job.p.device}"
+    return f"kernels for {type(job.h).__name__} ({words}) failed their proof on {job.p.device}"
 
 
 def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]:
-    """Return the smallest and the largest job with the same kernels; every rank counts those it has no part of."""
+    """Return the smallest and the largest job with the same kernels; every rank counts also jobs of which it has no
+    part.
+    """
     found: dict[tuple[Any, ...], list[Any]] = {}
     for job, g in sorted(given, key=lambda each: each[0].p.numel()):
         if job.p.numel() or call.others is not None:
@@ -89,7 +96,7 @@ def _alike(given: Sequence[Any], call: Call) -> dict[tuple[Any, ...], list[Any]]
 
 
 def _tried(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any], call: Call) -> str:
-    """Return what is wrong with the kernels of these jobs, or an empty string."""
+    """Return the problem with the kernels of these jobs, or an empty string."""
     try:
         return compared(rule, prepare, some, call)
     except torch.cuda.OutOfMemoryError:
@@ -120,10 +127,10 @@ def compared(rule: Engine, prepare: Callable[..., Prepared], some: Sequence[Any]
             by_rule.step(grads, nows)
         for (name, x, one), (_, y, _), before in zip(*map(_arrays_of, (ours, theirs)), old, strict=True):
             if differing := _difference(name, one, x, y, before):
-                return differing if taken else f"they write in a step that is to be skipped: {differing}"
+                return differing if taken else f"they write in a step that must be skipped: {differing}"
             y.copy_(x)
         if any(int(n) != min(t, STEPS) for n in counts):
-            return "they count another step"
+            return "they count a different step"
     return ""
 
 
@@ -144,11 +151,11 @@ def _arrays_of(jobs: Sequence[Job]) -> Iterator[tuple[str, Tensor, Format | None
             if x is not None:
                 yield name, x, one
             if one is not None and one.beside is not None:
-                yield f"what is beside {name}", one.beside, None
+                yield f"the extra bits of {name}", one.beside, None
 
 
 def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor) -> str:
-    """Return the difference of what kernels stored from the rule's in words, or an empty string."""
+    """Return the difference between the kernels' stored numbers and the rule's in words, or an empty string."""
     a, b = x.double(), y.double()
     apart, most = (a - b).abs(), b.abs().max() if b.numel() else 0
     if x.is_floating_point():
@@ -156,17 +163,19 @@ def _difference(name: str, one: Format | None, x: Tensor, y: Tensor, old: Tensor
         wrong = ~((apart <= room) | (a == b) | (a.isnan() & b.isnan()))
     elif one is not None:  # codes
         wrong = apart > 1
-    else:  # remainders are as far apart as weights are
+    else:  # remainders may differ by as much as weights
         period = 1 << 8 * x.element_size()
         wrong = torch.minimum(apart, period - apart).mean() > FEW * period
     if bool(wrong.any()):
-        return f"{name} of {tuple(x.shape)} differ from the rule's by {float(apart.max() / most):.1e} of the largest"
+        return (
+            f"{name} of {tuple(x.shape)} differ from the rule's by {float(apart.max() / most):.1e} of the largest value"
+        )
     if one is not None and one.key is not None and bool((a != b).double().mean() > FEW):
-        return f"{name} of {tuple(x.shape)} are rounded by other random bits than the rule's"
+        return f"{name} of {tuple(x.shape)} are rounded with other random bits than the rule's"
     return ""
 
 
-# ---- small jobs, alike in all that kernels are compiled for
+# ---- small jobs with the same properties
 
 
 def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
@@ -175,7 +184,7 @@ def small(job: Job, g: Tensor, bounded: bool) -> tuple[Job, Tensor]:
     shape = smaller(whole, GROUP if job.grouped else ALIGNED)
 
     def like(x: Tensor) -> Tensor:
-        """Return zeros, of size 1 where x is, or a number for each group, that begin at such an address as x."""
+        """Return zeros, of size 1 where x has that, or one number per group, at an address aligned like x's."""
         own = [1 if n == 1 else small for n, small in zip(x.shape, shape, strict=False)]
         if x.ndim != len(shape) or any(n not in (1, size) for n, size in zip(x.shape, job.p.shape, strict=True)):
             dims = 0 if job.storage is None else job.storage.row_dims

@@ -40,9 +40,9 @@ class StepParams:
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
         known: dict[Any, Any] = {}
-        self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one
+        self.device, self._hs = device, [known.setdefault(job.h, job.h) for job in jobs]  # equal ones are one object
         self._h_ids = list(map(id, self._hs))
-        self._drawing = [j for j, job in enumerate(jobs) if job.draws]  # which need the step
+        self._drawing = [j for j, job in enumerate(jobs) if job.draws]  # these need the step
         own = max(len(numbers(h, Now(1, 0.1, 0.1)) or ()) for h in known)
         self.width = at.NUMBERS.value + own
         self.table = torch.zeros((len(jobs), self.width), dtype=torch.int64, device=device)
@@ -50,7 +50,7 @@ class StepParams:
         self._written = np.zeros((len(jobs), self.width), np.int64)
         self._sent: np.ndarray | None = None  # what the table on the device has, but for what was computed there
         self._nows: Sequence[Now] = ()  # the last ones, kept alive so that they can be compared by identity
-        self._changing = False  # whether they hold arrays, whose numbers may be others by now
+        self._changing = False  # whether they hold arrays, whose numbers may have changed
         self._on_device: list[Alike] = []
         self._computed: list[Any] = []  # their coefficients in this step
         self._places: dict[Hashable, tuple[Tensor, Tensor]] = {}  # of coefficients that are computed on the device
@@ -61,8 +61,8 @@ class StepParams:
         """Update the table on the host for these `nows`."""
         if capturing(self.device) and any(is_number(now.t) for now in nows):
             raise EngineError(
-                "a step whose counts are on the host cannot be recorded in a CUDA graph: every replay would be the "
-                "same step. Make the optimizer with capturable=True."
+                "a CUDA graph cannot capture a step whose counts are on the CPU: every replay would be the same "
+                "step. Create the optimizer with capturable=True."
             )
         if self._changing or len(nows) != len(self._nows) or any(map(is_not, nows, self._nows)):
             self._write_nows(nows)
@@ -74,7 +74,7 @@ class StepParams:
         recorded = capturing(self.device)
         self._written[:, at.GRADIENT.value] = places
         # A graph contains the copy, because other steps may have changed the table before it is replayed. After a
-        # recording every step copies, because nothing says whether a replay has changed the table since.
+        # recording every step copies, because nothing shows whether a replay has changed the table since.
         if recorded or self._recorded or self._sent is None or not np.array_equal(self._written, self._sent):
             self._send(recorded)
         for alike, found in zip(self._on_device, self._computed, strict=True):
@@ -85,7 +85,7 @@ class StepParams:
 
     def _write_nows(self, nows: Sequence[Now]) -> None:
         """Compute the coefficients once for each combination of settings and `nows`: groups are few, tensors many."""
-        self._nows = ()  # also where this fails half way
+        self._nows = ()  # also if this fails half way
         unknown: list[int] = []
         seen: dict[Hashable, list[int]] = {}
         for j, (h, now) in enumerate(zip(self._h_ids, nows, strict=True)):
@@ -108,7 +108,7 @@ class StepParams:
         self._on_device = self._alike(unknown, nows)
         self._computed = [self._values(one) for one in self._on_device]
         for one, of_both in zip(self._on_device, self._computed, strict=True):
-            self._note(one.jobs, [x if is_number(x) else nan for x in of_both])  # not what a number may come to
+            self._note(one.jobs, [x if is_number(x) else nan for x in of_both])  # not the value that a number may get
         on_host, on_device = [nows[jobs[0]] for jobs in seen.values()], [one.nows[0] for one in self._on_device]
         self.scaled = any(not is_number(now.g_scale) or now.g_scale != 1 for now in on_host + on_device)
         self._changing = any(map(_holds_arrays, on_host))
@@ -129,7 +129,7 @@ class StepParams:
     def _values(self, alike: Alike) -> tuple[Any, ...]:
         """Return the coefficients of jobs that are alike, each a number, or an array of them all or for each job.
 
-        The device computes them by the rule's own text, and nothing waits for it.
+        The device computes them by the rule's own code, and nothing waits for it.
         """
         with torch.no_grad():
             now = Now(*map(self._together, zip(*alike.nows, strict=True)))
@@ -139,7 +139,7 @@ class StepParams:
         first = column[0]
         if first is None or is_number(first):
             return first
-        if all(type(x) is Counter for x in column):  # which have counted the steps before this one
+        if all(type(x) is Counter for x in column):  # they have counted the steps before this one
             return torch.stack([x.step for x in column]).to(torch.float64) + 1
         if not any(map(is_not, column, [first] * len(column))):
             return self._wide(first)
@@ -169,7 +169,7 @@ class StepParams:
     # ---- the copy
 
     def _send(self, recorded: bool) -> None:
-        # Each copy has a page of its own, because the host goes on while it is made. Those for a recording are
+        # Each copy has a page of its own, because the host continues during the copy. Pages for a recording are
         # allocated before it, because allocating pinned memory may fail during one.
         page = self._spares.pop() if recorded and self._spares else self._page()
         page.numpy()[...] = self._sent = self._written.copy()

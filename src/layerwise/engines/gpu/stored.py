@@ -39,7 +39,7 @@ class Stored(NamedTuple):
         """The bits of its form."""
         rest = self.format.beside
         kind = at.CODES.value if self.is_coded else 0 if rest is None else REMAINDERS[rest.dtype]
-        drawn = self.format.key is not None and kind != at.SPLIT16.value  # which lacks nothing
+        drawn = self.format.key is not None and kind != at.SPLIT16.value  # needs no extra bits
         return int(kind | (at.RANDOM.value if drawn else 0))
 
 
@@ -65,24 +65,24 @@ def remainders(job: Job) -> list[Tensor]:
     return [one.format.beside for one in arrays_of(job) if not one.is_coded and one.format.beside is not None]
 
 
-# ---- what kernels cannot do
+# ---- unsupported storage
 
 
 def unstorable(job: Job) -> str:
     """Return the reason why kernels cannot take a job with its storage, or an empty string."""
     known = list(arrays_of(job))
     if job.storage is not None and len(job.storage.given) != len(known):
-        return "a state of another shape than the parameter's is stored in a form for which there are no kernels"
+        return "a state whose shape differs from the parameter's is stored in a format without kernels"
     for one in known:
         if not one.is_coded and not _is_known(one):
-            return f"there are no kernels for {one.array.dtype} in such a form"
+            return f"there are no kernels for {one.array.dtype} in such a format"
         rest = one.format.beside
         if one.is_coded and not (rest.is_contiguous() and one.array.is_contiguous()):
             return "a state in groups, or its scales, is not contiguous"
         if not one.is_coded and rest is not None and not lies_like(rest, job.p):
-            return f"a remainder has strides {rest.stride()}, and the parameter {job.p.stride()}"
+            return f"a remainder has strides {rest.stride()}, but the parameter has {job.p.stride()}"
     if job.storage is not None and job.draws and not _in_order(job.storage.index, job.p):
-        return "its elements do not lie in memory as in the whole tensor, by which their random bits are drawn"
+        return "its elements are not in the row-major order that determines their random bits"
     return _ungrouped(job) if job.grouped else ""
 
 
@@ -98,13 +98,13 @@ def _in_order(index: Index, p: Tensor) -> bool:
 
 
 def _ungrouped(job: Job) -> str:
-    """Return the reason why programs would cut groups of a job, or an empty string."""
+    """Return the reason why programs would split groups of a job, or an empty string."""
     shape, dims = job.whole, 1 if job.storage is None else job.storage.row_dims
     if prod(shape[:dims]) > 1 and prod(shape[dims:]) % GROUP:
-        return f"rows of {shape} end within groups of {GROUP} elements"
+        return f"rows of {shape} end inside groups of {GROUP} elements"
     layers, size = counts(job)
     if layers > 1 and size % GROUP:
-        return f"blocks along dimensions {job.block_dims} of {shape} would cut groups of {GROUP} elements"
+        return f"blocks along dimensions {job.block_dims} of {shape} would split groups of {GROUP} elements"
     return ""
 
 

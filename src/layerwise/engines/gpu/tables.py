@@ -26,7 +26,7 @@ DOUBLE = torch.float64.itemsize
 
 
 class Programs(NamedTuple):
-    """The programs of a launch, and what they are compiled for."""
+    """The programs of a launch, and the properties for which they are compiled."""
 
     table: Tensor  # on the device: layers, or layers or sides, each with the number of its part
     constants: Mapping[str, Any]
@@ -34,7 +34,7 @@ class Programs(NamedTuple):
 
 
 class Tables:
-    """The tables of a list of jobs on the device, valid while the jobs stay what they are."""
+    """The tables of a list of jobs on the device, valid while the jobs stay the same."""
 
     def __init__(
         self,
@@ -45,10 +45,12 @@ class Tables:
         answers: Tensor,
         shared: bool,
     ) -> None:
-        """Make the tables; in `shared` ones others complete the sums. All tables of the jobs have the same answers."""
-        self.held: list[Tensor] = []  # all that launches read and write, except what is the jobs'
+        """Create the tables; in `shared` ones others complete the sums. All tables of the jobs have the same
+        answers.
+        """
+        self.held: list[Tensor] = []  # all memory that launches read and write, except the jobs' own
         self.device = device = step_params.device
-        self.streams: set[Any] = set()  # that have used them, or made them
+        self.streams: set[Any] = set()  # streams that have used or created them
         self.jobs, self.kinds, self.sizes, self.shared = jobs, kinds, sizes, shared
         self.layers = layers = Layers(jobs, kinds, sizes)
         self.step_params, self.width = step_params.table, step_params.width
@@ -64,7 +66,7 @@ class Tables:
         totals = max([1, *(kind.program.totals for kind in kinds)])
         self.lines = Lines(jobs, layers, sizes, totals * layers.n)
         self.sums = torch.zeros(self.lines.sums, **real)
-        # All bits set are nan in either dtype: what a launch had to write is not there before, not even in a proof.
+        # All bits set are nan in either dtype: an earlier result, such as a proof's, is never mistaken for a launch's.
         room = torch.full((self.lines.room,), -1, device=device).view(torch.float64)
         self.lines.lay_out(room, self.sums, shared, self.put)
         self.layer_table = self.put(layers.rows)
@@ -191,7 +193,7 @@ class Lines:
         self._table = np.zeros((len(self._jobs), at.BOTH.value, at.SIDE.value), np.int64)
         for rows, j in zip(self._table, self._jobs, strict=True):
             self._note_sides(rows, j)
-        self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # numbers in all
+        self.room, self.sums = self._room.taken // DOUBLE, self._sums.taken // DOUBLE  # the number of numbers
 
     def _note_sides(self, rows: np.ndarray, j: int) -> None:
         """Write the rows of a job; places are counted from the first."""
@@ -233,8 +235,8 @@ class Lines:
     def lay_out(self, room: Tensor, sums: Tensor, shared: bool, put: Put) -> None:
         """Make the tables, given memory for all numbers.
 
-        A sum that has only one strip is that strip, unless it is `shared`: what others complete is in float64 on every
-        rank, also on one whose shard is small.
+        A sum with only one strip is that strip, unless it is `shared`: sums that other ranks complete are in float64 on
+        every rank, even if a shard is small.
         """
         sides = self._table.reshape(-1, at.SIDE.value).copy()
         sides[:, [at.STRIPS_FIRST.value, at.MADE.value]] += room.data_ptr()

@@ -1,4 +1,4 @@
-"""Memory for one array of each tensor of a list, which is used again within a step."""
+"""Memory for one array of each tensor of a list, which is reused within a step."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from math import prod
 import torch
 from torch import Tensor
 
-WIDTH = 64  # numbers of a row
-RESIZED = ("cpu", "cuda", "xpu", "meta")  # devices on which memory can be taken from tensors that stay
+WIDTH = 64  # numbers per row
+RESIZED = ("cpu", "cuda", "xpu", "meta")  # devices on which memory can be freed while its tensors stay
 Shapes = tuple[tuple[int, ...], ...]
-Runs = Sequence[tuple[int, int]]  # the first tensor of each shape, and how many there are
+Runs = Sequence[tuple[int, int]]  # the first tensor of each shape, and their number
 
 
 class Layout:
-    """Where tensors of these shapes lie in a buffer: each in rows of its own, or in one row each if they are numbers.
+    """The layout of tensors of these shapes in a buffer: each in rows of its own, or single numbers in one row each.
 
-    Those of a run have one shape, and lie beside one another.
+    The tensors of a run have one shape, and are adjacent.
     """
 
     def __init__(self, shapes: Shapes, strides: Shapes, runs: Runs, device: torch.device) -> None:
@@ -29,7 +29,7 @@ class Layout:
         self._rows = [-(-n // self.width) for n in sizes]
         self._starts = [0, *accumulate(self._rows)]
         self.free: dict[torch.dtype, list[Buffer]] = {}
-        """Buffers that nobody uses."""
+        """Buffers that are not in use."""
 
     @cached_property
     def tensor_of_row(self) -> Tensor:
@@ -59,14 +59,14 @@ class Layout:
         return found
 
     def give_back(self) -> None:
-        """Give back the memory of buffers that nobody uses, where that is possible."""
+        """Free the memory of unused buffers, if that is possible."""
         if self.device.type in RESIZED:
             for buffer in (one for free in self.free.values() for one in free):
                 buffer.flat.untyped_storage().resize_(0)
 
 
 class Buffer:
-    """Such memory, and the tensors in it. They stay when it is given back: to make them takes longer than a step."""
+    """This memory, and the tensors in it. The tensors stay when it is freed: creating them takes longer than a step."""
 
     def __init__(self, layout: Layout, dtype: torch.dtype) -> None:
         self.flat = flat = layout.empty(dtype)
@@ -74,13 +74,13 @@ class Buffer:
         self._bytes = flat.untyped_storage().nbytes()
 
     def held(self) -> Buffer:
-        """Have the memory again."""
+        """Allocate the memory again."""
         memory = self.flat.untyped_storage()
         if memory.nbytes() < self._bytes:
             memory.resize_(self._bytes)
         return self
 
     def filled(self, tensors: Sequence[Tensor]) -> Buffer:
-        """Hold the numbers of these."""
+        """Copy these numbers into the buffer."""
         torch._foreach_copy_(self.each, list(tensors))
         return self

@@ -48,7 +48,7 @@ PLAIN = [
 
 
 def held(a: Any, dtype: torch.dtype) -> Any:
-    """Return a number as a dtype holds it: infinite beyond its largest, for which PyTorch has an error."""
+    """Return a number as a dtype holds it: infinite beyond the largest number, for which PyTorch raises an error."""
     return copysign(inf, a) if isinstance(a, float) and abs(a) > torch.finfo(dtype).max else a
 
 
@@ -63,7 +63,7 @@ def where(condition: Tensor, yes: Any, no: Any) -> Tensor:
 
 
 def squares(x: Tensor, dims: tuple[int, ...]) -> Tensor:
-    """Return Σx² in float64, where no square of a smaller dtype's number is 0 or infinite."""
+    """Return Σx² in float64: the square of a smaller dtype's number neither overflows nor vanishes there."""
     if not dims:
         return _wide(x).square()
     if len(dims) == x.ndim and x.is_contiguous() and x.device.type == "cpu":
@@ -83,11 +83,11 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    return torch.float32 if device.type == "mps" else torch.float64  # which there is not
+    return torch.float32 if device.type == "mps" else torch.float64  # MPS has no float64
 
 
 def as_number(x: Tensor) -> float | Tensor:
-    return x.item() if x.device.type == "cpu" else x  # elsewhere it would mean waiting for the device
+    return x.item() if x.device.type == "cpu" else x  # on other devices this would wait
 
 
 def beside(x: Any, like: Any) -> Any:
@@ -101,38 +101,38 @@ def move(x: Tensor, a: Any, y: Tensor) -> Tensor:
 
 
 def mix(b: Any, x: Tensor, y: Tensor) -> Tensor:
-    return move(x.mul_(b), 1 - b, y)  # `lerp_` would take inf from inf
+    return move(x.mul_(b), 1 - b, y)  # `lerp_` would subtract inf from inf
 
 
 def mixed(b: Any, x: Tensor, y: Tensor) -> Tensor:
-    """Return the same, bit for bit, and leave x as it is."""
+    """Return the same, bit for bit, without changing x."""
     return move(x * b, 1 - b, y)
 
 
 def asarray(x: Any, dtype: torch.dtype) -> Tensor:
-    """Return an array of this dtype, followed by autograd as it was."""
+    """Return an array of this dtype that autograd tracks as before."""
     return x.to(dtype) if isinstance(x, Tensor) else torch.asarray(x, dtype=dtype)
 
 
 def clip(x: Tensor, low: float | None, high: float | None) -> Tensor:
-    """Return the numbers between bounds. Bounds beyond the dtype's largest number become infinite for PyTorch."""
+    """Return the numbers clipped to bounds. Bounds beyond the dtype's largest number become infinite for PyTorch."""
     return torch.clip(x, held(low, x.dtype), held(high, x.dtype))
 
 
 def weighted(G: Tensor, a: float, b: float, c: float) -> Tensor:
-    """Return a + b·G + c·G² of matrices, summed before it is rounded."""
+    """Return a + b·G + c·G² of matrices, summed before rounding."""
     found = torch.baddbmm(G, G, G, beta=b, alpha=c)
     found.diagonal(dim1=-2, dim2=-1).add_(a)
     return found
 
 
-# What kinds of devices have units for. CUDA's, which are also AMD's, from this version of their instructions on.
+# Dtypes with hardware units, by device type. For CUDA, which includes AMD: from this instruction version on.
 ON = {"cuda": "float16", "xpu": "float16", "mps": "float16", "xla": "bfloat16", "hpu": "bfloat16"}
 SINCE = (7, 0)
 
 
 def quick(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Return the dtype in which a device multiplies faster what is computed in float32; None if there is none."""
+    """Return the dtype in which a device multiplies faster than in float32, or None."""
     return None if dtype == torch.float64 else _quick(device)
 
 
@@ -147,7 +147,7 @@ def _quick(device: torch.device) -> str | None:
 
 @cache
 def multiplies(device: torch.device, dtype: str) -> torch.dtype | None:
-    """Return a dtype of 16 bits if the device has products of it: a processor only those that are quick."""
+    """Return a 16-bit dtype if the device has products of it; on a processor, only if they are fast."""
     return getattr(torch, dtype) if device.type != "cpu" or dtype == _quick(device) else None
 
 
@@ -172,7 +172,7 @@ def _indices(index: Index, like: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class OfFormats:
-    """torch, except for roots: on CPUs, those of PyTorch are off by their last digit in one of six float32 numbers."""
+    """torch, except for roots: on CPUs, PyTorch's are wrong in their last digit for one of six float32 numbers."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)
@@ -205,11 +205,11 @@ BITS = SimpleNamespace(
 )
 
 
-PIECE = 1 << 18  # elements that are put in another form at once: integers on the way take many times their memory
+PIECE = 1 << 18  # elements that are converted at once: integers on the way take many times their memory
 
 
 class Tensors:
-    """Tensors as the rule engine reads and writes them, and as the core makes them."""
+    """Tensors as the rule engine reads and writes them, and as the core creates them."""
 
     bits: Any = BITS
 
@@ -252,7 +252,7 @@ class Tensors:
         return array.shape, array.dtype, array.device
 
     def stack(self, arrays: Sequence[Tensor]) -> Tensor:
-        # Each stays in one piece, which is how they are read and written fastest.
+        # Each stays in one piece: that is the fastest way to read and write it.
         return torch.stack(tuple(arrays)).movedim(0, -1)
 
     def write_stack(self, stored: Sequence[Tensor], new: Tensor) -> None:
@@ -260,7 +260,7 @@ class Tensors:
 
 
 class DifferentiableTensors(Tensors):
-    """The same for autograd: arrays that it keeps must not be overwritten, and it follows no numbers."""
+    """The same for autograd: arrays that it keeps must not be overwritten, and it does not track Python numbers."""
 
     pure: Any = SimpleNamespace(
         **{key: PURE[key] for key in (*PLAIN, "multiplies", "weighted")}, squares=followed_squares
@@ -275,5 +275,5 @@ LIBRARY = Tensors()
 
 
 def named_state(state: Any) -> NamedState:
-    """Return a parameter's state with what its names mean."""
+    """Return a parameter's state with the meaning of its names."""
     return NamedState(LIBRARY, state)

@@ -1,4 +1,4 @@
-"""The functions that rules use of a namespace, for lists of tensors beside single ones."""
+"""The functions of a namespace that rules use, for lists of tensors as well as single ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layerwise.torch.arrays._lists import Dims, Many, on_flats
 
 
 def _added(x: Many, y: Any, a: float = 1.0) -> Many:
-    """Return x + a·y, in the place of x."""
+    """Return x + a·y, overwriting x."""
     if isinstance(y, Many) and y.layout is not x.layout:
         return _many(x + a * y)
     if x.is_flat and (y.is_flat if isinstance(y, Many) else True):
@@ -29,14 +29,14 @@ def _added(x: Many, y: Any, a: float = 1.0) -> Many:
 
 
 def _many(x: Any) -> Many:
-    """Return what arithmetic returns, which has any type."""
+    """Return the result of arithmetic, which has any type."""
     found: Many = x
     return found
 
 
 def add_scaled(x: Any, a: Any, y: Any) -> Many:
     """Return x + a·y."""
-    if not isinstance(y, Many):  # one number beside those of each tensor
+    if not isinstance(y, Many):  # one number for all, combined with one of each tensor
         return _many(x + a * y)
     if not (isinstance(x, Many) and isinstance(a, (int, float)) and x.layout is y.layout):
         return _added(_many(y * a), x)
@@ -47,12 +47,12 @@ def add_scaled(x: Any, a: Any, y: Any) -> Many:
 
 
 def move(x: Many, a: Any, y: Many) -> Many:
-    """Return x + a·y, in the place of x."""
+    """Return x + a·y, overwriting x."""
     return _added(x, y, held(a, x.dtype)) if isinstance(a, (int, float)) else _added(x, y * a)
 
 
 def mix(b: Any, x: Many, y: Many) -> Many:
-    """Return b·x + (1 − b)·y, in the place of x."""
+    """Return b·x + (1 − b)·y, overwriting x."""
     if isinstance(b, Many):
         x = _many(x * b)
     elif x.is_flat:
@@ -83,7 +83,7 @@ def sum_along(x: Many, axis: Dims, keepdims: bool) -> Many:
 
 def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., Any]) -> Many:
     layout = x.of.layout(tuple(tuple(1 if d in dims else n for d, n in enumerate(shape)) for shape in x.layout.shapes))
-    if layout is x.layout:  # whose sizes are 1 there already
+    if layout is x.layout:  # their sizes are already 1
         return x
     buffer = layout.buffer(dtype)
     for batch, found in zip(x.batches, buffer.batches, strict=True):
@@ -132,11 +132,11 @@ OF_LISTS: dict[str, Callable[..., Any]] = {
     "add_scaled": add_scaled,
 }
 EITHER = {**PURE, **{name: _either(PURE[name], function) for name, function in OF_LISTS.items()}}
-EITHER["length"] = _either(torch.sqrt, Many.sqrt)  # the derivative at 0, which `root` is for, is not asked for
+EITHER["length"] = _either(torch.sqrt, Many.sqrt)  # the derivative at 0, for which `root` exists, is not needed
 
 
 class ListsOfTensors(Tensors):
-    """Tensors as the rule engine reads and writes them, and what a rule does with lists of them."""
+    """Tensors as the rule engine reads and writes them, and operations of rules on lists of them."""
 
     pure: Any = SimpleNamespace(**EITHER)
     xp: Any = SimpleNamespace(**EITHER, mix=_either(of_one.mix, mix), move=_either(of_one.move, move))

@@ -1,4 +1,4 @@
-"""Lists of tensors as the arrays of a rule: what it does with an array is a call or two for all tensors of a list.
+"""Lists of tensors as the arrays of a rule: an operation on an array is a call or two for all tensors of a list.
 
 One array of each tensor is a `Many`. It has one of two forms:
 
@@ -6,9 +6,9 @@ One array of each tensor is a `Many`. It has one of two forms:
     flat   side by side in one buffer, as rows that belong to one tensor each: any function of PyTorch computes with
            these, and a number of each tensor, such as its norm, is a column beside them
 
-A list is copied into a buffer where it meets a number of each tensor, or what `_foreach_` has no function for. There,
-tensors of one shape are also one tensor with a dimension more, a *batch*: what is summed along some dimensions, or
-multiplied by rows and columns, takes a call for each shape.
+A list is copied into a buffer if it meets one number of each tensor, or an operation that `_foreach_` lacks. There,
+tensors of one shape also form one tensor with an additional dimension, a *batch*: sums along dimensions, and products
+with rows and columns, take one call for each shape.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Dims = tuple[int, ...]
 
 
 class Lists:
-    """Tensors that are stepped as one list, in the order of their jobs: those of one shape are side by side."""
+    """Tensors that are stepped as one list, in the order of their jobs: those of one shape are adjacent."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs, ps = jobs, [job.p for job in jobs]
         self.device, self.dtype = ps[0].device, computing(ps[0].dtype)
         self._shapes: Shapes = tuple(tuple(p.shape) for p in ps)
-        # As they lie in memory, if nothing lies between their numbers: `_foreach_` is fast where all lie alike.
+        # In memory order, if there are no gaps between their numbers: `_foreach_` is fast if all have the same layout.
         self._strides = tuple(torch.empty_like(p, device="meta").stride() for p in ps)
         kinds = [*zip(self._shapes, self._strides, strict=True)]
         starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
@@ -46,7 +46,7 @@ class Lists:
 
     @staticmethod
     def alike(array: Tensor) -> Hashable:
-        """Return what an array must share with those beside it."""
+        """Return the key that an array must share with others in its list."""
         return array.dtype, array.device
 
     def layout(self, shapes: Shapes) -> Layout:
@@ -69,12 +69,12 @@ class Lists:
         return Many(self, layout, layout.buffer(self.dtype).filled(stored))
 
     def write(self, stored: Sequence[Tensor], new: Many) -> None:
-        """Round an array of each tensor into its place, if it is not there already."""
+        """Round an array of each tensor into its place, unless it is already there."""
         if new.each[0] is not stored[0]:
             torch._foreach_copy_(list(stored), new.each)
 
     def number(self, values: Sequence[Any]) -> Any:
-        """Return a number of each tensor, or one number if it is the same of all."""
+        """Return a number of each tensor, or one number if all are equal."""
         found = self._column(values)
         return Many(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
 
@@ -87,7 +87,7 @@ class Lists:
         return torch.stack([torch.as_tensor(x, dtype=self.dtype, device=self.device).reshape(1) for x in values])
 
     def count(self, dims: Dims) -> Any:
-        """Return how many entries each tensor has along some dimensions, in whole."""
+        """Return the number of entries that each whole tensor has along some dimensions."""
         if dims not in self._counts:
             each = [max(1, prod(n for d, n in enumerate(job.whole) if d in dims)) for job in self._jobs]
             self._counts[dims] = self._column(each)
@@ -95,7 +95,7 @@ class Lists:
         return Many(self, self.numbers, found) if isinstance(found, Tensor) else found
 
     def give_back(self) -> None:
-        """Give back the memory of buffers that nobody uses."""
+        """Free the memory of unused buffers."""
         for layout in self._layouts.values():
             layout.give_back()
 
@@ -107,9 +107,9 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 def _operator(
     function: Callable[..., Tensor], of_lists: Callable[..., Any] | None = None, takes_tensor: bool = False
 ) -> Any:
-    """Return a function of arrays of each tensor, and of numbers, which may be of each tensor as well.
+    """Return a function of arrays of each tensor, and of numbers, which may be one for each tensor as well.
 
-    It is made of PyTorch's function of tensors, and that of lists, which may not take a number on the device.
+    It combines PyTorch's function of tensors and its function of lists, which may not accept a number on the device.
     """
 
     def operator(x: Many, *others: Any) -> Many:
@@ -126,7 +126,7 @@ def _operator(
 
 
 class Many:
-    """One array of each tensor: as a list, in a buffer, or as the rows of one that nobody else uses."""
+    """One array of each tensor: as a list, in a buffer, or as the rows of an unshared buffer."""
 
     def __init__(self, of: Lists, layout: Layout, form: list[Tensor] | Buffer | Tensor) -> None:
         self.of, self.layout, self._form = of, layout, form
@@ -161,7 +161,7 @@ class Many:
 
     @property
     def _buffer(self) -> Buffer:
-        """The buffer that this is in from now on."""
+        """The buffer that holds this from now on."""
         if not isinstance(self._form, Buffer):
             buffer = self.layout.buffer(self.dtype)
             if isinstance(self._form, list):
@@ -172,7 +172,7 @@ class Many:
         return self._form
 
     def beside(self, layout: Layout) -> Tensor:
-        """Return the rows of this, or the column that it is beside those of a layout."""
+        """Return the rows of this, or its column next to the rows of a layout."""
         if self.layout is layout:
             return self.flat
         return torch.index_select(self.flat, 0, layout.tensor_of_row)

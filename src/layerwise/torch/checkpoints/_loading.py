@@ -1,4 +1,6 @@
-"""The loading of a checkpoint: who wrote it, what of it is whose, whether all of it fits. Only then it is taken."""
+"""The loading of a checkpoint: its writer, the match of its entries, and whether all of it fits. Only then is it
+used.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,13 @@ from layerwise.torch.step._stepper import Stepper
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
 def load(optimizer: Any, state_dict: Any) -> None:
-    """Load a checkpoint, checked after the caller's hooks have had it, or raise with nothing changed.
+    """Load a checkpoint, checked after the caller's hooks have seen it, or raise and change nothing.
 
-    PyTorch's own loading would take all state to the parameter's device, and cast it to its dtype, which rounds float32
+    PyTorch's own loading would move all state to the parameter's device, and cast it to its dtype, which rounds float32
     moments of bfloat16 parameters. If it need not cast, it keeps the checkpoint's tensors: the next step would write to
-    them, and to both of two states that were saved as one.
+    them, even if two optimizers loaded the same one.
 
-    State stays in the form in which it was saved until the next step, which puts it in the one that is asked for.
+    State stays in the format in which it was saved until the next step, which converts it to the requested one.
     """
     loaded = _as_hooks_have_it(optimizer, state_dict)
     stepper, ours = stepper_of(optimizer), optimizer.param_groups
@@ -38,7 +40,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
     _matching.check_form(loaded)
     _origin.check(loaded)
     found = _matching.aligned(ours, loaded)
-    beside = _matching.of_others(loaded)  # the very objects, as PyTorch loads them
+    beside = _matching.of_others(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
         _origin.check_group(number, groups.kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
@@ -48,7 +50,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
         state |= _states_of(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
     made = [_rates.options(groups, one) for one in each]
     for warning in [*_rates.warnings(groups, each, _matching.regrouped(found))]:
-        warn(warning)  # before anything is changed, since a warning may be an error
+        warn(warning)  # before anything is changed, because a warning may be an error
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
         groups.note_keys(group)
@@ -67,7 +69,7 @@ def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
 def _states_of(
     stepper: Stepper, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
 ) -> dict[Tensor, dict[str, Any]]:
-    """Return the states of a group's parameters, or raise if one of them does not fit."""
+    """Return the states of a group's parameters; raise if one of them does not fit."""
     found: dict[Tensor, dict[str, Any]] = {}
     begun = [(p, name, x) for (p, name), x in zip(named, saved, strict=True) if not isinstance(x, Mapping) or x]
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
@@ -101,7 +103,7 @@ def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
 
 
 def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, capturable: bool) -> dict[str, Any]:
-    """Return tensors of the optimizer's own, in the dtype they were saved in; counts stay where they were read."""
+    """Return copies of tensors in the dtype in which they were saved; counts stay on their device."""
     if offload:
         return {key: x.detach().to("cpu", copy=True) for key, x in state.items()}
     stays = () if capturable else ("step",)
@@ -109,5 +111,5 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 
 
 def _carried(key: str, device: torch.device, value: Any) -> Any:
-    """Return a copy of what another program keeps of a parameter, with tensors where the parameter is."""
+    """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
     return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _rates.copied(key, value)

@@ -16,24 +16,26 @@ from layerwise.torch.groups._members import FORMS
 
 Group = Mapping[str, Any]
 
-# What schedulers move in the course of a run, and a resumed run has to find where it was.
+# Options that schedulers change during a run, and that a resumed run must restore.
 MOVED = ("lr", "weight_decay", "betas", "momentum")
 
 
 def check_form(loaded: Any) -> None:
     """Raise unless this has the form of a state_dict()."""
     if not isinstance(loaded, Mapping):
-        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() gave.")
+        raise StateError(f"a checkpoint must be a dict, but is {loaded!r}. Pass what state_dict() returned.")
     parts = {key for key, one in loaded.items() if isinstance(one, Mapping) and {"state", "param_groups"} <= one.keys()}
     if parts and "param_groups" not in loaded:
         key = min(map(repr, parts))
-        raise StateError(f"the optimizer's state_dict is under {key} of what was passed. Pass that: checkpoint[{key}].")
+        raise StateError(
+            f"the value passed is not a state_dict, but has the optimizer's under {key}. Pass checkpoint[{key}]."
+        )
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(loaded.get(key), kind):
-            raise StateError(f"the checkpoint must have {key!r}. Pass what state_dict() gave, all of it.")
+            raise StateError(f"the checkpoint has no {key!r}. Pass all that state_dict() returned.")
     for group in loaded["param_groups"]:
         if not isinstance(group, Mapping) or not isinstance(group.get("params"), (list, tuple)):
-            raise StateError(f"a group of the checkpoint lacks its 'params': {group!r}.")
+            raise StateError(f"a checkpoint group has no 'params': {group!r}.")
         for name in MOVED:
             if isinstance(rate := group.get(name), Tensor) and rate.is_meta:
                 raise StateError(f"`{name}` of the checkpoint is on the meta device and has no value. Load its values.")
@@ -54,8 +56,8 @@ def aligned(ours: Sequence[Group], loaded: Mapping[str, Any]) -> list[list[tuple
         found = [len(group["params"]) for group in saved]
         if found != sizes:
             raise StateError(
-                f"the checkpoint has groups of {found} parameters, and this optimizer of {sizes}. Make the same "
-                "groups, or make both optimizers of named parameters, which are found by name."
+                f"the checkpoint has groups of {found} parameters, but this optimizer has groups of {sizes}. Create "
+                "the same groups, or create both optimizers from named parameters, which are matched by name."
             )
         order: Sequence[int] = range(len(places))
     else:
@@ -69,22 +71,23 @@ def _check_keys(keys: Sequence[Any]) -> None:
     if odd or len(set(keys)) != len(keys):
         found = f"{odd[0]!r} is neither" if odd else "one appears twice"
         raise StateError(
-            f"'params' of the checkpoint's groups must be numbers or names, each there once, but {found}. "
-            "Pass what state_dict() gave."
+            f"'params' of the checkpoint's groups must be numbers or names without duplicates, but {found}. Pass "
+            "what state_dict() returned."
         )
 
 
 def of_others(saved: Group) -> dict[Any, Any]:
-    """Return what other programs keep beside the state of parameters, or raise for state of what is in no group.
+    """Return other programs' entries besides the state of parameters; raise for state that matches no parameter.
 
-    State of parameters goes by numbers or by names, as the groups do. What is there tells names from others' keys.
+    State of parameters is keyed by numbers or by names, like the groups. The groups tell names from other programs'
+    keys.
     """
     keys = {key for group in saved["param_groups"] for key in group["params"]}
     found = {key: one for key, one in saved["state"].items() if key not in keys}
     named = any(isinstance(key, str) for key in keys)
     odd = [key for key, one in found.items() if isinstance(key, int) or (named and _is_state(one))]
     if odd:
-        raise StateError(f"the checkpoint has state of {sorted(map(str, odd))}, which belongs to no parameter.")
+        raise StateError(f"the checkpoint has state for {sorted(map(str, odd))}, which match no parameter.")
     return found
 
 
@@ -93,28 +96,28 @@ def _is_state(one: Any) -> bool:
 
 
 def _names_of(saved: Sequence[Group]) -> list[list[str]] | None:
-    """Return the checkpoint's names, the surest first.
+    """Return the checkpoint's names, the most reliable first.
 
-    torch.distributed.checkpoint puts keys that are names in the order of the optimizer that loads, and leaves
-    'param_names' in that of the one that saved.
+    torch.distributed.checkpoint orders keys that are names as in the loading optimizer, and leaves 'param_names' as in
+    the saving one.
     """
     keys = list(chain.from_iterable(group["params"] for group in saved))
     if keys and all(isinstance(key, str) for key in keys):
         return [keys, list(chain.from_iterable(group.get("param_names") or () for group in saved))]
     named = ["param_names" in group for group in saved if group["params"] or group.get("param_names")]
     if any(named) and not all(named):
-        raise StateError("the checkpoint names the parameters of some groups and not of others. Name all or none.")
+        raise StateError("the checkpoint names the parameters of some groups only. Name all or none.")
     return [list(chain.from_iterable(map(_names_in, saved)))] if any(named) else None
 
 
 def _names_in(group: Group) -> list[str]:
     names = group.get("param_names", [])
     if not isinstance(names, (list, tuple)) or not all(isinstance(name, str) for name in names):
-        raise StateError(f"'param_names' of a group of the checkpoint must be a list of strings, but is {names!r}.")
+        raise StateError(f"'param_names' of a checkpoint group must be a list of strings, but is {names!r}.")
     if len(names) != len(group["params"]):
         raise StateError(
-            f"'param_names' of a group of the checkpoint must name its {len(group['params'])} parameters, but has "
-            f"{len(names)} names: {shown(names)}. Pass what state_dict() gave."
+            f"'param_names' of a checkpoint group must name all of its {len(group['params'])} parameters, but has "
+            f"{len(names)} names: {shown(names)}. Pass what state_dict() returned."
         )
     return list(names)
 
@@ -122,7 +125,7 @@ def _names_in(group: Group) -> list[str]:
 def _order(ours: list[str], theirs: Sequence[list[str]]) -> Sequence[int]:
     if (order := _same_names(ours, theirs[0])) is not None:
         return order
-    if theirs[1:] == [ours]:  # names that the caller made up, beside keys that are the model's
+    if theirs[1:] == [ours]:  # names that the caller made up, although the keys are the model's
         return range(len(ours))
     raise StateError(_contradiction(ours, theirs[0]))
 
@@ -141,7 +144,7 @@ def _same_names(ours: list[str], theirs: list[str]) -> Sequence[int] | None:
 
 
 def _without_prefix(a: list[str], b: list[str]) -> tuple[list[str], list[str]]:
-    """Return both without the module that all names of one side lie in, if the other side's do not."""
+    """Return both without the module that contains all names of one side, unless it also contains the other side's."""
     more = (sum(map(len, b)) - sum(map(len, a))) // max(1, len(a))
     if more < 0:
         return _without_prefix(b, a)[::-1]
@@ -157,18 +160,18 @@ def _contradiction(ours: list[str], theirs: list[str]) -> str:
     lacking, besides = [a[n] for n in a.keys() - b.keys()], [b[n] for n in b.keys() - a.keys()]
     if not lacking and not besides:
         return (
-            f"the checkpoint has the names {shown(theirs)}, and this optimizer {shown(ours)}: names that appear "
-            "twice have to be in the same order. Pass the parameters in the order in which they were saved."
+            f"the checkpoint has the names {shown(theirs)}, but this optimizer has {shown(ours)}. Names that appear "
+            "twice must be in the same order. Pass the parameters in the order in which they were saved."
         )
     return (
-        f"the checkpoint's parameters are not those of this optimizer: it lacks {shown(sorted(lacking))} and has "
-        f"besides {shown(sorted(besides))}. Make the optimizer of the parameters that were saved, or rename them in "
-        "the checkpoint's 'param_names'."
+        f"the checkpoint's parameters do not match this optimizer: missing: {shown(sorted(lacking))}; "
+        f"unknown: {shown(sorted(besides))}. Create the optimizer with the parameters that were saved, or rename "
+        "them in the checkpoint's 'param_names'."
     )
 
 
 def shown(names: Sequence[str], most: int = 5) -> str:
-    """Return the first of some names in words, and how many more there are."""
+    """Return the first of some names in words, and the number of others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more if names else "nothing"
 
@@ -176,7 +179,7 @@ def shown(names: Sequence[str], most: int = 5) -> str:
 def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence[Group]) -> Group:
     """Return the saved group that ours continues, with the rates on which all of its parameters' groups agree.
 
-    A group without parameters continues the one in its place, if that has none either.
+    A group without parameters continues the one at its index, if that has none either.
     """
     sources = _distinct(group for group, _ in members)
     sources = sources or [one for one in saved[number : number + 1] if not one["params"]]
@@ -184,9 +187,9 @@ def source_of(number: int, members: Sequence[tuple[Group, Any]], saved: Sequence
         for name in (*MOVED, "initial_lr"):
             if not same(sources[0].get(name), other.get(name)):
                 raise StateError(
-                    f"the parameters of group {number} were in groups with {name}={sources[0].get(name)!r} and "
-                    f"{name}={other.get(name)!r} in the checkpoint, and which of them goes on is not clear. Make the "
-                    "groups as they were saved, load, and move parameters after that."
+                    f"the parameters of group {number} come from checkpoint groups with "
+                    f"{name}={sources[0].get(name)!r} and {name}={other.get(name)!r}, so it is not clear which value "
+                    "to use. Create the groups as they were saved, load, and then move parameters."
                 )
     return sources[0] if sources else {}
 
@@ -202,7 +205,7 @@ def _distinct(groups: Iterator[Group]) -> list[Group]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return True if two options are equal, of whatever kind a checkpoint has them."""
+    """Return True if two options are equal, in whatever type a checkpoint has them."""
     a, b = (tuple(x) if isinstance(x, list) else x for x in (a, b))
     try:
         return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else bool(a == b)
@@ -214,4 +217,4 @@ def differing(ours: Group, theirs: Group) -> Iterator[str]:
     """Yield the rates of two groups that differ, in words."""
     for name in MOVED:
         if name in ours and name in theirs and not same(ours[name], theirs[name]):
-            yield f"{name}={in_words(ours[name])} ({in_words(theirs[name])} in the checkpoint)"
+            yield f"{name}={in_words(ours[name])} (the checkpoint has {in_words(theirs[name])})"

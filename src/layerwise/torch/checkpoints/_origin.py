@@ -13,18 +13,18 @@ from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._options import ALL_OPTIONS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 
-OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
-# Options that change what a state means: `convert` says them, because a warning is due where ours differ.
+OURS = {"master_weights", "max_grad_norm_per_tensor"}  # our groups have one of these, and no other package's have
+# Options that change the meaning of a state: `convert` includes them, because a difference needs a warning.
 MEANING = ("maximize", "grad_averaging", "lr_in_momentum", "lr_cap", "relative_step")
-# What a checkpoint that was converted or made by hand may say of a group.
+# Keys that a group of a converted or hand-made checkpoint may have.
 PLAIN = {*MOVED, *MEANING, "params", "param_names", "initial_lr", RULE}
-NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # that ours may share with others
+NAMES = {*ALL_OPTIONS, *SWITCHES, "fused", "foreach"}  # options that ours may have in common with others
 # Without the trust ratio these take the steps of another optimizer.
 PLAINLY = {"Lamb": "AdamW", "Lars": "SGD"}
 
 
 def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) -> bool:
-    """Return True if ours with these options takes the steps of their rule, as far as is known."""
+    """Return True if our rule with these options takes the same steps as another rule, as far as is known."""
     plain = PLAINLY.get(ours or "") if options.get("adapt") is False and not options.get("keep_norm") else None
     return theirs is None or ours is None or theirs in (ours, plain)
 
@@ -36,9 +36,9 @@ def check(saved: Group) -> None:
             odd = unknown - NAMES
             keys = ", ".join(sorted(map(repr, odd or unknown)))
             raise StateError(
-                f"the checkpoint was not written by layerwise: its groups have {keys} and lack our options. Load "
-                "layerwise.torch.convert(state_dict, source) if another optimizer saved it; if your program added "
-                "keys, remove them from the group."
+                f"the checkpoint was not written by layerwise: its groups have {keys} and lack layerwise's options. "
+                "If another optimizer saved it, load layerwise.torch.convert(state_dict, source). If your program "
+                "added keys, remove them from the group."
             )
 
 
@@ -47,8 +47,8 @@ def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
     for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
             raise StateError(
-                f"the parameters of group {number} were stepped by {name} in the checkpoint, and here they are by "
-                f"{rule}. Load them in {name}, or in a group of Mixed with that rule."
+                f"the parameters of group {number} were stepped by {name} in the checkpoint, but are stepped by "
+                f"{rule} here. Load them into {name}, or into a group of Mixed with that rule."
             )
 
 

@@ -1,4 +1,4 @@
-"""What a group goes on with: the rates that schedulers had moved, and what a checkpoint says of its options."""
+"""The options with which a group continues: the rates that schedulers had moved, and other options in a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from layerwise.torch.step._plan import WAY_OUT
 from layerwise.torch.step._stepper import Stepper
 
 Group = Mapping[str, Any]
-AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
-GONE = ("reproducible",)  # an option that groups of earlier checkpoints may name
-CONVERTED = "lr_in_momentum"  # LARS's momentum is put in the form in which the optimizer keeps it
+AS_GIVEN = ("state_dtype",)  # state is converted to the format requested here
+GONE = ("reproducible",)  # an option that groups of earlier checkpoints may have
+CONVERTED = "lr_in_momentum"  # LARS's momentum is converted to this optimizer's form
 
 
 class Continued(NamedTuple):
-    """A group, and what of a checkpoint it goes on with."""
+    """A group, and the saved group that it continues."""
 
     ours: Group
     begun: Group  # as it was saved
@@ -34,7 +34,7 @@ class Continued(NamedTuple):
 
 
 def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
-    """Return our groups with the saved ones, or raise if the rates of these do not fit."""
+    """Return our groups with the saved ones; raise if their rates do not fit."""
     begun = [_placed(*each) for each in zip(ours, saved, strict=True)]
     sources = _with_own_rates(stepper.groups, ours, begun)
     settings = [_settings(stepper, i, *each) for i, each in enumerate(zip(ours, sources, strict=True))]
@@ -42,8 +42,8 @@ def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -
 
 
 def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
-    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
-    ours.
+    """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are not our
+    options.
     """
     not_taken = {*groups.known(one.ours), *_origin.MEANING, *GONE, RULE, "params", "param_names"}
     others = {name: copied(name, x) for name, x in one.source.items() if name not in not_taken}
@@ -51,10 +51,10 @@ def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
 
 
 def copied(name: str, value: Any) -> Any:
-    """Return a copy of what no tensor is."""
+    """Return a copy of a value that is not a tensor."""
     try:
         return deepcopy(value)
-    except Exception as problem:  # whatever that object raises
+    except Exception as problem:  # the object may raise anything
         raise StateError(
             f"{name!r} of the checkpoint cannot be copied ({type(problem).__name__}). Leave it out."
         ) from problem
@@ -79,7 +79,7 @@ def _with_role(group: Group, saved: Group) -> Group:
         return saved
     relative = saved["lr"] is None
     role = group["relative_step"] or "factor" if relative else saved.get("relative_step") or False
-    if role == "cap" and group["relative_step"] == "factor":  # what is lr there is lr_cap here
+    if role == "cap" and group["relative_step"] == "factor":  # the saved lr means lr_cap here
         kept = {name: x for name, x in saved.items() if name not in ("lr", "initial_lr", "relative_step")}
         return {**kept, "lr_cap": saved["lr"]}
     lr = group["lr"] if relative and group["relative_step"] else saved["lr"]
@@ -88,9 +88,10 @@ def _with_role(group: Group, saved: Group) -> Group:
 
 
 def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence[Group]) -> Sequence[Group]:
-    """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
+    """Return the saved groups with our rates if another rule steps any of them: their rates then mean something else.
 
-    A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
+    A group without a ratio, like biases in LAMB, has AdamW's rule, but belongs with the other groups, not with the old
+    run.
     """
     pairs = list(zip(ours, begun, strict=True))
     rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
@@ -101,40 +102,45 @@ def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence
 
 
 def _settings(stepper: Stepper, number: int, group: Group, saved: Group) -> CheckedGroup:
-    """Return our settings with the rates to take over, or raise if these are invalid, or turn a rate into the relative
-    step or back.
+    """Return our settings with the rates to load; raise if these are invalid, or turn a rate into the relative step or
+    back.
     """
     there, here = saved.get("relative_step"), group.get("relative_step")
     if "lr" in saved and (there != here or saved["lr"] is None):
         raise StateError(
-            f"the checkpoint was written with lr={saved['lr']}, relative_step={there!r}, and this optimizer has "
-            f"lr={group['lr']}, relative_step={here!r}: lr means something else. {WAY_OUT}"
+            f"the checkpoint was written with lr={saved['lr']} and relative_step={there!r}, but this optimizer has "
+            f"lr={group['lr']} and relative_step={here!r}, which give lr another meaning. {WAY_OUT}"
         )
     try:
         with of_group(number):
             return stepper.settings_of({**group, **_moved(group, saved)})
     except ContradictionError as problem:
-        raise StateError(f"the checkpoint's rates do not fit the options given here: {problem}") from None
+        raise StateError(f"the checkpoint's rates do not fit the options of this optimizer: {problem}") from None
     except HyperparameterError as problem:
-        raise StateError(f"the checkpoint cannot be right: {problem}") from None
+        raise StateError(f"the checkpoint cannot be correct: {problem}") from None
 
 
 def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
-    """Yield what became of the rates of another rule or of other groups, and which options differ."""
+    """Yield warnings about rates of another rule or of other groups, and about options that differ."""
     if any(one.source is not one.begun for one in each):
         if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
             rules = " and ".join({one.begun[RULE]: None for one in each if RULE in one.begun})
             yield (
-                f"the checkpoint's steps were those of {rules}, so rates stay as given here: {', '.join(seen)}. To "
-                "change them, set them in `param_groups`."
+                f"the checkpoint was stepped by {rules}, so this optimizer keeps its own rates: {', '.join(seen)}. "
+                "To change them, set them in `param_groups`."
             )
     elif regrouped or len({"lr" in one.source for one in each if one.ours["params"]}) > 1:
         rates = {
             f"group {i}": {name: one.source[name] for name in MOVED if name in one.source} for i, one in enumerate(each)
         }
-        yield f"the checkpoint's groups are not these. States go by name, and rates come from there as follows: {rates}"
+        yield (
+            "the checkpoint has other groups than this optimizer. State was matched by name, and rates were taken "
+            f"from the checkpoint as follows: {rates}"
+        )
     if differing := {name: x for one in each for name, x in _differing(groups, one)}:
-        yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
+        yield (
+            f"the checkpoint was written with other options; the options of this optimizer stay in effect: {differing}"
+        )
 
 
 def _differing(groups: GroupOptions, one: Continued) -> Iterator[tuple[str, Any]]:

@@ -17,10 +17,10 @@ from layerwise.torch.groups._members import stepper_of
 
 
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the state and the groups of an optimizer; `pack` is the `state_dict` that it has from PyTorch."""
-    members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # which puts names in step
+    """Return the state and the groups of an optimizer; `pack` is PyTorch's own `state_dict`."""
+    members = {id(p) for p, _ in stepper_of(optimizer).members.all()}  # this updates the names
     left = {p: one for p, one in optimizer.state.items() if isinstance(p, Tensor) and id(p) not in members}
-    for p in left:  # of parameters that are in no group any more, and may come back
+    for p in left:  # of parameters that are in no group any more, and may return
         del optimizer.state[p]
     try:
         found = pack()
@@ -31,7 +31,7 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) 
     found["state"] = {**states, **{key: _states.saved(states[key]) for key in own}}
     for group in found["param_groups"]:
         group.update({key: of_python(x) for key, x in group.items()})
-        with suppress(HyperparameterError):  # which the next step will refuse
+        with suppress(HyperparameterError):  # the next step will refuse it
             group.update(stepper_of(optimizer).groups.in_plain_form(group))
         group.update({key: in_words(value) for key, value in group.items() if callable(value)})
     return found

@@ -1,7 +1,7 @@
 """Checkpoints of state stored in integers: as bytes, along an extra dimension.
 
-Collectives know no integers of 16 bits, and a program that copies checkpoints into tensors of floats by their names
-would make numbers of codes. That dimension keeps it from both.
+Collectives do not support 16-bit integers, and a program that copies checkpoints into floating-point tensors of the
+same name would turn codes into numbers. The extra dimension prevents both.
 """
 
 from __future__ import annotations
@@ -54,25 +54,25 @@ def _restored(x: Tensor, shape: tuple[int, ...]) -> Any:
 
 
 def _without_last(x: Any) -> Any:
-    """Return a DTensor with one dimension less, as a model of placements."""
+    """Return a DTensor with one dimension less, from which placements can be copied."""
     return x.select(-1, 0) if type(x) is not Tensor else x
 
 
 def checked_lr(name: str, lr: Any, within: bool) -> float:
-    """Return the lr to multiply LARS's momentum by if it is to be `within`, else to divide it by."""
+    """Return the lr to multiply LARS's momentum by if it is to be `within`, or to divide it by if not."""
     if not float(lr) > 0:
         raise StateError(
-            f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "
-            f"form. Make the optimizer with lr_in_momentum={not within}."
+            f"the momentum of {name} was saved at lr={float(lr):g} with lr_in_momentum={not within}, and cannot be "
+            f"converted to the other form. Create the optimizer with lr_in_momentum={not within}."
         )
     return float(lr)
 
 
 def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, State]:
-    """Return a loaded state, if it fits its parameter, and what other programs keep there.
+    """Return a loaded state, if it fits its parameter, and other programs' entries.
 
-    What is the same for several parameters is checked for the first of them; `alike` holds what was, and whether its
-    groups survive the cut of the parameter.
+    Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
+    whether their groups survive the cut of the parameter.
     """
     name = plan.name
     if not isinstance(state, Mapping):
@@ -95,7 +95,7 @@ def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, Stat
 
 
 def _kind(plan: Plan, state: State) -> Any:
-    """Return what decides whether a state fits, apart from its numbers; None if more does."""
+    """Return everything that decides whether a state fits, apart from its numbers; None if more matters."""
     arrays = {key: x for key, x in state.items() if key != "step"}
     if {*map(type, arrays.values())} != {Tensor} or True in [x.is_nested for x in arrays.values()]:
         return None
@@ -109,8 +109,8 @@ def _check_loaded(plan: Plan, state: State) -> None:
     unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
     if unknown or missing:
         raise StateError(
-            f"the state of {plan.name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
-            f"{WAY_OUT}"
+            f"the state of {plan.name} does not fit these options: unknown keys {sorted(map(str, unknown))}, missing "
+            f"keys {sorted(missing)}. {WAY_OUT}"
         )
     for key in state.keys() - {"step"}:
         check_values(plan, parts[key], key, state[key])
@@ -119,7 +119,7 @@ def _check_loaded(plan: Plan, state: State) -> None:
 
 
 def _beside(plan: Plan, key: str, x: Any) -> Any:
-    """Return an entry of another program; what has the parameter's shape is cut as the parameter is."""
+    """Return an entry of another program, cut like the parameter if it has the parameter's shape."""
     if not isinstance(x, Tensor) or is_dtensor(x) or tuple(x.shape) != plan.shape:
         return x
     return plan.placed(key, x)

@@ -29,7 +29,7 @@ class Members:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.own = ref(optimizer)
         self.optimizer: Any = proxy(optimizer)
-        """The optimizer, which refers to this: another true reference would close a circle."""
+        """The optimizer, which refers to this: another strong reference would create a cycle."""
         self._names: Any = WeakTensorKeyDictionary()
         self.buffers: Sequence[Sequence[Tensor]] = ()  # of each group, where a wrapper puts them in only to step them
 
@@ -40,10 +40,10 @@ class Members:
         return found
 
     def named(self, number: int) -> list[tuple[Tensor, str]]:
-        """Return the parameters of this group, each with its name or else with its place.
+        """Return the parameters of this group, each with its name or else with its index.
 
-        Pruning and freezing take parameters out of `params` and leave `param_names` alone. The names are then put in
-        step again, so that no parameter gets the name of another.
+        Pruning and freezing remove parameters from `params` and leave `param_names` unchanged. The names are then
+        realigned, so that no parameter gets the name of another.
         """
         group = self.groups[number]
         params, names = group["params"], group.get("param_names")
@@ -57,18 +57,18 @@ class Members:
         return list(zip(params, names, strict=True))
 
     def all(self) -> list[tuple[Tensor, str]]:
-        """Return the same of all groups, which then have the names of the parameters that they have now."""
+        """Return the same for all groups, after their names have been realigned with their parameters."""
         return [each for number in range(len(self.groups)) for each in self.named(number)]
 
     def places(self) -> Iterator[tuple[Tensor, str]]:
-        """Yield the parameters of all groups, each with its place, whatever its name."""
+        """Yield the parameters of all groups, each with its position, whatever its name."""
         return chain.from_iterable(map(self._places_in, range(len(self.groups))))
 
     def _places_in(self, number: int) -> list[tuple[Tensor, str]]:
         return [(p, place_of(i, number)) for i, p in enumerate(self.groups[number]["params"])]
 
     def names_of(self, dues: Sequence[Any]) -> list[str]:
-        """Return the names of all parameters that are due of some groups."""
+        """Return the names of all parameters of a step of some groups."""
         found: list[str] = []
         for due in dues:
             names = {id(p): name for p, name in self.named(due.number)}
@@ -80,20 +80,20 @@ class Members:
 
 
 def place_of(i: int, number: int) -> str:
-    """Return the name of a parameter that was given none."""
+    """Return the name of a parameter without a given name."""
     return f"parameter {i} of group {number}"
 
 
 def is_named(group: Group) -> bool:
-    """Return True if a group's parameters have names, apart from their numbers."""
+    """Return True if a group's parameters have names other than their numbers."""
     return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
 
 
 @contextmanager
 def named_by_places(groups: Sequence[GroupDict]) -> Iterator[None]:
-    """Name parameters by their places in groups without names, if others have some, and take that back on an error.
+    """Name parameters by their position in groups without names, if other groups have names; undo this on an error.
 
-    PyTorch takes names for all groups or for none. Callers that add a group later seldom have any.
+    PyTorch requires names for all groups or for none, but callers that add a group later seldom have names.
     """
     without = [(number, group) for number, group in enumerate(groups) if not is_named(group)]
     without = without if len(without) < len(groups) else []
@@ -116,14 +116,14 @@ def _in_step(known: Sequence[str | None], names: Sequence[str]) -> bool:
 
 
 def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int) -> list[str]:
-    """Return the names known; a parameter that took the place of another takes its name as well."""
+    """Return the known names; a parameter that replaced another takes over its name."""
     taken, found = set(known), []
     for i, name in enumerate(known):
         if name is None:
             if len(known) != len(names) or names[i] in taken:
                 raise ParameterError(
-                    f"parameter {i} of group {number} has no name, and the others have. Change the group's "
-                    "'param_names' along with its 'params', or pass the parameter to add_param_group."
+                    f"parameter {i} of group {number} has no name, but others have one. Update the group's "
+                    "'param_names' together with its 'params', or add the parameter with add_param_group()."
                 )
             name = names[i]
         found.append(name)
@@ -131,14 +131,14 @@ def _put_in_step(known: Sequence[str | None], names: Sequence[str], number: int)
 
 
 def apart(name: str, others: Sequence[str] | Mapping[str, Any]) -> str:
-    """Return a name that is not among the others: two models' parameters may have the same name."""
+    """Return a name that is not among the others: parameters of two models may have the same name."""
     copies = sum(other == name or other.startswith(f"{name} (") for other in others)
     return f"{name} ({copies + 1})" if copies else name
 
 
 Form = Callable[[str], str]
 
-# Modules that wrap another and whose attribute nobody else has; DDP's "module" may be a module's own.
+# Modules that wrap another, and the attribute that only they have; DDP's "module" may also be a module's own.
 WRAPPERS = {
     "_orig_mod",
     "_fsdp_wrapped_module",
@@ -155,7 +155,7 @@ def _without(components: set[str]) -> Form:
     return form
 
 
-# Forms in which names are compared, from as they are to what only a wrapper at some depth explains.
+# Forms in which names are compared: first unchanged, then without the prefixes of wrappers, level by level.
 FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
 without_wrappers = FORMS[-1]
 

@@ -32,13 +32,13 @@ from layerwise.torch.groups._settings import (
 )
 
 RATE = checks.number(0)
-# The options given once for all groups, and those that any optimizer takes.
+# Options that are given once for all groups, and those that every optimizer takes.
 NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
-# What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
+# Arguments that PyTorch's optimizers take in groups and ours once for all, with the value that has no effect.
 OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
 MAY_BE_NONE = ("capturable", *OF_ALL_GROUPS)
-CUTOFF = 0.75  # of how like an option a key is, since programs put keys of their own into groups
+CUTOFF = 0.75  # the similarity that counts, because programs put keys of their own into groups
 OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}  # what they put into groups
 
 
@@ -48,22 +48,22 @@ class GroupOptions:
     def __init__(self, kinds: RulePerOptimizer, differentiable: bool, blocks: ByName) -> None:
         self.kinds, self.differentiable, self.blocks = kinds, differentiable, blocks
         self.begun_elsewhere = False
-        """Whether initial_lr is of a schedule that only the checkpoint had."""
+        """Whether initial_lr belongs to a schedule that only the checkpoint had."""
         self._made: dict[Hashable, Hyper] = {}
         self._blocks: dict[Hashable, ByName] = {}
-        self._warned: set[str] = set()  # of keys that are nearly options
-        self._seen: set[str] = set()  # keys that groups were made with, or that there was a warning of
-        self._sizes: dict[int, int] = {}  # the numbers of keys that groups had when they were looked at, by id
+        self._warned: set[str] = set()  # about keys that are nearly options
+        self._seen: set[str] = set()  # keys that groups were created with, or that have had a warning
+        self._sizes: dict[int, int] = {}  # the number of keys that each group had at its last check, by id
 
     def __reduce__(self) -> Any:
-        # What it remembers may have keys that cannot be pickled.
+        # The remembered keys may be objects that cannot be pickled.
         return GroupOptions, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
     def blocks_of(self, group: Group) -> ByName:
-        """Return the blocks of a group's parameters: those said by name, and else the group's own."""
+        """Return the blocks of a group's parameters: first those by name, then the group's own."""
         own = group["blocks"]
         if own is None or (is_by_name(own) and replace(self.blocks, given=own) == self.blocks):
-            return self.blocks  # as wrappers put it into every group
+            return self.blocks  # because wrappers put it into every group
         key = _hashable(own)
         if key not in self._blocks:
             split = in_plain_form("blocks", own)
@@ -79,7 +79,7 @@ class GroupOptions:
         return {**self.kinds.of(group).defaults, **self.kinds.named(group)}
 
     def check_given(self) -> None:
-        """Raise if options given for all groups are wrong, even if no group takes them."""
+        """Raise if options given for all groups are wrong, even if no group uses them."""
         self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
 
     def defaults(self) -> dict[str, Any]:
@@ -87,8 +87,8 @@ class GroupOptions:
         return {**self.kinds.defaults, **self.kinds.probe.in_plain_form(self.kinds.defaults)}
 
     def given(self, group: Group) -> dict[str, Any]:
-        """Return what a group was given, without what says nothing here: adapt=False where the rule has no trust ratio
-        to turn off, or the name of the one rule that there is.
+        """Return a group's given keys, without those that have no effect: adapt=False if the rule has no trust ratio,
+        or the name of the only rule.
         """
         nothing = {"adapt"} if group.get("adapt") is False and "adapt" not in self.known(group) else set()
         if group.get(RULE) is not None and not self.kinds.keys:
@@ -96,39 +96,41 @@ class GroupOptions:
         return {key: value for key, value in group.items() if key not in nothing}
 
     def check_keys(self, group: Group) -> None:
-        """Raise if a group has a key that nothing would read."""
+        """Raise if a group has a key that nothing reads."""
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
         own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
-                f"`{RULE}` of a parameter group is {other}, and every group of {own} has the rule {own}. Pass the "
-                "groups to layerwise.torch.Mixed."
+                f"a parameter group has `{RULE}`={other}, but {own} steps all of its groups by the rule {own}. Pass "
+                "the groups to layerwise.torch.Mixed."
             )
         for key in group.keys() - {*known, "params", "param_names", RULE}:
             if key in NOT_OF_A_GROUP:
                 raise HyperparameterError(
-                    f"`{key}` is of the whole optimizer. Pass it there, not in a parameter group."
+                    f"`{key}` applies to the whole optimizer. Pass it to the constructor, not in a parameter group."
                 )
-            if key == "lr_scale":  # as a number it is for schedulers of others
+            if key == "lr_scale":  # as a number it is for schedulers of other packages
                 if not is_by_name(group[key]):
                     continue
-                raise HyperparameterError("`lr_scale` by name is for layerwise.numpy. Give groups an lr of their own.")
+                raise HyperparameterError(
+                    "only layerwise.numpy takes `lr_scale` by name. Give each group an lr instead."
+                )
             if key in ALL_OPTIONS:
-                way_out = guess(key, kind.options, CUTOFF) or "Leave it out of the group."
-                raise HyperparameterError(f"`{key}` is no option of {kind.hyper.optimizer}. {way_out}")
+                way_out = guess(key, kind.options, CUTOFF) or "Remove it from the group."
+                raise HyperparameterError(f"{kind.hyper.optimizer} has no option `{key}`. {way_out}")
             hint = "" if key in NOT_HERE else guess(str(key), known, CUTOFF)
             if hint and key not in self._warned:
-                self._warned.add(key)  # programs put keys of their own in groups, and in all of them
-                warn(f"a parameter group has the key {key!r}, which is no option. {hint}")
+                self._warned.add(key)  # programs put keys of their own into groups, and into all of them
+                warn(f"a parameter group has the unknown option {key!r}. {hint}")
 
     def note_keys(self, group: Group) -> None:
-        """Take note of a group's keys, which are as its maker wants them."""
+        """Remember a group's keys, which its creator wants."""
         self._seen.update(group)
         self._sizes[id(group)] = len(group)
 
     def warn_of_new_keys(self, group: Group) -> None:
-        """Warn of keys that were put into a group since it was made, and that nothing reads."""
+        """Warn about keys that were put into a group after its creation, and that nothing reads."""
         if self._sizes.get(id(group)) == len(group):
             return
         new = group.keys() - self._seen - OF_SCHEDULERS
@@ -142,21 +144,21 @@ class GroupOptions:
     def rates(
         self, groups: Sequence[GroupDict], before: GroupRates | None, numbers: Sequence[int] | None
     ) -> GroupRates:
-        """Return the rates of groups with their settings, or raise if an option that has changed is wrong.
+        """Return the rates of groups with their settings; raise if an option that has changed is wrong.
 
-        Options that were set in another form get that of plain Python objects.
+        Options that were set in another form are converted to plain Python objects.
         """
         if before is not None and before.settings.unchanged(groups):
             return GroupRates(before.settings, groups, self._check_now, before)
         for group in groups:
-            with suppress(HyperparameterError):  # of which the check says more
+            with suppress(HyperparameterError):  # the check explains more
                 group.update(self.in_plain_form(group))
         return GroupRates(
             CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
         )
 
     def _checked(self, group: GroupDict) -> CheckedGroup:
-        if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas make some at each step
+        if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
             self._made.clear()
         self.warn_of_new_keys(group)
         return self.check(group)
@@ -195,18 +197,18 @@ class GroupOptions:
         for name in ("lr", "weight_decay", "eps"):
             value = group.get(name)
             if isinstance(value, (int, float)) and value > most:
-                way_out = "Pass a smaller one; parameters of float64 are computed with in float64."
+                way_out = "Pass a smaller number, or use float64 parameters: they are computed in float64."
                 raise HyperparameterError(
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
 
     def settings(self, group: Group) -> Hyper:
-        """Return the group's hyperparameters, checked; made once for as long as they stay the same."""
+        """Return the group's checked hyperparameters, cached for as long as they stay the same."""
         kind = self.kinds.of(group)
         self._check_rates(kind, group)
         static, on = _static(kind, group), rates_on(group)
         key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
-        found = self._made.get(key)  # once, since another thread may forget it
+        found = self._made.get(key)  # once, because another thread may forget it
         if found is None:
             found = self._made[key] = kind.settings({**static, **{name: group[name] for name in RATES}})
         return found
@@ -218,19 +220,19 @@ class GroupOptions:
     def scheduled(self, optimizer: Any, group: Group) -> bool:
         """Return True if a scheduler moves the group's lr.
 
-        Every scheduler leaves `initial_lr` in the group, and so does a checkpoint of a run that had one. PyTorch's
+        Every scheduler leaves `initial_lr` in the group, as does the checkpoint of a run with a scheduler. PyTorch's
         schedulers also wrap the optimizer's step.
         """
         here = not self.begun_elsewhere or hasattr(optimizer.step, "_wrapped_by_lr_sched")
         return here and "initial_lr" in group
 
     def forget(self) -> None:
-        """Forget all checked settings: other groups have come in their place."""
+        """Forget all checked settings, because other groups have replaced these."""
         self._made.clear()
         self._sizes.clear()
 
     def new(self, group: Group, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a new group with every option, or raise if one of them, or of the keys that it was given, is wrong."""
+        """Return a new group with every option; raise if one of them, or of the given keys, is wrong."""
         self.check_keys(given)
         made = self.filled(group)
         self.check(made)
@@ -238,23 +240,23 @@ class GroupOptions:
         return made
 
     def complete(self, group: GroupDict) -> None:
-        """Give options that a group leaves open their definite value, as schedulers and checkpoints need it."""
+        """Give open options of a group their definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
         group |= self.in_plain_form(group)
 
     def in_plain_form(self, group: Group) -> dict[str, Any]:
-        """Return the options of a group that are no plain Python objects, such as numbers of NumPy, in such a form."""
+        """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
         named = self.kinds.named(group)
         return {**{key: named[key] for key in self.kinds.keys}, **self.kinds.of(group).in_plain_form(group)}
 
     def counted(self, h: Hyper) -> Hyper:
-        """Return the settings of a group that counts towards the norm of all gradients, even if it is not clipped."""
+        """Return the settings of a group that counts towards the global gradient norm, even if it is not clipped."""
         return h if h.asks_of_model else self._made.setdefault(("counted", h), h.counting())
 
 
 def check_followed(want: Wanted, differentiable: bool) -> None:
-    """Raise if autograd is to follow a step that rounds at random, or in groups."""
+    """Raise if autograd is to track a step that rounds at random, or stores state in groups."""
     if differentiable and (want.state or want.rounding == "stochastic"):
         name = "state_dtype" if want.state else "rounding"
         given = dict(want.state) or want.rounding
@@ -262,7 +264,7 @@ def check_followed(want: Wanted, differentiable: bool) -> None:
 
 
 def agreed_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of the whole optimizer that it was not given, and that groups agree on."""
+    """Return options of the whole optimizer that it was not given, but on which all groups agree."""
     groups = [one for one in params if isinstance(one, Mapping)]
     said = {name: [group[name] for group in groups if group.get(name) is not None] for name in OF_ALL_GROUPS}
     return {
@@ -273,12 +275,12 @@ def agreed_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[st
 
 
 def without_nones(group: Group) -> dict[str, Any]:
-    """Return a group without options that are None where PyTorch's optimizers have None for their default."""
+    """Return a group without options that are None, if None is the default in PyTorch's optimizers."""
     return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
 
 
 def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> str:
-    """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
+    """Return the groups in words: lr, the rule if groups name it, and values other than the defaults."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
         usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
@@ -304,17 +306,19 @@ def _static(kind: RuleOptions, group: Group) -> dict[str, Any]:
         if RULE not in group:
             raise
         raise HyperparameterError(
-            f"a group with the rule {kind.hyper.optimizer} lacks its option {missing}. A group that changes its rule "
-            "needs all options of the new one: take them from a group that was made with it."
+            f"a group with the rule {kind.hyper.optimizer} has no option {missing}. A group that changes its rule "
+            "needs all options of the new rule: copy them from a group that was created with it."
         ) from None
 
 
 def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Any]:
-    """Return an lr for each group, the first group's being this one, in the proportions they have now."""
+    """Return an lr for each group in the present proportions, given the first group's lr."""
     now = [group["lr"] for group in groups]
     if not isinstance(now[0], Tensor) and now[0] == 0:
-        way_out = "Set the groups' lr one by one."
-        raise ContradictionError(sentence("proportional", "False while the first group's lr is 0", True, way_out))
+        way_out = "Set the lr of each group."
+        raise ContradictionError(
+            sentence("proportional", ("False while the lr of the first group is 0"), True, way_out)
+        )
     return [lr if i == 0 else lr * (rate / now[0]) for i, rate in enumerate(now)]
 
 
@@ -323,14 +327,15 @@ def _check_rate(name: str, value: Any, way_out: str, optional: bool) -> None:
         odd = value.is_nested or value.layout is not torch.strided or value.is_complex()
         if odd or value.numel() != 1:
             raise HyperparameterError(sentence(name, "a number or a tensor of one real element", value, way_out))
-        if value.device.type == "cpu":  # where it costs nothing to look
+        if value.device.type == "cpu":  # if that costs nothing
             RATE(name, float(value.detach()), way_out)
     elif not (optional and value is None):
         RATE(name, value, way_out)
 
 
 def _hashable(value: Any) -> Hashable:
-    # With its type, because True, 1 and 1.0 are one key and not one value; what cannot be a key is compared as text.
+    # With its type, because True, 1 and 1.0 are equal as keys, but not as values. Values that are not hashable are
+    # compared as text.
     kind = type(value)
     if kind in PLAIN:  # nearly all of them, at every step
         return kind, value

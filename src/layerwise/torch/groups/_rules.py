@@ -1,4 +1,4 @@
-"""The rules that the groups of an optimizer have: one for all, or one that each group names."""
+"""The rules of an optimizer's groups: one rule for all, or one named by each group."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_devic
 
 SWITCHES = arguments.OF_GROUP
 RULE = "rule"  # the key of a group that names its rule
-OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the same in every rule that has them
-WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its options are the other keys of the group.'
+OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options with the same meaning in every rule
+WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the other keys of the group are its options.'
 
 
 class RuleOptions:
-    """A rule with its options, and their values in a group that leaves them out."""
+    """A rule with its options, and their default values in a group."""
 
     def __init__(self, rule: ModuleType, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
         self.rule, self.hyper = rule, hyper
@@ -39,8 +39,8 @@ class RuleOptions:
         self.without_lr = hyper.__dataclass_fields__["lr"].default is None
 
     def settings(self, options: Mapping[str, Any]) -> Hyper:
-        """Return checked settings, which are the same for all rates that are on."""
-        # Nobody waits for a device: a rate there counts as on.
+        """Return checked settings, which are the same for all rates other than 0."""
+        # A rate on a device counts as on, because reading it would mean waiting.
         given = {**options, **{name: 1.0 for name in RATES if is_on_device(options[name])}}
         made: Any = self.hyper
         fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
@@ -48,7 +48,7 @@ class RuleOptions:
         return found
 
     def in_plain_form(self, group: Group) -> dict[str, Any]:
-        """Return those of a group's options that are no plain Python objects, such as numbers of NumPy, in such a form.
+        """Return those of a group's options that are not plain Python objects, such as NumPy numbers, as such objects.
 
         Rates that are tensors stay: a captured step reads them.
         """
@@ -84,21 +84,23 @@ class RulePerOptimizer:
 
     def __init__(self, probe: RuleOptions) -> None:
         self.probe = probe
-        """A rule that has all options that the optimizer itself was given."""
+        """A rule with all options that were given to the optimizer itself."""
         self.defaults = probe.defaults
-        """The values of keys that groups leave out."""
+        """The default values of keys in groups."""
 
     def of(self, group: Group) -> RuleOptions:
         """Return the rule of a group."""
         return self.probe
 
     def named(self, group: Group) -> dict[str, Any]:
-        """Return a group with its rule in the stored form, if groups name theirs."""
+        """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
 
 class RulePerGroup(RulePerOptimizer):
-    """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
+    """The rules of an optimizer whose groups name them. Each rule has its own defaults, except for options that all
+    share.
+    """
 
     keys = (RULE,)
 
@@ -106,7 +108,7 @@ class RulePerGroup(RulePerOptimizer):
         self._given = {name: given[name] for name in (*OF_ALL_RULES, *SWITCHES)}
         self.shared = {name: given[name] for name in OF_ALL_RULES}
         if isinstance(given["state_dtype"], Mapping):
-            way_out = "Pass a mapping from names of state in a group, whose rule has them."
+            way_out = "Pass a mapping from names of state only in a group whose rule has such state."
             raise HyperparameterError(sentence("state_dtype", "one dtype for all rules", given["state_dtype"], way_out))
         self._kinds: dict[str, RuleOptions] = {}
         super().__init__(self._kind("AdamW"))
@@ -132,9 +134,9 @@ class RulePerGroup(RulePerOptimizer):
 
 
 def name_of(given: Any) -> str:
-    """Return the name of an optimizer that a group names in any case, or gives as a class."""
+    """Return the name of an optimizer that a group names in any case, or passes as a class."""
     if given is None:
-        raise HyperparameterError(f"a parameter group of Mixed lacks its `{RULE}`. {WAY_OUT}")
+        raise HyperparameterError(f"a parameter group of Mixed has no `{RULE}`. {WAY_OUT}")
     if isinstance(given, type):
         entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
         if entry is not None and own == (entry.rule, entry.hyper):
@@ -142,6 +144,6 @@ def name_of(given: Any) -> str:
     elif isinstance(given, str) and given.lower() in BY_LOWER:
         return BY_LOWER[given.lower()]
     close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
-    way_out = did_you_mean(close) or "Classes of layerwise.torch are taken as well."
-    allowed = f"the name of an optimizer, one of {', '.join(map(repr, BY_LOWER))}"
+    way_out = did_you_mean(close) or "Classes of layerwise.torch work too."
+    allowed = f"the name of an optimizer: {', '.join(map(repr, BY_LOWER))}"
     raise HyperparameterError(sentence(RULE, allowed, given, way_out))

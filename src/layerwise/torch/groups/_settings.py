@@ -1,4 +1,4 @@
-"""The settings of groups as they were last checked, and the rates that change from step to step."""
+"""The last checked settings of groups, and the rates that change from step to step."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from layerwise.options.settings import Hyper
 from layerwise.storage.options import Wanted
 from layerwise.torch.groups._members import Group, GroupDict
 
-# What changes from step to step, and so is no part of what is planned ahead.
+# Keys that change from step to step, so that plans must not depend on them.
 RATES = {
-    "lr": "Pass a number such as lr=1e-3, or a tensor of one element; schedules are torch.optim.lr_scheduler's.",
-    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To climb, use maximize=True.",
+    "lr": "Pass a number such as lr=1e-3, or a tensor of one element. For a schedule, use torch.optim.lr_scheduler.",
+    "weight_decay": "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True.",
 }
 NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings
 PLAIN = frozenset((bool, int, float, str, type(None)))
@@ -41,9 +41,10 @@ class CheckedGroup(NamedTuple):
 
 
 class CheckedSettings:
-    """The checked settings of some groups, for as long as their options are the same objects, and rates on or off.
+    """The checked settings of some groups, valid as long as their options are the same objects, and rates stay 0 or not
+    0.
 
-    Parameters are not kept, so that they may go.
+    Parameters are not kept, so that they can be freed.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class CheckedSettings:
         numbers: Sequence[int] | None = None,
     ) -> None:
         self.of = range(len(groups)) if numbers is None else numbers
-        """Which of the optimizer's groups these are."""
+        """The numbers of these groups in the optimizer."""
         keys = [tuple(group) for group in groups]
         readers = {own: itemgetter(*[key for key in own if key not in NOT_PLANNED]) for own in {*keys}}
         self._readers, self._sizes = [readers[own] for own in keys], list(map(len, groups))
@@ -68,15 +69,15 @@ class CheckedSettings:
         """The settings of each group, whose gradients may count in a norm that clips others."""
         each = zip(self.hs, groups, self.each, strict=True)
         self.planned_for = [(h, group["capturable"], now.want, now.blocks) for h, group, now in each]
-        """All of each group on which plans depend."""
+        """The settings of each group on which plans depend."""
 
     def named(self, i: int, check: Callable[[GroupDict], Any], group: GroupDict) -> Any:
-        """Return what a check of a group returns; its errors say which group that is, if there are several."""
+        """Return the result of checking a group; an error names the group, if there are several."""
         with of_group(self.of[i] if len(self._sizes) > 1 else None):
             return check(group)
 
     def unchanged(self, groups: Sequence[GroupDict]) -> bool:
-        """Return True if no option has changed, or could have without being replaced, and rates are as off or on."""
+        """Return True if no option has changed, or could have changed unnoticed, and rates are on or off as before."""
         if not self.fixed or self._sizes != list(map(len, groups)):
             return False
         try:
@@ -88,7 +89,7 @@ class CheckedSettings:
 
 
 class GroupRates:
-    """The rates of groups with these settings, checked; for as long as groups consist of the same objects."""
+    """The checked rates of groups with these settings, valid as long as groups consist of the same objects."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class GroupRates:
             lr = cast("Any", settings.each[i].h).lr if each[i][0] is None else each[i][0]
             followed = groups[i]["differentiable"]
             self.lr[i], self.weight_decay[i] = scalar(lr, followed), scalar(each[i][1], followed)
-        # A look at all objects pays where nothing but parameters changes, as it does not under a schedule.
+        # Comparing all objects pays off if only parameters change, but not under a schedule.
         same = before is not None and self._is_given(before._given)
         fixed = same and settings.fixed and all(type(x) in PLAIN for i in odd for x in each[i])
         self._objects: Any = (
@@ -119,7 +120,7 @@ class GroupRates:
         return all(len(x) == len(y) and all(map(is_, x, y)) for x, y in zip(self._given, given, strict=True))
 
     def unchanged(self, groups: Sequence[GroupDict]) -> bool:
-        """Return True if it is known that groups have the same rates and options, and that none can change unseen."""
+        """Return True if groups are known to have the same rates and options, and none can change unnoticed."""
         seen = self._objects
         if seen is None or len(groups) != len(self._numbers):
             return False
@@ -127,7 +128,7 @@ class GroupRates:
 
 
 def capturing() -> bool:
-    """Return True while a CUDA graph is captured, where there is a GPU in use: else the query would raise."""
+    """Return True while a CUDA graph is captured. Only asked if a GPU is in use: the query would raise otherwise."""
     return bool(on_gpu() and torch.cuda.is_current_stream_capturing())
 
 
@@ -141,7 +142,7 @@ def scalar(value: float | Tensor, followed: bool) -> float | Tensor:
 
 
 def at_hand(value: Any) -> Any:
-    """Return a number for a tensor of one, for which the host then waits."""
+    """Return the number in a tensor of one element, for which the host then waits."""
     return value.item() if isinstance(value, Tensor) else value
 
 
@@ -151,9 +152,9 @@ def is_fixed(x: Any) -> bool:
 
 
 def rates_on(group: Group) -> tuple[bool | None, ...]:
-    """Return whether each rate is on: False for 0, and None if there is none.
+    """Return whether each rate is on: False for 0, and None if there is no such rate.
 
-    That is all of a rate on which settings depend. One that only a device knows counts as on.
+    Settings depend on nothing else about a rate. A rate that only a device knows counts as on.
     """
     lr, weight_decay = group["lr"], group["weight_decay"]
     return lr if lr is None else _is_on(lr), weight_decay if weight_decay is None else _is_on(weight_decay)
@@ -168,13 +169,13 @@ def _is_on(rate: Any) -> bool:
 
 
 def is_on_device(x: Any) -> bool:
-    """Return True for a tensor that is not in the host's memory."""
+    """Return True for a tensor that is not in host memory."""
     return isinstance(x, Tensor) and x.device.type != "cpu"
 
 
 @contextmanager
 def of_group(number: int | None) -> Iterator[None]:
-    """Say in errors of options which parameter group they are of, unless there is one group."""
+    """Name the parameter group in errors about options, unless there is only one group."""
     try:
         yield
     except HyperparameterError as problem:
@@ -187,33 +188,37 @@ def check_capture(group: Group, scheduled: bool, shared: bool) -> None:
     """Raise if a CUDA graph cannot capture a step, or would repeat a number that is meant to change."""
     if shared:
         raise ContradictionError(
-            "a CUDA graph cannot capture a step of sharded parameters, a model_group or a replica_group: the processes "
-            "agree on each step on the host. Capture the passes of the model alone, and call optimizer.step() after "
-            "the replay."
+            "a CUDA graph cannot capture a step with sharded parameters, a model_group or a replica_group, because "
+            "the processes agree on each step on the host. Capture only the forward and backward passes, and call "
+            "optimizer.step() after the replay."
         )
     if not group["capturable"]:
-        way_out = "Pass capturable=True; else the graph would count no steps."
-        raise ContradictionError(sentence("capturable", "True where a CUDA graph is captured", False, way_out))
+        way_out = "Pass capturable=True; otherwise the graph would not count steps."
+        raise ContradictionError(sentence("capturable", "True when a CUDA graph is captured", False, way_out))
     if scheduled and not isinstance(group["lr"], Tensor):
-        way_out = "Pass lr=torch.tensor(...) on the parameters' device; else the graph would not follow the scheduler."
+        way_out = (
+            "Pass lr=torch.tensor(...) on the parameters' device; otherwise the graph would not follow the scheduler."
+        )
         raise ContradictionError(
-            sentence("lr", "a tensor where a CUDA graph is captured and a scheduler moves it", group["lr"], way_out)
+            sentence("lr", "a tensor when a CUDA graph is captured and a scheduler changes it", group["lr"], way_out)
         )
 
 
 def check_rates_captured(group: Group) -> None:
-    """Raise if a captured step would keep the present number of a rate."""
+    """Raise if a captured step would keep the present value of a rate."""
     for name in RATES:
         rate = group[name]
         if not (group["capturable"] and isinstance(rate, Tensor) and rate.device.type == "cpu"):
             continue
         device = next((p.device for p in group["params"] if p.device.type != "cpu"), None)
         if device is not None:
-            way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"), whose changes a captured step sees.'
+            way_out = f'Pass torch.tensor({rate.item():g}, device="{device}"): a captured step sees its changes.'
             raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
 
 
 def check_offloaded(group: Group) -> None:
-    """Raise if a step that the host takes is to be captured."""
+    """Raise if a step on the host is to be captured."""
     if group["capturable"]:
-        raise ContradictionError(sentence("capturable", "False when offload=True", True, "The host steps."))
+        raise ContradictionError(
+            sentence("capturable", "False when offload=True", True, "Steps of an offloaded optimizer run on the CPU.")
+        )

@@ -1,1 +1,1 @@
-"""Parameters on an accelerator that are stepped in the host's memory: their weights there, and their gradients."""
+"""Parameters on an accelerator that are stepped in host memory: their weights there, and their gradients."""

@@ -1,7 +1,7 @@
-"""Copies between host and device: all that streams, events and pinned memory are needed for.
+"""Copies between host and device, with everything that needs streams, events and pinned memory.
 
-A copy is asynchronous: it begins when the work that was given to the device before it has ended, and has ended when its
-`Arrival` says so. Until then its target has no value, and its source must stay as it is.
+A copy is asynchronous: it begins after the work that was given to the device before, and has ended when its `Arrival`
+says so. Until then its target has no value, and its source must not change.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 
 
 class Arrival:
-    """The end of copies that the host has waited for already."""
+    """The end of copies that the host has already waited for."""
 
     def wait(self) -> None:
         """Let the host wait for it."""
 
     def follow(self) -> None:
-        """Let all that the device is given from now on wait for it; the host goes on."""
+        """Let all further work of the device wait for it; the host continues."""
 
 
 def wait_for(arrivals: Iterable[Arrival]) -> None:
@@ -37,14 +37,14 @@ def wait_for(arrivals: Iterable[Arrival]) -> None:
 
 
 class Copies:
-    """Copies between the host and a device without streams, which the host waits for.
+    """Copies between the host and a device without streams: the host waits for them.
 
-    Those of one direction end in the order in which they are asked for. They are to and from `pinned` memory, which the
-    device reads and writes while the host computes.
+    Copies in one direction end in order. They use `pinned` memory, which the device reads and writes while the host
+    computes.
     """
 
     def pinned(self, size: int) -> Tensor:
-        """Return so many bytes of host memory."""
+        """Return this many bytes of host memory."""
         return torch.empty(size, dtype=torch.uint8)
 
     def copy(self, pairs: Pairs, back: bool) -> Arrival:
@@ -87,7 +87,7 @@ class Streamed(Copies):
         with self._module.stream(stream):
             for source, target in pairs:
                 target.copy_(source, non_blocking=True)
-                # The memory on the device is given to nobody else before the copy has ended.
+                # The memory on the device is not reused before the copy has ended.
                 (target if back else source).record_stream(stream)
         return Recorded(self._module, stream)
 
@@ -95,13 +95,13 @@ class Streamed(Copies):
 def unpinned(size: int, problem: Exception) -> EngineError:
     """Return the error for memory that cannot be pinned."""
     return EngineError(
-        f"{size} bytes of host memory cannot be pinned ({problem}), which offload=True needs. Nothing was stepped. "
-        "Raise the limit of locked memory (ulimit -l), or free some of the host's memory."
+        f"{size} bytes of host memory cannot be pinned ({problem}), but offload=True needs them. No step was taken. "
+        "Raise the limit of locked memory (ulimit -l), or free host memory."
     )
 
 
 KINDS: dict[str, Callable[[torch.device], Copies]] = {"cuda": Streamed, "xpu": Streamed}
-"""By the types of devices; others block."""
+"""By device type; for others, copies block."""
 
 
 @cache
@@ -121,5 +121,5 @@ def begin(pairs: Pairs, back: bool = False) -> list[Arrival]:
 
 
 def pinned(size: int, beside: Iterable[Tensor]) -> Tensor:
-    """Return so many bytes of host memory for copies to and from the device of these."""
+    """Return this many bytes of host memory for copies to and from the device of these."""
     return copies_of(next((x.device for x in beside if x.device != HOST), HOST)).pinned(size)

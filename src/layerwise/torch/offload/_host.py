@@ -1,4 +1,4 @@
-"""The host's side of parameters on an accelerator: what goes there for a step, and what comes back."""
+"""The host's side of parameters on an accelerator: copies to the host for a step, and back."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default
 RETURNING: Any = WeakTensorKeyDictionary()
-"""The ends of the last copies of weights to the device, by parameters: an optimizer may go before they are there."""
+"""The ends of the last copies of weights to the device, by parameter: they may outlive the optimizer."""
 
 
 class Arrived(NamedTuple):
-    """A part whose gradients are on their way, or here."""
+    """A part whose gradients are on their way, or have arrived."""
 
     params: list[int]  # their ids
     grads: list[Tensor]
@@ -38,16 +38,16 @@ class Host:
 
     def __init__(self) -> None:
         self.most = RING
-        """The bytes of the ring, where the step of a part needs no other part."""
+        """The bytes of the ring, if parts step independently."""
         self.every = 1
-        """The number of backward passes whose gradients make one step."""
+        """The number of backward passes per step."""
         self.by_module: set[int] = set()
-        """The ids of the parameters for which modules wait, by `follow`."""
+        """The ids of the parameters for which modules wait, through `follow`."""
         self.sums: Sums | None = None
-        """The gradients, if they are added up here and not on the device."""
+        """The gradients, if they are added up on the host and not on the device."""
         self._passes: Counter[int] = Counter()  # by the parameters' ids
         self._twins: Any = WeakTensorKeyDictionary()  # of parameters that are on a device
-        self._now: Ring | None = None  # which has the memory
+        self._now: Ring | None = None  # the ring that has the memory
         self.forget()
 
     def forget(self) -> None:
@@ -59,19 +59,19 @@ class Host:
     # ---- before a step
 
     def in_place_of(self, p: Tensor) -> Tensor:
-        """Return a parameter's weights on the host, as they are now."""
+        """Return a parameter's weights on the host, with their present values."""
         self._make_twins([p])
         self._bring([p])
         return self._weights(p)
 
     def stepped(self, work: Work) -> Work:
-        """Return the same with weights on the host in the place of parameters."""
+        """Return the work with weights on the host in place of the parameters."""
         self._make_twins(work.params)
         stepped = list(map(self._weights, work.params))
         return work._replace(stepped=stepped, params_here=list(map(local, stepped)))
 
     def knows(self, work: Work, together: bool, states: States) -> bool:
-        """Return True if there is a ring for these parameters and gradients, and their state is as it was."""
+        """Return True if there is a ring for these parameters and gradients, and their state is unchanged."""
         one = self._rings.get(_kinds(work, together))
         if one is None or not one.holds(work, states):
             return False
@@ -79,7 +79,7 @@ class Host:
         return True
 
     def plan(self, work: Work, together: bool) -> None:
-        """Make the ring for these parameters and gradients; `together` if one part's step needs all gradients."""
+        """Create the ring for these parameters and gradients; `together` if a part's step needs all gradients."""
         kinds = _kinds(work, together)
         ring = self._rings.get(kinds) or Ring(work, kinds, self.most // SLOTS, together)
         self._use(ring, work)
@@ -110,9 +110,9 @@ class Host:
             yield work.part(part, grads)._replace(ahead=ahead)
 
     def arrived(self, p: Tensor) -> Arrived | None:
-        """Begin to copy a gradient that is complete, if the next step is to be like the last one, and there is room.
+        """Begin to copy a complete gradient, if the next step is expected to be like the last one, and there is room.
 
-        Return the part of the step whose gradients are all on their way, unless it is known already.
+        Return the part of the step whose gradients are all on their way, unless it is already known.
         """
         if self.sums is not None and p.grad is not None and p.device != HOST:
             self.sums.add(p)
@@ -157,18 +157,18 @@ class Host:
             RETURNING[p] = arrivals
 
     def keep(self, work: Work, states: States) -> None:
-        """Note the state of parameters that have stepped."""
+        """Record the state of parameters that have stepped."""
         now: Any = self._now
         now.see(work, states)
 
     def returned(self, params: Iterable[Tensor]) -> None:
-        """Let the devices wait for the weights of a step, but those for which modules wait."""
+        """Make devices wait for new weights, except those that a module hook waits for."""
         follow(p for p in params if id(p) not in self.by_module)
 
     # ---- weights
 
     def _make_twins(self, params: Sequence[Tensor]) -> None:
-        """Make those that are missing, or all of them not."""
+        """Create all missing twins, or none."""
         new = [p for p in params if p.device != HOST and not (p in self._twins and self._twins[p].fits(p))]
         sizes = [(local(p).nbytes, aligned(local(p).nbytes)) for p in new]
         memory = _copies.pinned(sum(room for _, room in sizes), new)
@@ -183,7 +183,7 @@ class Host:
         return [(p, self._twins[p]) for p in params if p.device != HOST]
 
     def _bring(self, params: Sequence[Tensor]) -> None:
-        """Copy weights to the host that were written to since they were last the same, once none is on its way back."""
+        """Copy weights to the host that have changed since they were last equal, once none is on its way back."""
         wait_for(_returning(params))
         for p in params:
             RETURNING.pop(p, None)
@@ -195,7 +195,7 @@ class Host:
 
 
 def follow(params: Iterable[Tensor]) -> None:
-    """Let the devices wait for the weights of these parameters, if they are on their way."""
+    """Make the devices wait for the weights of these parameters, if they are on their way."""
     for arrival in _returning(params):
         arrival.follow()
 

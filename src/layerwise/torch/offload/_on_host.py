@@ -1,4 +1,4 @@
-"""Tensors of an accelerator in host memory: weights that engines step there, and gradients that are added up there."""
+"""Tensors of an accelerator in host memory: weights that are stepped there, and gradients that are added up there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HostMemory:
 
     def __init__(self, x: Tensor, memory: Tensor) -> None:
         x = x.detach()
-        self.here = laid_out_as(local(x), memory).data  # whose writes are counted apart from those of others
+        self.here = laid_out_as(local(x), memory).data  # so that its writes are counted separately
         self.whole = like(x, self.here)
 
     def fits(self, x: Tensor) -> bool:
@@ -34,11 +34,11 @@ class Twin(HostMemory):
     _seen: tuple[int, int, int] | None = None
 
     def is_current(self, p: Tensor) -> bool:
-        """Return True if the parameter was not written to since the two were the same."""
+        """Return True if the parameter has not been written to since the two were equal."""
         return self._seen == _written(p)
 
     def is_same(self, p: Tensor) -> None:
-        """Note that the two are the same from now on."""
+        """Record that the two are equal from now on."""
         self._seen = _written(p)
 
 
@@ -48,14 +48,14 @@ def _written(p: Tensor) -> tuple[int, int, int]:
 
 
 class Sum(HostMemory):
-    """The gradients of one parameter, added up as a device would."""
+    """The gradients of one parameter, added up as on a device."""
 
     arrivals: list[Arrival]
-    counts = False  # whether a gradient has come since the last were forgotten
+    counts = False  # whether a gradient has arrived since the last ones were forgotten
 
 
 class Sums:
-    """The sums of all parameters; of later passes' gradients, at most so many bytes are on their way."""
+    """The sums of all parameters. Of later passes' gradients, at most `most` bytes are on their way."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -69,7 +69,7 @@ class Sums:
         return any(one.counts for one in self._sums.values())
 
     def add(self, p: Tensor) -> None:
-        """Begin to add the parameter's gradient, which the device is rid of."""
+        """Begin to add the parameter's gradient, and free it on the device."""
         g: Any = p.grad
         here, size = local(g), local(g).nbytes
         one = self._sums.get(p)
@@ -96,7 +96,7 @@ class Sums:
         return found
 
     def forget(self) -> None:
-        """Begin again."""
+        """Start again."""
         for _, memory, _ in self._coming:
             self._free.setdefault(memory.numel(), []).append(memory)
         self._coming.clear()

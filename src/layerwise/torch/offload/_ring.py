@@ -1,4 +1,6 @@
-"""A ring of host memory of bounded size, through which gradients come: part by part, the next while one is stepped."""
+"""A ring of host memory of bounded size, through which gradients come in parts: the next arrives while one is
+stepped.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ ALIGNED = 64  # bytes, as vectors are read
 
 
 class RingSlot:
-    """Memory for the gradients of one part, and what was copied there."""
+    """Memory for the gradients of one part, and a record of what was copied there."""
 
     def __init__(self, memory: Tensor) -> None:
         self.memory = memory
@@ -35,24 +37,24 @@ class RingSlot:
         self._sent: dict[int, tuple[ReferenceType[Tensor], int, int]] = {}
 
     def has(self, i: int, g: Tensor) -> bool:
-        """Return True if this gradient was sent here as it is now."""
+        """Return True if this very gradient was sent here."""
         one = self._sent.get(i)
         return one is not None and one[0]() is g and one[1:] == (g._version, g.data_ptr())
 
     def note(self, i: int, g: Tensor) -> None:
-        """Note that this gradient was sent here."""
+        """Record that this gradient was sent here."""
         self._sent[i] = ref(g), g._version, g.data_ptr()
 
     def sent(self, i: int) -> Tensor | None:
-        """Return the gradient that was sent here, if it is still there."""
+        """Return the gradient that was sent here, if it still exists."""
         return self._sent[i][0]() if i in self._sent else None
 
     def waiting(self) -> Callable[[], None]:
-        """Return the wait for what was sent here."""
+        """Return the wait for everything that was sent here."""
         return partial(wait_for, list(self.arrivals))
 
     def leave(self) -> None:
-        """Give up what was measured here."""
+        """Discard the measurements here."""
         if self.ahead is not None:
             self.ahead.leave()
             self.ahead = None
@@ -64,8 +66,8 @@ class RingSlot:
 
 
 class Ring:
-    """The gradients of some parameters that step together, in parts of at most `most` bytes, but of one tensor at
-    least; and the state that these had. `together` if there is to be room for all parts.
+    """The gradients of some parameters that step together, in parts of at most `most` bytes, but at least one tensor;
+    and the state of these parameters. `together` if there should be room for all parts.
     """
 
     def __init__(self, work: Work, kinds: RingKey, most: int, together: bool) -> None:
@@ -89,17 +91,17 @@ class Ring:
         sizes.append(at)
         few = len(sizes) > SLOTS and not together
         self.sizes = [max(sizes)] * SLOTS if few else sizes
-        """The bytes of each slot. If there is one for each part, the first is of the first part."""
+        """The bytes of each slot. If each part has one, the first slot is for the first part."""
         self._part_of = [number for number, part in enumerate(self.parts) for _ in part]
 
     def holds(self, work: Work, states: States) -> bool:
-        """Return True if the state is as it was after the last step, but for its numbers."""
+        """Return True if the state consists of the same arrays as after the last step."""
         if self._seen is None or not self._seen.consists_of(work.params, states):
             return False
         return self._seen.lies_as(_arrays(work, states))
 
     def see(self, work: Work, states: States) -> None:
-        """Note the state."""
+        """Record the state."""
         if all(p in states for p in work.params) and not self.holds(work, states):
             self._seen = Snapshot(None, work.params, states, _arrays(work, states))
 
@@ -110,7 +112,9 @@ class Ring:
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
     def send(self, grads: Any, which: Sequence[int]) -> RingSlot | None:
-        """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
+        """Begin to copy those of a part's gradients that have not been copied, if the part has a slot, or can get
+        one.
+        """
         number = self._part_of[which[0]] if len(which) else 0
         slot = self._slot(number)
         if slot is None:
@@ -131,12 +135,12 @@ class Ring:
         return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
     def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], RingSlot]]:
-        """Yield the parts with their gradients in host memory. What a slot has is good until the next part, unless
-        there is one for each part.
+        """Yield the parts with their gradients in host memory. A slot's contents are valid until the next part, unless
+        each part has a slot.
         """
         few = len(self.slots) < len(self.parts)
         there = {slot.part for slot in self.slots if few}
-        # First those that are here, since others need their slots; then those whose weights are needed first.
+        # First those that have arrived, because others need their slots; then those whose weights are needed first.
         order = sorted(range(len(self.parts)), key=lambda number: (number not in there, number))
         try:
             for at, number in enumerate(order):
@@ -162,7 +166,7 @@ class Ring:
         return [g if g.device == HOST else self._view(slot, i, g) for i, g in each]
 
     def _view(self, slot: RingSlot, i: int, g: Tensor) -> Tensor:
-        """Return the place of a gradient, which lies there as it does on the device if it is dense."""
+        """Return the place of a gradient; a dense one keeps its memory layout."""
         at = self._places[i]
         return laid_out_as(g, slot.memory[at : at + g.nbytes])
 
@@ -172,7 +176,7 @@ def _arrays(work: Work, states: States) -> list[Tensor]:
 
 
 def aligned(size: int) -> int:
-    """Return the bytes to the next place at which something may begin."""
+    """Return the bytes rounded up to the next aligned place."""
     return -(-size // ALIGNED) * ALIGNED
 
 

@@ -1,4 +1,4 @@
-"""Steps that the host takes of parameters on a device, part by part, and sums that it measures before."""
+"""Steps on the host of parameters on a device, part by part, and sums that are measured before."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The agreement of the processes of one optimizer on a step, before any of them writes.
 
 The step must be the same on all: parameters, settings, step counts, and whether to step at all. A fingerprint of these
-goes with the first sums of every step. The README says why messages are as long as they are.
+travels with the first sums of every step. The README explains the length of the messages.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from layerwise import __version__
 from layerwise.errors import SynchronizationError
 from layerwise.torch.sharding._cuts import Axis, axis_of, ranks_named
 
-BITS, CHUNKS = 12, 4  # of a fingerprint: few enough bits that sums of squares are exact in float64
+BITS, CHUNKS = 12, 4  # bits per chunk of a fingerprint: few enough that sums of squares are exact in float64
 FLAGS = 4
 HEADER = FLAGS + 2 * CHUNKS
 NOTHING = torch.zeros(0, dtype=torch.float64, device="cpu")
 NOWHERE = torch.zeros(0, dtype=torch.long, device="cpu")
-ELSEWHERE = "other processes of the model disagree about the step, or cannot take it"
-PROBLEM = "problem"  # the word for what keeps a process from taking the step
-GRADIENT = "the gradient of"  # begins the words for gradients
+ELSEWHERE = "processes that hold other tensors of the model disagree about the step, or cannot take it"
+PROBLEM = "problem"  # the key of the problem that keeps a process from taking the step
+GRADIENT = "the gradient of"  # the prefix of keys for gradients
 rooms: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by process group: for how many sums a first message has room
 
 
 class Skipped(Exception):  # an answer, not an error
-    """The answer that a process has gradients that are not finite, and that no process takes the step."""
+    """Raised if a process has gradients that are not finite, so that no process takes the step."""
 
 
 class Report(NamedTuple):
@@ -40,7 +40,7 @@ class Report(NamedTuple):
 
     fingerprint: bytes
     skip: bool
-    words: Callable[[], Mapping[str, Any]]  # what has to be the same everywhere, to find what is not
+    words: Callable[[], Mapping[str, Any]]  # everything that must be the same on all ranks, to find differences
 
 
 class Outcome(NamedTuple):
@@ -48,7 +48,7 @@ class Outcome(NamedTuple):
 
     skip: bool  # a process skips the step
     problem: str = ""
-    new: bool = False  # a process has sent no sums, since the list of them is new there
+    new: bool = False  # a process has sent no sums, because the list of them is new there
     parted: bool = False  # a process has no model_group, so that those that have one would wait for it
 
 
@@ -56,8 +56,8 @@ class Agreement:
     """The agreement of the processes of one optimizer. Every step passes through it.
 
     Sums are added over `axes`. The processes along `replicas` hold the same shards. `model_group` are processes with
-    other tensors of the model: they need not take the same steps, but skip together. `left` says for errors what was
-    not stepped.
+    other tensors of the model: they need not take the same steps, but skip together. `left` describes, for errors, what
+    was not stepped.
     """
 
     def __init__(
@@ -79,38 +79,38 @@ class Agreement:
 
     @contextmanager
     def reports_errors(self) -> Iterator[None]:
-        """Report to the others why this process cannot take the step, so that they do not take it either."""
+        """Report an error to the others, so that they do not take the step either."""
         self.listened = True
         try:
             yield
         except Exception as problem:
             if self.listened:
                 words = {PROBLEM: f"{type(problem).__name__}: {problem}"}
-                with suppress(Exception):  # what came first says more
+                with suppress(Exception):  # the first error is more helpful
                     self._of_model(self._said(words)._replace(problem=words[PROBLEM]))
             raise
 
     @contextmanager
     def during_closure(self) -> Iterator[None]:
-        """Report no error of a closure: the others are in closures, which take collectives of their own."""
+        """Do not report errors of a closure: the others are in their closures, which use collectives of their own."""
         self.listened = False
         yield
         self.listened = True
 
     def agree_on(self, words: Mapping[str, str]) -> None:
-        """Raise unless all processes say the same, before collectives that only this makes the same on all."""
+        """Raise unless all processes report the same, before collectives that need it."""
         outcome = self._said(words)
         if outcome.problem:
             self._raise_problem(self._of_model(outcome))
         self.listened = True
 
     def _said(self, words: Mapping[str, str]) -> Outcome:
-        """Exchange words in a message that may stand in place of the first of a step."""
+        """Exchange words in a message that may replace the first one of a step."""
         report = Report(hashlib.sha256(repr(words).encode()).digest(), False, lambda: words)
         return self._exchange(report, NOTHING, None)
 
     def reach(self, layout: bytes, report: Report, sums: Tensor, places: Sequence[Tensor], model: Tensor) -> None:
-        """Complete the first sums of a step if all processes agree on it; else raise."""
+        """Complete the first sums of a step if all processes agree on it; otherwise raise."""
         room = zip(self.axes, places, strict=True)
         known = layout == self._layout and all(len(where) <= rooms.get(axis.group, 0) for axis, where in room)
         mine = sums.clone()
@@ -129,11 +129,12 @@ class Agreement:
     def _raise_problem(self, outcome: Outcome) -> None:
         if outcome.problem:
             raise SynchronizationError(
-                f"{outcome.problem}. Give all of them the same parameters, settings and backward passes; {self._left}."
+                f"{outcome.problem}. Use the same parameters, settings and backward passes on all of them; "
+                f"{self._left}."
             )
 
     def _exchange(self, report: Report, sums: Tensor, places: Sequence[Tensor] | None) -> Outcome:
-        """Add up the first message of a step, and return what the reports of all processes say."""
+        """Add up the first message of a step, and return the result of all processes' reports."""
         self.listened = False
         known, other = places is not None, self._model is None
         flags = sums.new_tensor([float(report.skip), 0.0, float(not known), float(other)])
@@ -142,7 +143,7 @@ class Agreement:
             where = NOWHERE if places is None or i >= len(places) else places[i]
             padding = sums.new_zeros(rooms.get(axis.group, 0) - len(where))
             found = reduced(axis, torch.cat([flags, prints, sums[where], padding]))
-            # Every axis passes on the flags of those before it, so that in the end all processes have those of all.
+            # Every axis passes on the flags of those before it, so that in the end all processes have the flags of all.
             flags, x, xx = found[:FLAGS], found[FLAGS : FLAGS + CHUNKS], found[FLAGS + CHUNKS : HEADER]
             differ = (axis.senders * xx != x.square()).any()
             differences.append(differ)
@@ -169,12 +170,12 @@ class Agreement:
 
 
 def of_gradient(name: str) -> str:
-    """Return the word for a gradient, by which processes compare theirs."""
+    """Return the key of a gradient, under which processes compare theirs."""
     return f"{GRADIENT} {name!r}"
 
 
 def reduced(axis: Axis, sums: Tensor) -> Tensor:
-    """Return the sums over all processes of the axis. They exchange them on the mesh's device, wherever they lie."""
+    """Return the sums over all processes of the axis, which are exchanged on the mesh's device."""
     sent = sums.to(axis.device_type)
     dist.all_reduce(sent, group=axis.group)
     return sent.to(sums.device)
@@ -193,10 +194,10 @@ def _difference(axis: Axis, words: Mapping[str, Any]) -> str:
         if PROBLEM in other:
             return f"rank {rank} cannot take the step ({other[PROBLEM].rstrip('.')})"
     for rank, other in zip(axis.ranks[1:], reports[1:], strict=True):
-        # Gradients first: what a process says before it redistributes some is about nothing else.
+        # Gradients first: a report before gradients are redistributed contains nothing else.
         for what in sorted({**reports[0], **other}, key=lambda word: not word.startswith(GRADIENT)):
             ours, theirs = reports[0].get(what, "missing"), other.get(what, "missing")
             if ours != theirs:
                 both = ranks_named((axis.ranks[0], rank))
-                return f"{both} disagree about the step: {what} is {ours} on one and {theirs} on the other"
-    return f"{ranks_named(axis.ranks)} hold parts that do not belong together, or in another order"
+                return f"{both} disagree about the step: {what} is {ours} on the first and {theirs} on the second"
+    return f"{ranks_named(axis.ranks)} hold parts that do not belong together or are in a different order"

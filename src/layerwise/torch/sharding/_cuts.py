@@ -29,14 +29,14 @@ def is_dtensor(x: Any) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """Return the local part of a tensor, once it has arrived."""
+    """Return the local part of a tensor, after it has arrived."""
     module = sys.modules.get("torch.distributed.tensor")
     if module is None or not isinstance(x, module.DTensor):
         return x
     wrapper: Any = x
-    here: Any = wrapper._local_tensor  # to_local() would be recorded by autograd
+    here: Any = wrapper._local_tensor  # autograd would record to_local()
     arrived: Tensor = here if type(here) is Tensor or not hasattr(here, "wait") else here.wait()
-    # FSDP2 takes (0, 0) of (8, 0), the part of a tensor parallel weight of which this rank has no column.
+    # FSDP2 makes (0, 0) of (8, 0), the part of a tensor-parallel weight of which this rank has no column.
     if arrived.shape.count(0) < 2:
         return arrived
     cut = Cut(wrapper.device_mesh, wrapper.placements, ())
@@ -59,7 +59,7 @@ def _dtensor(here: Tensor, mesh: Any, placements: tuple[Any, ...], whole: Shape,
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 
-    # Not by from_local, which would bring what is offloaded to the mesh's device.
+    # Not by from_local, which would move offloaded parts to the mesh's device.
     spec = DTensorSpec(mesh, placements, tensor_meta=TensorMeta(torch.Size(whole), stride, here.dtype))
     made: Any = DTensor
     wrapper: Tensor = made(here, spec, requires_grad=False)
@@ -68,7 +68,7 @@ def _dtensor(here: Tensor, mesh: Any, placements: tuple[Any, ...], whole: Shape,
 
 @dataclass(frozen=True)
 class Axis:
-    """Processes that hold the parts of tensors between them: a dimension of a device mesh."""
+    """Processes that together hold the parts of tensors: a dimension of a device mesh."""
 
     ranks: tuple[int, ...]
     group: Any = field(compare=False)
@@ -76,13 +76,13 @@ class Axis:
 
     @cached_property
     def senders(self) -> int:
-        """The number of processes whose numbers an all-reduce adds up: in a dry run on a fake group this one alone."""
+        """The number of processes in an all-reduce; in a dry run on a fake group it is 1."""
         fake = self.group is not None and torch.distributed.get_backend(self.group) == "fake"
         return 1 if fake else len(self.ranks)
 
 
 def ranks_named(ranks: Sequence[int]) -> str:
-    """Return the words for these processes in an error: of many the first few."""
+    """Return these processes in words for an error; of many, the first few."""
     if len(ranks) > 8:
         everyone = in_group() and len(ranks) == torch.distributed.get_world_size()
         few = "" if everyone else f" ({', '.join(map(str, ranks[:4]))}, …)"
@@ -98,7 +98,7 @@ class Cut:
     mesh: Any
     placements: tuple[Any, ...]
     axes: tuple[tuple[Axis, int], ...]
-    replicas: tuple[Axis, ...] = ()  # over which it is the same
+    replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
 
     @property
     def parts(self) -> int:
@@ -119,19 +119,19 @@ class Cut:
         return tuple(here[d] if kept[d] and self.cuts(d) else n for d, n in enumerate(whole))
 
     def wrapped(self, here: Tensor, whole: Shape, kept: Kept, stride: Shape | None = None) -> Tensor:
-        """Return a statistic, or a state of the tensor's shape, of which this is the local part."""
+        """Return a statistic, or a state of the tensor's shape, with this local part."""
         stride = torch.empty(whole, device="meta").stride() if stride is None else stride
         return _dtensor(here, self.mesh, self.along(kept), whole, stride)
 
     def why_not_grouped(self, shape: Shape) -> str:
-        """Return the reason why this would divide groups of 8 bits, or an empty string."""
+        """Return the reason why this would split groups of 8 bits, or an empty string."""
         scattered = any(hasattr(x, "split_factor") for x in self.placements)
         for d, n in enumerate(self.parts_along(len(shape))):
             rows = d == 0 and len(shape) > 1
             row = prod(shape[1:]) if len(shape) > 1 else shape[0]
             even = d <= 1 and not scattered and shape[d] % n == 0 and row // n % GROUP == 0
             if n > 1 and not rows and not even:
-                return f"its cut along dimension {d} over {n} processes would cut groups of {GROUP} elements"
+                return f"sharding dimension {d} over {n} processes would split groups of {GROUP} elements"
         return ""
 
     def local_indices(self, dim: int, n: int, places: Sequence[int] | None = None) -> list[int]:
@@ -143,7 +143,7 @@ class Cut:
         found = np.arange(n)
         for i, x in enumerate(self.placements):
             if getattr(x, "dim", None) == dim:
-                # A strided placement has a factor besides.
+                # A strided placement has an additional factor.
                 factor = {"split_factor": x.split_factor} if hasattr(x, "split_factor") else {}
                 found = found[_parts(type(x)(0, **factor), len(found), sizes[i])[coordinate[i]]]
         return cast("list[int]", found.tolist())
@@ -155,19 +155,19 @@ class Cut:
 
 @lru_cache(16)
 def _parts(split: Any, n: int, count: int) -> list[np.ndarray]:
-    """Return the places of n entries that each of so many ranks has."""
+    """Return the indices of n entries that each of this many ranks has."""
     parts, _ = split._split_tensor(torch.arange(n, device="cpu"), count, with_padding=False, contiguous=False)
     return [part.numpy() for part in parts]
 
 
 def placed(what: str, value: Any, mesh: Any, placements: tuple[Any, ...], way_out: str) -> Tensor:
-    """Return a tensor cut in this way, or raise if it lies on another mesh."""
+    """Return a tensor cut in this way; raise if it lies on another mesh."""
     from torch.distributed.tensor import distribute_tensor
 
     if not is_dtensor(value):
         return distribute_tensor(value, mesh, placements, src_data_rank=None)
     if value.device_mesh != mesh:
-        raise StateError(f"{what} lies on {value.device_mesh}, the parameter on {mesh}. {way_out}")
+        raise StateError(f"{what} lies on {value.device_mesh}, but the parameter lies on {mesh}. {way_out}")
     found: Tensor = value if value.placements == placements else value.redistribute(placements=placements)
     return found
 
@@ -183,14 +183,14 @@ def cut_of(name: str, p: Any) -> Cut | Flat | None:
             "Pass p.redistribute(placements=...) as the parameter."
         )
     if mesh.get_coordinate() is None:
-        raise ParameterError(f"{name} lies on {mesh}, to which this process does not belong. Leave it out here.")
+        raise ParameterError(f"{name} lies on {mesh}, which does not include this process. Leave it out here.")
     each = [(axis_of(mesh.get_group(i), mesh.device_type), x) for i, x in enumerate(placements) if mesh.size(i) > 1]
     axes = tuple((axis, x.dim % p.ndim) for axis, x in each if not x.is_replicate())
     return Cut(mesh, placements, axes, tuple(axis for axis, x in each if x.is_replicate()))
 
 
 def cuts_of(params: list[Tensor], names: Sequence[str]) -> list[Cut | Flat | None]:
-    """Return the same of all of them; of plain tensors where no buffer is known it is clear."""
+    """Return the cuts of all of them; without known buffers, plain tensors are known to be whole."""
     if not any_known() and compiled.in_memory(params):
         return [None] * len(params)
     return list(map(cut_of, names, params))
@@ -205,9 +205,9 @@ def is_cut(p: Any) -> bool:
 
 
 def axis_of(group: Any, device_type: str = "", device: str = "") -> Axis:
-    """Return the processes of a group, which exchange what is on this device.
+    """Return the processes of a group, which exchange data on this device.
 
-    Without it, that is what is on `device` if the group can, or on the first that it can.
+    Without it, the device is `device` if the group supports it, or the first that the group supports.
     """
     known = [one.partition(":")[0] for one in torch.distributed.get_backend_config(group).split(",")]
     device_type = device_type or (device if device in known else known[0])
@@ -219,11 +219,13 @@ def check_alike(name: str, p: Any, g: Any) -> None:
     if is_dtensor(p) != is_dtensor(g):
         ours, theirs = ("is", "is not") if is_dtensor(p) else ("is not", "is")
         raise GradientError(
-            f"{name} {ours} a DTensor, its gradient {theirs}. Pass both as DTensors of one mesh, or both as tensors."
+            f"{name} {ours} a DTensor, but its gradient {theirs}. Pass both as DTensors on one mesh, or both as "
+            "tensors."
         )
     if is_dtensor(p) and g.device_mesh != p.device_mesh:
         raise GradientError(
-            f"{name} lies on {p.device_mesh}, its gradient on {g.device_mesh}. Bring it to the parameter's."
+            f"{name} lies on {p.device_mesh}, but its gradient lies on {g.device_mesh}. Redistribute the gradient to "
+            "the parameter's mesh."
         )
 
 
@@ -232,7 +234,7 @@ def local_parts(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return the local parts of parameters and gradients, the gradients laid out like their parameters if possible.
 
-    For that some may have to be redistributed, which takes collectives: `agree` gets their numbers before the first.
+    Some may have to be redistributed, which takes collectives: `agree` gets their numbers before the first one.
     """
     each: Iterable[Any] = enumerate(zip(params, grads, strict=True))
     both = [(i, p, g) for i, (p, g) in each if is_dtensor(p) and is_dtensor(g) and g.device_mesh == p.device_mesh]
@@ -257,7 +259,7 @@ def axes_of(
 
 
 def replicas_of(cut: Cut | Flat | None, copies: Sequence[Axis]) -> tuple[Axis, ...]:
-    """Return the axes over which a tensor is the same. Processes that have other parts of it have no copies."""
+    """Return the axes over which a tensor is replicated. Processes with other parts of it have no copies."""
     if cut is None:
         return tuple(copies)
     others = {rank for axis in (*(axis for axis, _ in cut.axes), *cut.replicas) for rank in axis.ranks}

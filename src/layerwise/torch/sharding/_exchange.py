@@ -1,4 +1,4 @@
-"""Whole tensors made of their parts: one rank brings a tensor together, does the work on it, and sends the parts back.
+"""Whole tensors made from their parts: one rank collects a tensor, does the work on it, and sends the parts back.
 
 A tensor travels along one axis after the other, to the rank that shares the owner's place there, and comes back in the
 other direction; what comes back goes on to the replicas. Tensors travel in waves, each with work for every owner. While
@@ -21,15 +21,15 @@ from layerwise.torch.sharding._routes import Leg, Route, Wave
 T = TypeVar("T")
 Work = Callable[[Tensor], Tensor]
 Some = dict[int, Tensor]  # tensors by number, or parts of them
-Journey = Generator[None, None, T]  # stops as often as there are messages under way
+Journey = Generator[None, None, T]  # pauses once for each message that is under way
 
 
 def exchanged(
     waves: Iterable[Wave], parts: Sequence[Tensor], works: Sequence[Work], own: torch.dtype, sent: torch.dtype
 ) -> list[Tensor]:
-    """Return this rank's parts of what the works make of whole tensors, given its parts of those.
+    """Return this rank's parts of the works' results on whole tensors, given its parts of the tensors.
 
-    These are of one dtype, and are sent in another one that holds them.
+    These have one dtype, and are sent in another one that can hold them.
     """
     made: Some = {}
     journeys = (_travelling(wave, {i: parts[i].to(sent) for i in wave.tensors}, works, own) for wave in waves)
@@ -39,7 +39,9 @@ def exchanged(
 
 
 def _overlapped(journeys: Iterable[Journey[T]]) -> list[T]:
-    """Return what comes of journeys. One more begins at each turn, before the others go on: the last begun first."""
+    """Return the results of journeys. In each turn one more begins, before the others continue, the last begun
+    first.
+    """
     coming, under_way, found = iter(journeys), list[Journey[T]](), list[T]()
     while begun := [*islice(coming, 1), *under_way]:
         under_way = []
@@ -63,7 +65,7 @@ def _travelling(wave: Wave, have: Some, works: Sequence[Work], own: torch.dtype)
 
 
 def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work], own: torch.dtype) -> Some:
-    """Return what the works make of these tensors, which are all here; equal work is done at once."""
+    """Return the works' results on these tensors, which are whole here; equal work is done at once."""
     alike: dict[Any, list[int]] = defaultdict(list)
     for i, route in routes.items():
         alike[works[i], route.shape].append(i)
@@ -76,7 +78,7 @@ def _worked_on(routes: Mapping[int, Route], have: Some, works: Sequence[Work], o
 
 
 def _moved(leg: Leg, have: Some) -> Journey[Some]:
-    """Return what this rank has of tensors after a message, as parts in the order in which they have come."""
+    """Return this rank's data of tensors after a message, as parts in the order of their arrival."""
     some, sizes = next(iter(have.values())), defaultdict[int, list[int]](list)
     for i, n in leg.sent:
         sizes[i].append(n)

@@ -1,4 +1,4 @@
-"""The parts of a cut tensor that are here: each is a job."""
+"""The local parts of a cut tensor: each is a job."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) 
         here = [at for at, entry in enumerate(cut.local_indices(part.axis, length)) if start <= entry < end]
         before = (slice(None),) * part.axis
         place = Place((*before, slice(here[0], here[-1] + 1) if here else slice(0, 0)))
-        one = Place((*before, slice(i, i + 1)))  # of what has a number for each block
+        one = Place((*before, slice(i, i + 1)))  # of a statistic with a number for each block
         places = {key: one for key, extends in kept.items() if extends is not None and not extends[part.axis]}
     elif part is not None and part.drop and any(map(cut.cuts, part.dims())):
         blocks = tuple(cut.local_indices(d, piece.shape[d]) for d in sorted(part.dims()))
@@ -46,7 +46,7 @@ def _held(piece: Piece, number: int, kept: Mapping[str, Kept | None], cut: Cut) 
 
 
 def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Shape) -> list[Region]:
-    """Return what the rank at these places along the axes, which cut these dimensions of a piece, has of it."""
+    """Return the part of a piece on the rank at these places along the axes, which cut these dimensions of it."""
     part, each = piece.part, list[Sequence[int]](range(n) for n in piece.shape)
     for (_, d), dim in zip(cut.axes, own, strict=True):
         if part is not None and part.one is not None and d == part.axis:
@@ -62,6 +62,6 @@ def _regions_of_cut(piece: Piece, cut: Cut, own: Shape, places: Places, dims: Sh
 
 
 def on_host(x: Any) -> Tensor:
-    """Return a whole tensor in the host's memory; of a DTensor all ranks call this together."""
+    """Return a whole tensor in host memory; for a DTensor all ranks call this together."""
     whole: Tensor = x.full_tensor() if is_dtensor(x) else x
     return whole.detach().to(CPU, copy=True)

@@ -22,7 +22,7 @@ from layerwise.torch.sharding._wrapped_modules import check_replaced
 
 
 class Ranks:
-    """What is known of other processes; found out again when parameters or flat buffers have changed."""
+    """The knowledge about other processes, renewed when parameters or flat buffers have changed."""
 
     def __init__(
         self,
@@ -33,24 +33,24 @@ class Ranks:
         changed: Callable[[tuple[cuts.Axis, ...]], None],
     ) -> None:
         self._members, self._settings = members, settings
-        self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
+        self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are
         self.groups = dict(groups)
         """The process groups that the optimizer was given, or None, by the names of its arguments."""
         self.copies: tuple[cuts.Axis, ...] = ()
         """The processes that have copies of tensors."""
         self.agreed = Agreement(())
-        """The agreement with all of them; on one process nobody is asked."""
+        """The agreement with all of them; none is needed on one process."""
         self.wrapped = False
         """Whether some parameters are not plain tensors."""
         self.searched_ddp = False
         """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
-        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
+        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were created with
         self.now: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
-        """The changes of flat buffers when that was determined; None where parameters are new."""
-        self._flats = CHANGES[0]  # the last that were seen
-        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
+        """The number of changes of flat buffers when that was determined; None if parameters are new."""
+        self._flats = CHANGES[0]  # the last seen
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters whose cuts are known
         self._searched = False
 
     @property
@@ -63,7 +63,7 @@ class Ranks:
         self.groups[name], self.described = group, None
 
     def added(self, params: Sequence[Tensor]) -> None:
-        """Note that a group was made with these."""
+        """Record that a group was created with these."""
         self._added.update(dict.fromkeys(params))
         self.described = None
 
@@ -85,13 +85,13 @@ class Ranks:
         return self.now
 
     def renewed(self, agreement: Agreement | None) -> Agreement | None:
-        """Return the agreement that replaces this one once the members of groups have changed."""
+        """Return the agreement that replaces this one if the members of groups have changed."""
         of_all, self.described = agreement in (None, self.agreed), None
         found = self.agreement()
         return found if of_all else agreement
 
     def _agree_anew(self) -> None:
-        """Find out which processes hold other parts of the parameters, unless another thread has done so."""
+        """Find the processes that hold other parts of the parameters, unless another thread has done so."""
         if self._flats != CHANGES[0]:
             self._flats, self.described = CHANGES[0], None
             self._changed(self.copies)
@@ -112,7 +112,7 @@ class Ranks:
                 sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
             )
         group = None if self.model_group is None else self.model_group.group
-        # Kept if it can be: its list of sums need not be sent for.
+        # Kept if possible: its list of sums then need not be exchanged again.
         if before != (axes, replicas, group, self.copies):
             self.agreed = Agreement(axes, replicas, group)
             self._changed(self.copies)
@@ -132,14 +132,14 @@ class Ranks:
         return (cuts.axis_of(group.group, device=next(devices, "")),)
 
     def _check_left(self, found: Sequence[Any]) -> None:
-        """Raise if one of the parameters, of which these are the cuts, has left its state behind."""
+        """Raise if one of the parameters with these cuts has left its state behind."""
         kept = self._members.optimizer.state
         left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
         each = zip(self._members.all(), found, strict=True) if left else ()
         bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
         if name := next(bare, None):
             raise ParameterError(
-                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
-                "stayed. Make the optimizer after the model is sharded and load the state through "
-                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+                f"{name} is a DTensor that replaced another tensor in its group, and the state still belongs to that "
+                "tensor. Create the optimizer after sharding the model and load the state through "
+                "torch.distributed.checkpoint, or start over after optimizer.state.clear()."
             )

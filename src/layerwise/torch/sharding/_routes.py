@@ -1,4 +1,4 @@
-"""Who does the work on a tensor that is asked for whole, and the messages that bring its parts there and back."""
+"""The choice of the rank that works on a whole tensor, and the messages that bring its parts there and back."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._flat import seen
 
 Shape = tuple[int, ...]
-# Elements of whole tensors on a rank that travel together, if they are not one: enough that a message takes longer than
-# it waits, and few enough that there are messages while a rank works.
+# The number of elements of whole tensors on a rank that travel together, unless it is one tensor: large enough that a
+# message takes longer than its latency, and small enough that there are messages while a rank works.
 TOGETHER = 1 << 21
 
 
 @dataclass(frozen=True)
 class Route:
-    """The way of one tensor along its axes."""
+    """The route of one tensor along its axes."""
 
-    held: LocalPart  # of one of its parts here
-    dims: Shape  # that have to be whole
-    here: Shape  # of what is here
-    cut: tuple[Axis, ...]  # that cut it
-    replicas: tuple[Axis, ...]  # over which it is the same, and
-    cutting: tuple[Axis, ...]  # those that cut it, hop by hop in the order in which it travels
-    sizes: np.ndarray  # of what each rank has of it, by its places along the latter
+    held: LocalPart  # of one of its local parts
+    dims: Shape  # the dimensions that have to be whole
+    here: Shape  # of the local part
+    cut: tuple[Axis, ...]  # the axes that cut it
+    replicas: tuple[Axis, ...]  # the axes over which it is replicated, and
+    cutting: tuple[Axis, ...]  # those that cut it, hop by hop in travelling order
+    sizes: np.ndarray  # of each rank's part, by its places along the latter
     owner: Places  # along all of them
 
     @cached_property
@@ -56,11 +56,11 @@ class Route:
         return self.own == self.owner
 
     def has_some(self, k: int) -> bool:
-        """Return True if this rank has something of the tensor, or of its update, that travels along axis k."""
+        """Return True if this rank has a part of the tensor, or of its update, that travels along axis k."""
         return self.own[:k] == self.owner[:k]
 
     def counts(self, k: int) -> list[int]:
-        """Return how much each rank of axis k then has, or is to have, if this rank has something."""
+        """Return the size that each rank of axis k has then, or should have, if this rank has a part."""
         before = len(self.replicas)
         if k < before:
             return [int(self.sizes[self.own[before:]])] * len(self.axes[k].ranks)
@@ -74,12 +74,12 @@ class Route:
 
     @cached_property
     def regions(self) -> list[Region]:
-        """What the parts are of it, in the order in which they come."""
+        """The places of the parts in it, in the order of their arrival."""
         each = (_folded(self.cut, at) for at in _places(self.cutting))
         return [one for at in each for one in _regions(self.held, self.dims, self.cut, at)]
 
     def together(self, parts: Tensor) -> Tensor:
-        """Return the tensor, given its parts in the order in which they have come."""
+        """Return the tensor, given its parts in the order of their arrival."""
         whole = parts.new_empty(self.shape)
         each = torch.split(parts, [whole[one].numel() for one in self.regions])
         for region, part in zip(self.regions, each, strict=True):
@@ -93,7 +93,7 @@ class Route:
 
 
 class Owners:
-    """The choice of who works on which tensor: the rank with the least work, counting what has to be sent to it."""
+    """The choice of the rank that works on each tensor: the one with the least work, including messages to it."""
 
     def __init__(self, axes: Sequence[Axis]) -> None:
         self._axes = axes
@@ -101,7 +101,7 @@ class Owners:
         self._sizes: dict[object, np.ndarray] = {}
 
     def routes(self, wholes: Sequence[ToBring], helds: Sequence[LocalPart]) -> list[Route]:
-        """Return the routes of tensors, given a part of each. The most work is assigned first."""
+        """Return the routes of tensors, given a part of each. The largest work is assigned first."""
         works = [_work(one, held) for one, held in zip(wholes, helds, strict=True)]
         order = sorted(range(len(works)), key=lambda i: -works[i])
         found = {i: self._route(wholes[i], helds[i], works[i]) for i in order}
@@ -122,14 +122,15 @@ class Owners:
         axes = (*replicas, *cutting)
         loads = self._loads.setdefault(axes, np.zeros([len(axis.ranks) for axis in axes]))
         sent = PER_NUMBER * (sizes.sum() - sizes)
-        # Of several the next along the first axis, which is of replicas: each has its part of what goes to the others.
+        # If there are several, the next along the first axis, which is one of replicas: each has its part of the
+        # messages to others.
         owner = tuple(map(int, np.unravel_index(np.argmin((loads + sent).T), loads.T.shape)))[::-1]
         loads[owner] += work
         return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
 
 
 def _work(one: ToBring, held: LocalPart) -> float:
-    """Return the multiplications of an iteration: k²·n of each matrix, whose shorter side has k rows."""
+    """Return the multiplications of an iteration: k²·n for each matrix, whose shorter side has k rows."""
     shape = seen(held.piece)
     sides = [prod(shape[d] for d in some) for some in (one.whole.kept, one.whole.summed)]
     return float(prod(shape) * min(sides))
@@ -144,14 +145,14 @@ def _sizes(held: LocalPart, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
 
 
 def _regions(held: LocalPart, dims: Shape, axes: Sequence[Axis], at: Places) -> list[Region]:
-    """Return what the rank at these places has of what this rank could bring together."""
+    """Return the part, on the rank at these places, of a tensor that this rank could bring together."""
     along = dict(zip(axes, at, strict=True))
     own = dist.get_rank()
     return held.regions(tuple(along.get(axis, axis.ranks.index(own)) for axis, _ in held.axes), dims)
 
 
 def _places(axes: Sequence[Axis]) -> Iterator[Places]:
-    """Yield all places along axes, the last of which is the slowest: so a tensor's parts come together."""
+    """Yield all places along axes, the last axis slowest: so a tensor's parts arrive together."""
     for places in product(*(range(len(axis.ranks)) for axis in reversed(axes))):
         yield places[::-1]
 
@@ -172,14 +173,14 @@ def _folded(axes: Sequence[Axis], at: Places) -> Places:
 
 
 class Leg(NamedTuple):
-    """One message: what this rank sends of which tensors along an axis, and what comes, in an order that all know."""
+    """One message: the parts that this rank sends along an axis, and those that arrive, in an order that all know."""
 
     axis: Axis
     sent: list[tuple[int, int]]  # tensor, elements
     coming: list[tuple[int, int]]
     given: list[int]  # elements for each rank
     taken: list[int]
-    copies: bool = False  # whether all ranks get the same, all of what is here
+    copies: bool = False  # whether all ranks get the same: everything that is here
 
     def reversed(self, copies: bool = False) -> Leg:
         """Return the message in the other direction."""
@@ -214,7 +215,7 @@ def waves_of(routes: Sequence[Route], axes: Sequence[Axis]) -> list[Wave]:
 
 
 def _most(routes: Sequence[Route]) -> int:
-    """Return how many elements the owner of most of them has to work on."""
+    """Return the number of elements on the owner with most of them."""
     sizes = defaultdict[object, int](int)
     for one in routes:
         sizes[one.axes, one.owner] += prod(seen(one.held.piece))
@@ -247,17 +248,17 @@ def _leg(axis: Axis, tensors: dict[int, Route]) -> Leg:
     return Leg(axis, [(i, n) for _, i, n in sent], [(i, n) for _, i, n in coming], *totals)
 
 
-# All-to-all connects every rank with every other. Among thousands that takes longer than the bytes, and more
-# connections than some networks have. In two hops a rank is connected with twice the root of them, and sends everything
-# twice.
+# All-to-all connects every rank with every other. Among thousands that takes longer than the transfer, and needs more
+# connections than some networks have. With two hops a rank is connected with twice the root of them, and sends
+# everything twice.
 _most_peers = [512]
 _known: WeakKeyDictionary[Any, tuple[Axis, ...]] = WeakKeyDictionary()  # by process group
 
 
 def set_most_peers(processes: int) -> None:
-    """Set among how many processes matrices are exchanged directly, and not in two hops.
+    """Set the number of processes up to which matrices are exchanged directly, and not in two hops.
 
-    All processes must set the same, before the first step of an optimizer. It matters to Muon alone.
+    All processes must set the same number before the first step of an optimizer. It only affects Muon.
 
     Args:
         processes: The number of processes along one mesh dimension.
@@ -266,9 +267,9 @@ def set_most_peers(processes: int) -> None:
 
 
 def hops_of(axis: Axis) -> tuple[Axis, ...]:
-    """Return the axes in place of an axis: itself, or two if it has too many ranks for one.
+    """Return the axes that replace an axis: itself, or two if it has too many ranks for one.
 
-    All of its ranks come here together the first time, as process groups are made.
+    All of its ranks call this together the first time, because process groups are created.
     """
     n = len(axis.ranks)
     inner = max((k for k in range(2, isqrt(n) + 1) if n % k == 0), default=1)

@@ -1,4 +1,4 @@
-"""Sums over the processes that hold other parts of the same tensors: one all-reduce a round completes all of them."""
+"""Sums over the processes that hold other parts of the same tensors: one all-reduce per round completes all of them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from layerwise.torch.sharding._routes import Owners, Wave, waves_of
 
 
 class Skips(NamedTuple):
-    """The decision of this process to skip the step, and the reasons for which it would."""
+    """The decision of this process to skip the step, and the possible reasons for it."""
 
     now: bool
     nonfinite: bool  # skip_nonfinite
@@ -45,7 +45,7 @@ class RankSums:
 
     def begin(self, nows: Sequence[Now], skips: Skips, words: Callable[[], Mapping[str, Any]]) -> None:
         """Begin a step, with this process's knowledge of it."""
-        # What is known on the device alone is not compared, and nan is not the same even as itself.
+        # Values that only the device knows are not compared, and nan does not equal itself.
         numbers = [tuple(x if isinstance(x, (int, float)) and x == x else 0 for x in now) for now in nows]
         self._fingerprint = str(hash((*numbers, skips.nonfinite, skips.scaler))).encode()
         self._number, self._skips, self._words = 0, skips, words
@@ -75,18 +75,18 @@ class RankSums:
         return now.answered(sums)
 
     def _report(self, now: Round) -> Report:
-        """Return this process's report on the step whose first sums go to this round."""
+        """Return this process's report on the step whose first sums belong to this round."""
         skips, words, stepper = self._skips, self._words, self._stepper
         said = {
             "skip_nonfinite": skips.nonfinite,
             "found_inf of a GradScaler": "there" if skips.scaler else "missing",
-            "what steps it": stepper,
+            "the engine": stepper,
         }
         print_ = hashlib.sha256(now.layout + self._fingerprint).digest()
         return Report(print_, skips.now, lambda: {**words(), **said})
 
     def bring(self, wholes: Sequence[ToBring]) -> list[Tensor]:
-        """Return this process's parts of what the works make of whole tensors."""
+        """Return this process's parts of the works' results on whole tensors."""
         numbers, made = numbers_of(self._jobs), dict[int, Tensor]()
         for dtypes in sorted({_dtypes(one) for one in wholes}, key=str):
             alike = (one for one in wholes if _dtypes(one) == dtypes)
@@ -121,10 +121,10 @@ class Round:
     """The destinations of the partial sums of one round."""
 
     requests: list[TensorRequest]
-    places: list[Tensor]  # which numbers are added up over each axis
-    model: Tensor  # which make the model's sum: one of each tensor
+    places: list[Tensor]  # the numbers that are added up over each axis
+    model: Tensor  # the numbers that make up the model's sum: one of each tensor
     layout: bytes  # a hash of them that must be the same on all ranks
-    into: Tensor | None  # the number that each partial sum is added to; None: each has its own, in their order
+    into: Tensor | None  # the number to which each partial sum is added; None: each has its own, in order
     again: Tensor  # partial sums that another box adds
     length: int
 
@@ -150,8 +150,8 @@ def round_of(
     """Return the round of these requests.
 
     A request of a piece has one total for each entry along the dimensions that are not summed. Boxes of the piece, on
-    this rank and on others, have them in common; a part that is the only one here has its own, and others add to all of
-    them or to none.
+    this rank and on others, share them; a part that is the only local one has its own, and others add to all of them or
+    to none.
     """
     common, length = _common(jobs, requests), 0
     into = np.arange(sum(q.length for q in requests))
@@ -175,7 +175,7 @@ def round_of(
     def there(each: Sequence[np.ndarray]) -> Tensor:
         return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *each])).to(device)
 
-    # Not how many numbers each has: parts are uneven.
+    # Not the number of totals: parts are uneven.
     labels = [(*key, each[0][1].request.__name__, each[0][1].dims) for key, each in common.items()]
     layout = hashlib.sha256(f"{described} {labels}".encode()).digest()
     alike = np.array_equal(into, np.arange(length)) and not again
@@ -186,7 +186,9 @@ def round_of(
 def _common(
     jobs: Sequence[LocalPart], requests: Sequence[TensorRequest]
 ) -> dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]]:
-    """Return the requests of parts by what they are requests of: a tensor's number, and how many it has before."""
+    """Return the requests of parts by the tensor and request that they belong to: a tensor's number, and how many come
+    before.
+    """
     numbers, asked, at = numbers_of(jobs), Counter[int](), 0
     found: dict[tuple[int, int], list[tuple[LocalPart, TensorRequest, slice]]] = {}
     for q in requests:
@@ -205,7 +207,7 @@ def _cells(held: LocalPart, q: TensorRequest) -> np.ndarray:
 
 
 def _touched(held: LocalPart, q: TensorRequest, cells: np.ndarray) -> np.ndarray:
-    """Return the places of those to which a part adds, in its own order."""
+    """Return the places of the totals to which a part adds, in its own order."""
     if held.box is None:
         return cells
     size = tuple(1 if d in q.dims or d in q.once else n for d, n in enumerate(held.box.size))
@@ -214,7 +216,7 @@ def _touched(held: LocalPart, q: TensorRequest, cells: np.ndarray) -> np.ndarray
 
 
 def numbers_of(jobs: Sequence[LocalPart]) -> list[int]:
-    """Return a number for each job that is the same on all ranks: boxes of one piece have one together."""
+    """Return a number for each job that is the same on all ranks: boxes of one piece share one."""
     known: dict[Hashable, int] = {}
     each = [i if held.box is None else (held.spread, held.number) for i, held in enumerate(jobs)]
     return [known.setdefault(one, len(known)) for one in each]

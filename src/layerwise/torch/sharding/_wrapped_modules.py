@@ -1,4 +1,4 @@
-"""What wrappers make of a model: units of FSDP2, whose gradients come together, and parameters in place of others."""
+"""Traces of wrappers in a model: FSDP2's units, whose gradients arrive together, and parameters that replace others."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from layerwise.errors import ParameterError
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import flattened_in, is_known
 
-NO_PASS = -1  # PyTorch's number for "no backward pass runs"
-NO_UNIT = 0  # beside the numbers of units, which are identities
-MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has cut up
+NO_PASS = -1  # PyTorch's number for "no backward pass is running"
+NO_UNIT = 0  # distinct from the numbers of units, which are ids
+MARK = "_fsdp_orig_uid"  # of fully_shard, on parameters that it has sharded
 T = TypeVar("T")
 
 
 def alive(cls: type[T]) -> Iterator[T]:
-    """Yield all objects of a class that this process holds. It takes some milliseconds, so ask once.
+    """Yield all objects of a class in this process. It takes some milliseconds, so ask once.
 
-    Wrappers of a model are made after its optimizer or before it, by programs that need not show them to us. They hold
-    parameters, which do not refer to them. Of DistributedDataParallel even the hooks on parameters are C++.
+    Wrappers of a model are created before or after its optimizer, by programs that need not pass them to us. They hold
+    parameters, which do not refer to them. DistributedDataParallel's hooks on parameters are even in C++.
     """
-    # Objects are asked by their type: `isinstance` also asks them, and proxies then do what they are proxies for.
+    # Objects are tested by their type: `isinstance` also calls into them, and proxies would react to it.
     return (x for x in gc.get_objects() if issubclass(type(x), cls))
 
 
 def current_pass() -> int:
-    """Return the number of the backward pass that runs in this thread, or NO_PASS."""
+    """Return the number of the backward pass that is running in this thread, or NO_PASS."""
     number: int = torch._C._current_graph_task_id()
     return number
 
@@ -44,10 +44,10 @@ def at_end_of_pass(call: Callable[[], None]) -> None:
 
 
 def units_of(params: Iterable[Tensor]) -> dict[int, int]:
-    """Return by the identity of a parameter the number of its unit, if FSDP2 reduces its gradient.
+    """Return the number of a parameter's unit, by the parameter's id, if FSDP2 reduces its gradient.
 
-    A unit are the modules of one call of fully_shard, which share a state. Only that tells which of the parameters
-    in its modules were left out of it.
+    A unit is the modules of one call of fully_shard, which share a state. Only that state shows which parameters in its
+    modules were left out of it.
     """
     wanted = {id(p) for p in params if is_dtensor(p)}
     fsdp: Any = sys.modules.get("torch.distributed.fsdp")
@@ -77,17 +77,17 @@ def check_replaced(members: Iterable[tuple[Tensor, str]], thoroughly: bool) -> b
         lost = _lost([(p, name) for p, name in waiting if not is_dtensor(p)])
     if lost is not None:
         raise ParameterError(
-            f"{lost} is no longer a parameter of its model, which was sharded after the optimizer was made and has a "
-            "part in its place; steps would not reach the model. Make the optimizer after fully_shard or "
+            f"{lost} is no longer a parameter of its model: the model was sharded after the optimizer was created, "
+            "and holds a shard instead. Steps would not reach the model. Create the optimizer after fully_shard or "
             "parallelize_module."
         )
     return search
 
 
 def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
-    """Return the name of the first that no module has, if a module has a part of a tensor of that name and shape.
+    """Return the name of the first one that no module has, if a module has a part of a tensor of that name and shape.
 
-    That part has a gradient, and no optimizer that would step it: else it is another model's.
+    That part has a gradient, and no optimizer that would step it; otherwise it is another model's.
     """
     dicts = [x.__dict__.get("_parameters", {}) for x in alive(nn.Module)]
     held = [(name, p) for one in dicts for name, p in one.items() if p is not None]
@@ -100,6 +100,6 @@ def _lost(waiting: Iterable[tuple[Tensor, str]]) -> str | None:
 
 
 def _parts(name: str, p: Any) -> list[tuple[str, Any]]:
-    """Return the names and shapes of the whole tensors of which this has parts."""
+    """Return the names and shapes of the whole tensors whose parts these are."""
     found = flattened_in(p)
     return found if found is not None else [(name, p.shape)] if is_dtensor(p) else []

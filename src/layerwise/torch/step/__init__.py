@@ -1,1 +1,1 @@
-"""A step of PyTorch's front, from parameter groups to the jobs of engines."""
+"""A step of the PyTorch API, from parameter groups to the jobs of engines."""

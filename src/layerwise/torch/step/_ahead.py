@@ -1,4 +1,4 @@
-"""Steps that are measured before they are taken, beside the program."""
+"""Steps that are measured before they are taken, in parallel with the program."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import Tensor
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
-CHANGED = "weights or state changed while they were stepped. Step from one thread at a time."
+CHANGED = "weights or state changed during a step. Step from one thread at a time."
 _worker = ThreadPoolExecutor(1, "layerwise")
 
 
 class Ahead:
-    """A step that engines take in three parts (`Prepared.ahead`), of which the first has been."""
+    """A step that engines take in three parts (`Prepared.ahead`), after the first part."""
 
     def __init__(
         self,
@@ -31,11 +31,11 @@ class Ahead:
         self._seen = _versions(read)
         self._measured = _worker.submit(_measure, steps, wait)
         self.together = False
-        """Whether others go by what was measured."""
+        """Whether other parts depend on its measurements."""
 
     @property
     def model(self) -> list[float]:
-        """The sum over the model of each of its tensors that is asked for one, and then that of all."""
+        """For each of its tensors that needs it, its share of the sum over the model; later that whole sum."""
         return self._measured.result()
 
     def is_of(self, prepared: Any, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
@@ -58,7 +58,7 @@ class Ahead:
 
 
 def add_up(parts: Sequence[Ahead]) -> None:
-    """Give each the sum over all of them, if it is asked for one."""
+    """Give each the sum over all of them, if it needs one."""
     total = 0.0
     for part in parts:
         for x in part.model:  # in the order of one step
@@ -69,7 +69,7 @@ def add_up(parts: Sequence[Ahead]) -> None:
 
 
 def at_once() -> None:
-    """Wait for nothing."""
+    """Do not wait for anything."""
 
 
 def _measure(steps: Iterator[list[float]], wait: Callable[[], None]) -> list[float]:
@@ -87,4 +87,4 @@ def _renew() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew)  # where the thread is not
+    os.register_at_fork(after_in_child=_renew)  # a forked process has no such thread

@@ -1,4 +1,4 @@
-"""The parameters and gradients that the PyTorch front accepts."""
+"""The parameters and gradients that the PyTorch API accepts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from layerwise.torch.sharding._flat import check_described, is_marked
 
 
 def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
-    """Return what each has in common with those for which one check is enough; None if it is checked by itself."""
+    """Return the key of tensors for which one check is enough, or None if each needs its own."""
     if is_faking() or not (compiled.in_memory(params) and compiled.in_memory(grads)):
         return repeat(None, len(params))
     return iter(
@@ -38,7 +38,7 @@ def check_parameter(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor that can be stepped in place."""
     check_kind(name, p)
     if p.is_meta:
-        raise ParameterError(f"{name} is on the meta device and holds no numbers. Materialise the model first.")
+        raise ParameterError(f"{name} is on the meta device and has no values. Materialize the model first.")
     check_described(name, p)
     if why := unreadable(p):
         raise ParameterError(f"{name} {why}")
@@ -49,19 +49,20 @@ def check_parameter(name: str, p: Tensor) -> None:
 def check_kind(name: str, p: Tensor) -> None:
     """Raise unless `p` is a tensor of a kind that can be stepped, if it holds numbers."""
     if is_lazy(p):
-        raise ParameterError(f"{name} has no shape yet. Run the model's forward once before making the optimizer.")
+        raise ParameterError(f"{name} has no shape yet. Run the model's forward once before creating the optimizer.")
     if p.is_nested:
-        raise ParameterError(f"{name} is a nested tensor, which has no norm of its own. Make parameters of its parts.")
+        raise ParameterError(f"{name} is a nested tensor, which has no single norm. Make its components parameters.")
     if is_fake(p):
         raise ParameterError(
-            f"{name} is met under FakeTensorMode, where tensors hold no numbers. Make the optimizer, and step, outside."
+            f"{name} cannot be stepped under FakeTensorMode: fake tensors have no values. Create and step the "
+            "optimizer outside it."
         )
     if p.is_complex():
         raise ParameterError(
             f"{name} is complex. Make torch.view_as_real(p.detach()).requires_grad_() the parameter instead."
         )
     if p.dtype not in FLOATING:
-        raise ParameterError(f"{name} must be floating point of 16 to 64 bits, but is {p.dtype}.")
+        raise ParameterError(f"{name} must have a floating-point dtype of 16 to 64 bits, but has {p.dtype}.")
     if p.layout is not torch.strided:
         raise ParameterError(f"{name} must be a dense tensor, but its layout is {p.layout}. Pass p.to_dense().")
 
@@ -69,24 +70,34 @@ def check_kind(name: str, p: Tensor) -> None:
 def check_gradient(name: str, p: Tensor, g: Tensor) -> None:
     """Raise unless `g` is a gradient that fits `p`."""
     if g.is_nested:
-        raise GradientError(f"the gradient of {name} is a nested tensor. Pass one of the parameter's shape.")
+        raise GradientError(f"the gradient of {name} is a nested tensor. Pass a dense tensor of the parameter's shape.")
     if is_fake(local(g)):
-        raise GradientError(f"the gradient of {name} is of FakeTensorMode and holds no numbers. Compute it outside.")
+        raise GradientError(
+            f"the gradient of {name} is a fake tensor, which has no values. Compute it outside FakeTensorMode."
+        )
     if g.layout is not torch.strided:
         raise GradientError(
-            f"the gradient of {name} is sparse ({g.layout}), and the norm of a tensor needs all of it. "
-            "Use sparse=False in the embedding, or p.grad = p.grad.to_dense()."
+            f"the gradient of {name} is sparse ({g.layout}), but the norm of a tensor needs all of it. Use "
+            "sparse=False in the embedding, or p.grad = p.grad.to_dense()."
         )
     if g.dtype not in FLOATING:
-        raise GradientError(f"the gradient of {name} must be floating point of 16 to 64 bits, but is {g.dtype}.")
+        raise GradientError(
+            f"the gradient of {name} must have a floating-point dtype of 16 to 64 bits, but has {g.dtype}."
+        )
     if g.shape != p.shape:
-        raise GradientError(f"the gradient of {name} has the shape {tuple(g.shape)}, its parameter {tuple(p.shape)}.")
+        raise GradientError(
+            f"the gradient of {name} has the shape {tuple(g.shape)}, but its parameter has {tuple(p.shape)}."
+        )
     if g.device != p.device:
-        raise GradientError(f"the gradient of {name} is on {g.device}, its parameter on {p.device}. Move one of them.")
+        raise GradientError(
+            f"the gradient of {name} is on {g.device}, but its parameter is on {p.device}. Move one of them."
+        )
 
 
 def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: bool) -> Tensor | Literal[True] | None:
-    """Return the decision to skip the step: True or None if that is known at no cost, else a tensor on the device."""
+    """Return the decision to skip the step: True or None if it is known at no cost, otherwise a tensor on the
+    device.
+    """
     found = [] if found_inf is None else [local(found_inf).reshape(()) > 0]
     if skip_nonfinite:
         found += [_any_nonfinite(some) for (some,) in alike([g for g in grads if g.numel()])]
@@ -97,7 +108,9 @@ def to_skip(grads: Sequence[Tensor], found_inf: Tensor | None, skip_nonfinite: b
 
 
 def _any_nonfinite(grads: list[Tensor]) -> Tensor:
-    """Return True for a nan or an infinity: then the largest number is one, and otherwise it cannot overflow."""
+    """Return True if there is a nan or an infinity: then the largest number is not finite, and otherwise it cannot
+    overflow.
+    """
     return ~torch.isfinite(torch.stack(torch._foreach_norm(grads, inf))).all()
 
 
@@ -109,12 +122,12 @@ def alike(*columns: Sequence[Tensor]) -> Iterator[list[list[Tensor]]]:
     return ([list(column) for column in zip(*some, strict=True)] for some in rows.values())
 
 
-BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions say what they hold
+BY_ADDRESS = (Tensor, Parameter)  # other types are subclasses, whose own functions define their contents
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 
 
 def readable(grads: list[Tensor], names: Callable[[], Iterable[str]]) -> list[Tensor]:
-    """Return the gradients with each one's numbers in its memory; the same list if they already are."""
+    """Return the gradients with their values in memory; the same list if they already are."""
     if compiled.in_memory(grads):
         return grads
     return [_readable(name, g) for name, g in zip(names(), grads, strict=True)]
@@ -130,7 +143,7 @@ def _readable(name: str, g: Tensor) -> Tensor:
 
 
 def resolved(x: Tensor) -> Tensor:
-    """Return a tensor with its numbers in its memory, if a copy is enough for that."""
+    """Return a tensor with its values in memory, if a copy is enough for that."""
     if type(x) not in BY_ADDRESS:
         return x
     if torch._is_functional_tensor(x):
@@ -141,17 +154,17 @@ def resolved(x: Tensor) -> Tensor:
 
 
 def unreadable(x: Tensor) -> str:
-    """Return the reason why a tensor's memory does not hold its numbers, with the way out; empty if it does."""
+    """Return the reason why a tensor's memory does not hold its values, with the way out; empty if it does."""
     x = local(x)
     if not has_address(x) or x.layout is not torch.strided:
         return ""
     if torch._is_functional_tensor(x) or torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return "is a stand-in within a transformation of functions and has no memory. Step outside of it."
+        return "is a placeholder inside a function transform and has no memory. Step outside the transform."
     if x.is_neg():
-        return "is a view that is negated when it is read, whose memory has the other sign. Use its resolve_neg()."
+        return "is a negated view: its memory has the opposite sign. Pass its resolve_neg()."
     if x._is_zerotensor():
-        return "is a tensor of zeros without memory. Use its clone()."
-    return "had its memory freed: its storage is smaller than it. Fill the storage again." if _is_freed(x) else ""
+        return "is a tensor of zeros without memory. Pass its clone()."
+    return "has a storage smaller than itself: its memory was freed. Fill the storage again." if _is_freed(x) else ""
 
 
 def _is_freed(x: Tensor) -> bool:
@@ -163,7 +176,7 @@ def _is_freed(x: Tensor) -> bool:
 
 
 def is_fake(x: Tensor) -> bool:
-    """Return True if a tensor holds no numbers because of a FakeTensorMode, or would get such a state."""
+    """Return True if a tensor has no values because of a FakeTensorMode, or would get such a state."""
     return hasattr(x, "fake_mode") or is_faking()
 
 
@@ -173,7 +186,7 @@ def is_faking() -> bool:
 
 
 def has_address(x: Tensor) -> bool:
-    """Return True if the local part of a tensor lies at an address; not on the meta device."""
+    """Return True if the local part of a tensor has an address; not on the meta device."""
     return type(x) in BY_ADDRESS and not x.is_meta
 
 
@@ -184,7 +197,7 @@ def lying(x: Tensor) -> Lying:
 
 
 def _are_apart(tensors: Sequence[Any]) -> bool:
-    """Return True if a look is enough to see that tensors share no memory: plain ones, each in one piece."""
+    """Return True if tensors obviously share no memory: plain ones, each in one piece."""
     if not {*map(type, tensors)} <= {*BY_ADDRESS} or False in [x.is_cpu and x.is_contiguous() for x in tensors]:
         return False
     starts = sorted([(x.data_ptr(), x.nbytes) for x in tensors if x.numel()])
@@ -205,6 +218,6 @@ def check_apart(names: Sequence[str], params: Sequence[Tensor], states: Mapping[
     for arrays in by_device.values():
         if found := shared(arrays):
             raise ParameterError(
-                f"{found[0]} and {found[1]} share memory, and both would be written. Tied weights are one parameter: "
-                "use the same Parameter in both places. Give anything else memory of its own, such as a clone()."
+                f"{found[0]} and {found[1]} share memory, and both would be written. If the weights are tied, use "
+                "the same Parameter in both places. Otherwise give one of them memory of its own, such as a clone()."
             )

@@ -1,4 +1,4 @@
-"""What the first step of a parameter shows of those to come."""
+"""The first steps of parameters, and what they show about later ones."""
 
 from __future__ import annotations
 
@@ -23,30 +23,33 @@ from layerwise.torch.step._prepared import TensorStep, on_host
 from layerwise.torch.step._work import DueGroup
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
-SLOWER = 'Leave them their ratio by param_groups(model, rule="lars"), or give their group an lr of its own.'
-OTHERS = 'Leave them to AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
-BLOCKS = 'Give each row its own by AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
-PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are of schedulers, which may begin with a smaller one
+SLOWER = 'Keep their ratio with param_groups(model, rule="lars"), or give their group a smaller lr.'
+OTHERS = 'Step them with AdamW: Mixed(param_groups(model, rule="{}", lr=…)).'
+BLOCKS = (
+    'Give each row a rate of its own with AdamMini(param_groups(model, rule="adammini")), or pass `blocks` by name.'
+)
+PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are schedulers', which may begin with a smaller rate
 
 
 def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
-    """Return how to exempt tensors that began at zero.
+    """Return advice on how to exempt tensors that began at zero.
 
-    If they alone have no weight decay, as biases and norms in trainers' groups, an option does. By `param_groups`,
-    biases are exempt by default, others by the names that were given.
+    If only they have no weight decay, as biases and norms in trainers' groups, an option exempts them. `param_groups`
+    exempts biases by default, and others by name.
     """
     stuck = [one for one in found if one.starts_at_zero]
     if stuck and all(map(_has_none_if_decayed, stuck)) and any(_number(group["weight_decay"]) for group in groups):
         return (
-            'Pass adapt="decayed", with which what has no weight decay has no trust ratio, or use param_groups(model).'
+            'Pass adapt="decayed", which removes the trust ratio wherever weight_decay is 0, or use '
+            "param_groups(model)."
         )
     names = {name for group in groups for name in group.get("param_names", ())}
-    way_out = "Exempt biases and norms from it by param_groups(model)"
+    way_out = "Exempt biases and norms from the ratio with param_groups(model)"
     others = [one.name for one in stuck if one.name in names and "bias" not in one.name]
     if not others:
-        return f"{way_out}; its no_adapt names others."
+        return f"{way_out}; to exempt other parameters, pass no_adapt to it."
     shown = "".join(f', "{name}"' for name in others[:5]) + ", …" * (len(others) > 5)
-    return f'{way_out}, others by its no_adapt=["bias", "norm"{shown}].'
+    return f'{way_out}; to exempt other parameters, pass no_adapt=["bias", "norm"{shown}] to it.'
 
 
 def _has_none_if_decayed(one: FirstStep) -> bool:
@@ -58,7 +61,7 @@ def _has_none_if_decayed(one: FirstStep) -> bool:
 
 
 def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps of parameters of these ids that were just taken, but for those that show nothing."""
+    """Yield the first steps, just taken, of parameters with these ids, except those without problems."""
     measured, at = step.measured, 0
     zero = _began_at_zero(measured)
     each = zip(step.plans, step.params, step.storage_plans, step.states, strict=True)
@@ -76,21 +79,21 @@ def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -
 
 
 def without_ratio(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps that parameters of these ids are to take without a trust ratio, which are not measured."""
+    """Yield the first steps of parameters with these ids that will have no trust ratio, and so are not measured."""
     each = iter(plans)
     for due in dues:
         names = [plan.name for p, plan in zip(due.params, islice(each, len(due.params)), strict=True) if id(p) in new]
         if not names or any(is_on_device(due.group.get(key)) for key in (*PEAKS, "weight_decay")):
-            continue  # nobody waits for a device
+            continue  # reading it would mean waiting for the device
         lam, peak = _number(due.group["weight_decay"]), _peak(due.group)
         if not adapts(due.h, lam):
             yield from (FirstStep(name, due.h, {}, lam, peak) for name in names)
 
 
 def not_hidden(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps that a rule for hidden matrices is to take of parameters of these ids that are none.
+    """Yield the first steps of parameters with these ids that a rule for hidden matrices steps although they are not.
 
-    Names tell embeddings and the head, unless the group named its rule: then they were meant.
+    Names identify embeddings and the head, unless the group named its rule: then they were intended.
     """
     each = iter(plans)
     for due in dues:
@@ -103,7 +106,9 @@ def not_hidden(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[
 
 
 def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int]) -> Iterator[FirstStep]:
-    """Yield the first steps of matrices of these ids that are one block each, by a rule that is for smaller ones."""
+    """Yield the first steps of matrices with these ids that are one block each, although the rule is for smaller
+    blocks.
+    """
     each = iter(plans)
     for due in dues:
         own = list(islice(each, len(due.params)))
@@ -133,22 +138,22 @@ def _began_at_zero(measured: Sequence[Mapping[str, Any]]) -> list[bool]:
 
 
 def _number(x: Any) -> float:
-    """Return a rate, which may be a tensor through which a gradient flows."""
+    """Return the value of a rate, which may be a tensor through which a gradient flows."""
     return float(x.detach() if isinstance(x, Tensor) else x)
 
 
 class FirstSteps:
-    """The first steps of an optimizer's parameters, and the warnings of what they show."""
+    """The first steps of an optimizer's parameters, and warnings about them."""
 
     def __init__(self, groups: GroupOptions, members: Members) -> None:
         self._groups, self._members = groups, members
         self.waiting: dict[int, Tensor] = {}
-        """Parameters whose first step is still to be looked at, by id."""
-        self.odd: list[FirstStep] = []  # first steps that are too long, or of what is not for the rule
+        """Parameters whose first step still has to be checked, by id."""
+        self.odd: list[FirstStep] = []  # first steps that are too long, or of parameters that are not for the rule
         self._warned = False  # of some of these
 
     def look_at_new(self, dues: Sequence[DueGroup], plans: Sequence[Plan]) -> None:
-        """Note, once, parameters that step too far without a trust ratio, or are not for their rule."""
+        """Record, once, parameters that step too far without a trust ratio, or are not for their rule."""
         states = self._members.optimizer.state
         new = set() if self._warned else {id(p) for due in dues for p in due.params if p not in states}
         fast = [one for one in without_ratio(dues, plans, new) if one.rushes]
@@ -156,7 +161,7 @@ class FirstSteps:
         self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
     def warn(self, step: TensorStep, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
-        """Warn of what the step shows of those to come, if it is the first of some parameters."""
+        """Warn about problems that the step shows, if it is the first of some parameters."""
         if self.odd:
             odd, self.odd, self._warned = self.odd, [], True
             warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))

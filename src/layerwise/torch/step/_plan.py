@@ -32,8 +32,11 @@ from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
 from layerwise.torch.step._checks import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
-WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
-WAY_OUT_OF_FLAT = "Load whole tensors by layerwise.torch.flat.load_full_state_dict, and what lay on other ranks too."
+WAY_OUT = (
+    "Create the optimizer with the options it was saved with. To read state of other optimizers, use "
+    "layerwise.torch.convert."
+)
+WAY_OUT_OF_FLAT = "Load whole tensors, and state of other ranks, with layerwise.torch.flat.load_full_state_dict."
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Plan(plan.Plan):
     dtype: torch.dtype
     cut: Cut | None = None
     flat: Flat | None = None
-    tensors: tuple[Plan, ...] = ()  # those of which the flat buffer of some rank has a part
-    replicas: tuple[Axis, ...] = ()  # over which it is the same
+    tensors: tuple[Plan, ...] = ()  # those of which some rank's flat buffer has a part
+    replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
 
     @property
     def is_cut(self) -> bool:  # type: ignore[override]
@@ -53,7 +56,7 @@ class Plan(plan.Plan):
 
     @property
     def lies(self) -> Cut | Flat | None:
-        """What of the parameter is here."""
+        """The local part of the parameter."""
         return self.cut or self.flat
 
     @property
@@ -70,12 +73,12 @@ class Plan(plan.Plan):
         return WAY_OUT if self.flat is None else WAY_OUT_OF_FLAT
 
     def described(self) -> Any:
-        """Return the part that must be the same on all ranks."""
+        """Return the data that must be the same on all ranks."""
         own = [(one.name, one.h, one.h.model_bound, tuple(one.shape), one.layout.pieces) for one in self.members]
         return own, None if self.flat is None else self.flat.described()
 
     def in_words(self) -> Any:
-        """Return the shape as ranks show it to one another."""
+        """Return the shape in the form that ranks compare."""
         return {one.name: tuple(one.shape) for one in self.tensors} or tuple(self.shape)
 
     def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
@@ -109,26 +112,26 @@ class Plan(plan.Plan):
         return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
 
     def storage_plan(self, p: Tensor, want: Wanted) -> StoragePlan:
-        """Return what decides the storage of a parameter, and of those that are planned alike."""
+        """Return everything that determines the storage of a parameter, and of others with an equal plan."""
         return StoragePlan(LIBRARY, self, LIBRARY.dtype(p), want)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""
         if self.cut is not None:
-            # What stands beside weights or state is cut as they are; scales have at most two dimensions.
+            # Companions of weights or state are sharded like them; scales have at most two dimensions.
             kept = self.kept.get(key, tuple(d < value.ndim for d in range(len(self.shape))))
             if kept is not None:
-                way_out = "Load it through torch.distributed.checkpoint, which moves it."
+                way_out = "Load it through torch.distributed.checkpoint, which reshards it."
                 return placed(f"{key!r} of {self.name}", value, self.cut.mesh, self.cut.along(kept), way_out)
         if is_dtensor(value):
             raise StateError(
-                f"{key!r} of {self.name} is sharded, and the parameter is not. Load it through "
+                f"{key!r} of {self.name} is sharded, but the parameter is not. Load it through "
                 "torch.distributed.checkpoint, or pass the state's full_tensor()."
             )
         return value
 
     def whole(self, state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-        """Return the state of each whole tensor by name, in the host's memory. All ranks call this together."""
+        """Return the state of each whole tensor by name, in host memory. All ranks call this together."""
         if self.flat is not None:
             return whole_state(self, self.flat, state)
         return {self.name: {key: on_host(x) if isinstance(x, Tensor) else x for key, x in state.items()}}
@@ -140,7 +143,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
     check_gradient(name, p, g)
     if differentiable and p.is_leaf and p.requires_grad:
         raise ParameterError(
-            f"{name} is a leaf that requires grad, which a differentiable step cannot write to. Step a clone of it."
+            f"{name} is a leaf that requires grad, so a differentiable step cannot write to it. Step a clone of it."
         )
     check_alike(name, p, g)
 
@@ -157,7 +160,7 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a parameter's step with these settings; `blocks` are by the name of a tensor.
 
-    `device` is that of the step, if it is another than the parameter's; `copies` are processes with the same tensors.
+    `device` is that of the step, if it differs from the parameter's; `copies` are processes with the same tensors.
     """
     replicas = replicas_of(lies, copies)
     kind = p.dtype, device or p.device

@@ -1,4 +1,4 @@
-"""What comes before a step: gradients that can be read, checks, plans, state, and what engines prepare."""
+"""The preparation of a step: readable gradients, checks, plans, state, and what engines prepare."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from layerwise.torch.step._work import Work
 
 
 class Setup(NamedTuple):
-    """What an optimizer was given once for all of its groups."""
+    """The arguments of an optimizer that apply to all of its groups."""
 
     groups: GroupOptions
     skip_nonfinite: bool
@@ -38,27 +38,26 @@ class Setup(NamedTuple):
 
 
 class Planner:
-    """Plans and prepares the steps of an optimizer's parameters, and looks at the first that each takes."""
+    """Plans and prepares the steps of an optimizer's parameters, and checks the first step of each."""
 
     def __init__(self, setup: Setup, members: Members) -> None:
         self._setup, self._members, self.firsts = setup, members, FirstSteps(setup.groups, members)
         self.copies: tuple[cuts.Axis, ...] = ()
         """The processes that have copies of tensors."""
         self.resolves = False
-        """Whether the memory of a gradient of the last step did not hold its numbers."""
+        """Whether a gradient of the last step did not have its values in memory."""
         self.forget()
 
     def forget(self) -> None:
-        """Plan, check and look at everything again."""
+        """Plan, check and warn again from now on."""
         self._plans: dict[Tensor, tuple[ByName, Plan]] = {}  # with the blocks they were made for
         self._warned: set[tuple[str, str]] = set()
         self.firsts.waiting.clear()
 
     def readable(self, work: Work, always: bool = False) -> Work:
-        """Return the same with copies of gradients whose memory does not hold their numbers.
+        """Return the work with copies of gradients that do not have their values in memory.
 
-        That is done before computing with gradients, and before they are checked; and from then on, for as long as some
-        are replaced.
+        This is done when gradients first have to be checked or read, and from then on as long as some need it.
         """
         found = readable(work.grads_here, partial(self._members.names_of, work.dues))
         replaced = found is not work.grads_here
@@ -72,7 +71,7 @@ class Planner:
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
 
-        What is the same for several parameters is checked and planned once, for the first of them.
+        Equal parameters are checked and planned once, for the first of them.
         """
         work, alike, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
         dues, params, states = work.dues, work.params, self._members.optimizer.state
@@ -93,7 +92,8 @@ class Planner:
                     check_step(name, p if g.device == p.device else stepped, g, differentiable)
                 if before is not None and before.shape != p.shape:
                     raise ParameterError(
-                        f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
+                        f"{name} had the shape {tuple(before.shape)} and now has {tuple(p.shape)}. Create a new "
+                        "optimizer."
                     )
                 if found is None:
                     replicas = cuts.replicas_of(lies, self.copies)
@@ -111,7 +111,7 @@ class Planner:
         return work, plans
 
     def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
-        """Return the step of planned parameters, whose state is there from now on, and in the wanted form."""
+        """Return the step of planned parameters, after their state was created and converted to the wanted format."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
         dues, storage_plans = work.dues, _storings(work, plans)
         self._warn_of_layouts(plans, storage_plans)
@@ -119,11 +119,11 @@ class Planner:
         owns, end = list[Any](), 0
         for due in dues:
             own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
-            # Counts that once had to be on the device stay there, and those beside them go there as well.
+            # Counts that once had to be on the device stay there, and others that step with them move there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
             for state, p, stepped, plan in zip(own, due.params, work.stepped[some], plans[some], strict=True):
                 self._plans[p] = due.blocks, plan
-                # On another device a step would wait for what the first shows.
+                # On another device the step would wait for these measurements.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.firsts.waiting[id(p)] = p
             _state.make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
@@ -135,16 +135,16 @@ class Planner:
         return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
     def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
-        """Warn once of each parameter whose layout does not allow the requested storage of its state."""
+        """Warn once about each parameter whose layout does not allow the requested storage of its state."""
         for plan, own in zip(plans, storage_plans, strict=True):
             for key, stored in own.chosen.items() if own.want.state else ():
                 if stored.by_layout and (plan.name, key) not in self._warned:
-                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} instead of 8 bits: {stored.why}.")
                     self._warned.add((plan.name, key))
 
 
 def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
-    """Return what decides the storage of each parameter: the same of those that are planned alike."""
+    """Return everything that determines the storage of each parameter: the same object for equal plans."""
     known, found = dict[Any, StoragePlan](), list[StoragePlan]()
     wants = [due.want for due in work.dues for _ in due.params]
     for p, plan, want in zip(work.stepped, plans, wants, strict=True):

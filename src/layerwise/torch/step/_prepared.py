@@ -1,4 +1,4 @@
-"""A step of PyTorch's tensors: what belongs to it besides plans and jobs, and how it is run."""
+"""A prepared step of PyTorch's tensors: its data besides plans and jobs, and how it is run."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ States = Mapping[Tensor, Mapping[str, Any]]
 
 
 def with_numbers(step: TensorStep, work: Work) -> TensorStep | None:
-    """Return a step like this one with other numbers in its settings, or None if these differ in more."""
+    """Return a step like this one with other numbers in its settings, or None if more differs."""
     options, sizes = work.planned_for
-    # With others, what is planned is part of what is agreed.
+    # With other ranks, plans are part of what is agreed on.
     if step.agreement is not None or not _differ_in_numbers((options, sizes), step.seen.settings):
         return None
     hs = (h for (h, *_), n in zip(options, sizes, strict=True) for _ in range(n))
@@ -96,8 +96,8 @@ class TensorStep(Step):
         stored = list(map(dtypes, work.params_here, self.states))
         wants = [due.want for due in work.dues for _ in due.params]
         self._words = partial(_words, plans, wants, stored)
-        # All that defines the step and does not change from step to step. Blocks are in the plans; by name they may be
-        # functions, whose addresses each process has its own of.
+        # Everything that defines the step and does not change from step to step. Blocks are in the plans; by name they
+        # may be functions, whose addresses differ between processes.
         options = [(due.group["capturable"], due.want) for due in work.dues]
         described = repr([options, [plan.described() for plan in plans], stored])
         return RankSums(agreement, [one for plan in plans for one in plan.held], described)
@@ -108,9 +108,9 @@ class TensorStep(Step):
         return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
     def take(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
-        """Carry the step out, count it, and round master weights into their parameters; raise `Changed` as engines do.
+        """Run the step, count it, and round master weights into their parameters; raise `Changed` like engines.
 
-        `skip` is known on the device alone; `skips` is what other processes are told.
+        `skip` is only known on the device; `skips` is reported to other processes.
         """
         nows = self.counts.nows(*work.rates, scale)
         if self._peers is not None and self._words is not None and skips is not None:
@@ -130,7 +130,7 @@ class TensorStep(Step):
             increment_version(self._wrappers)
 
     def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
-        """Return the step, of which sums are measured after a wait; None if it has to be taken at once."""
+        """Return the step if its sums are measured only after a wait; None if it has to be taken at once."""
         try:
             nows = list(self.counts.nows(*work.rates, scale))
             if work.ahead is not None and self._goes_on(work, work.ahead, nows):
@@ -149,7 +149,7 @@ class TensorStep(Step):
 
 
 class Counts:
-    """The step counts of parameters that step together, and the numbers that a step takes from them."""
+    """The step counts of parameters that step together, and the numbers that a step derives from them."""
 
     def __init__(self, work: Work, states: Sequence[Mapping[str, Any]], on_device: bool, by_engine: bool) -> None:
         self._steps = [state["step"] for state in states]
@@ -179,13 +179,13 @@ class Counts:
         return self._made.of(t, lr, weight_decay, g_scale)
 
     def count(self, skip: Tensor | None) -> None:
-        """Count the step, where engines do not."""
+        """Count the step, if engines do not."""
         if self._uncounted and not (skip is None and compiled.count(self._uncounted)):
             count(self._uncounted, skip)
 
 
 class Remainders:
-    """The remainders of split weights, some of which belong to weights that have been written to since."""
+    """The remainders of split weights; some may belong to weights that have been written to since."""
 
     def __init__(self, heres: Sequence[Tensor], states: Sequence[Mapping[str, Any]]) -> None:
         each = zip(heres, states, strict=True)
@@ -200,8 +200,8 @@ class Remainders:
     def follow(self) -> None:
         """Let weights that were set to zero be zero.
 
-        Beside any other number, an outdated remainder is less than the weight's last place. Beside zero it would be the
-        whole weight, and its norm is the measure of a step.
+        An outdated remainder is less than the last place of any other weight. Of a zero it would be the whole weight,
+        whose norm determines the step.
         """
         for (p, rest), version in zip(self._pairs, self._versions, strict=True):
             if p._version != version:
@@ -219,7 +219,7 @@ def dtypes(p: Tensor, state: Mapping[str, Any]) -> dict[str, str]:
 
 
 def on_host(measured: Mapping[str, Any]) -> dict[str, Any]:
-    """Return measurements in the host's memory."""
+    """Return measurements in host memory."""
     return {k: v.detach().cpu().double().numpy() if isinstance(v, Tensor) else v for k, v in measured.items()}
 
 
@@ -264,14 +264,15 @@ def count(steps: list[Tensor], skip: Tensor | None) -> None:
 
 
 class GroupCounts:
-    """Step counts that are read as numbers, or on the device by calls that do not wait; or `by_engine`."""
+    """Step counts that are read as numbers, or on the device by calls that do not wait; or counted `by_engine`."""
 
     def __init__(self, steps: list[Tensor], on_device: bool, by_engine: bool) -> None:
-        # What once had to be on the device stays there: to read it would mean waiting. All of them are there then.
+        # Counts that once had to be on the device stay there: reading them would mean waiting. All of them are there
+        # then.
         self.steps, self.on_device = steps, on_device or bool({step.device.type for step in steps} - {"cpu"})
         self.by_engine = by_engine and self.on_device
         self._counters = [Counter(step) for step in steps] if self.by_engine else []
-        self._of: tuple[Any, ...] = ()  # what these were made of
+        self._of: tuple[Any, ...] = ()  # what these were made from
         self._nows: list[Now] = []
 
     def nows(self, h: Hyper, rates: Rates) -> Sequence[Now]:
@@ -293,7 +294,7 @@ class GroupCounts:
 
 
 def _beta2(h: Hyper, t: Tensor) -> Any:
-    """Return β₂ at the step t, which only the device knows: a user's function computes with tensors there."""
+    """Return β₂ at the step t, which only the device knows: a user's function computes with tensors then."""
     if not h.follows_step:
         return h.beta2_of(1)
     exact = torch.float32 if t.device.type == "mps" else torch.float64

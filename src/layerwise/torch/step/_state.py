@@ -1,4 +1,4 @@
-"""The state of one parameter, and the checks of a checkpoint's."""
+"""The state of one parameter, and the checks of a loaded one."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from layerwise.torch.step._checks import has_address, lying, unreadable
 from layerwise.torch.step._plan import WAY_OUT, Plan
 
 State = dict[str, Any]
-ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
+ANY = Part((), (*FLOATING, *DTYPES))  # of an earlier rule, or of earlier options
 REMADE = (
-    "Make the optimizer of the parameters as they are now, and load its state through torch.distributed.checkpoint, "
-    "which moves it."
+    "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
+    "which reshards it."
 )
 CPU = torch.device("cpu")
-MOST_STEPS = 2**53  # exact as the floats that powers are taken of, and far from where an int64 ends
+MOST_STEPS = 2**53  # exact as a float, of which powers are computed, and far below the limit of int64
 
 
 def as_step(name: str, value: Any) -> Tensor:
@@ -64,7 +64,7 @@ def _check_readable(name: str, key: str, value: Tensor) -> None:
 
 def check_there(name: str, key: str, value: Tensor) -> None:
     if value.is_meta:
-        raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
+        raise StateError(f"{key!r} of {name} is on the meta device and has no values. Load its values.")
 
 
 def make_missing(
@@ -92,7 +92,7 @@ def make_missing(
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
-    """Return True if some of these have step counts outside of the machine's memory."""
+    """Return True if some of these have step counts outside of CPU memory."""
     found = [state["step"] for state in states if "step" in state]
     return any(isinstance(step, Tensor) and step.device.type != "cpu" for step in found)
 
@@ -103,12 +103,12 @@ def apart(state: State) -> None:
 
 
 def has_state(state: State | None) -> bool:
-    """Return True if a parameter has state of ours, and not only entries of other programs."""
+    """Return True if a parameter has our state, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 
 
 def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
-    """Forget a parameter's state, but for what other programs keep there."""
+    """Forget a parameter's state, except other programs' entries."""
     state = states.get(p, {})
     for key in own_entries(state):
         del state[key]
@@ -117,28 +117,28 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
 
 
 def check_kept(plan: Plan, p: Tensor, state: State) -> None:
-    """Raise unless the kept state of a parameter, without others' entries, can be stepped with and lies rightly."""
+    """Raise unless the kept state of a parameter, without others' entries, is valid and on the right device."""
     parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
         if key != "step":
             check_values(plan, parts.get(key, ANY), key, x)
         if isinstance(x, Tensor) and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
-        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # to look would mean waiting
+        if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # reading it would mean waiting
             as_step(plan.name, x)
         if key not in own:
             raise StateError(
-                f"{key!r} of {plan.name} is no state of {plan.h.optimizer}, which is to step it now. Forget the state "
-                "of the rule before with clear_state(), or give its group that rule again."
+                f"{key!r} of {plan.name} is not part of the state of {plan.h.optimizer}, the current rule of its "
+                "group. Drop the state of the previous rule with clear_state(), or restore that rule."
             )
     for key, part in parts.items():
         if part.of in state and key not in state:
-            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits and lacks {key!r}. {WAY_OUT}")
+            raise StateError(f"{part.of!r} of {plan.name} is in 8 bits, but {key!r} is missing. {WAY_OUT}")
     check_shapes(plan, parts, state)
 
 
 def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
-    """Return the reason why the memory of a part of the state cannot be stepped in, or an empty string."""
+    """Return the reason why a part of the state cannot be stepped in place, or an empty string."""
     if why := unreadable(x):
         return why
     if key == "step":
@@ -150,11 +150,11 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
         kind = "a plain tensor" if plan.cut is None else "a DTensor"
         return f"must be {kind} as its parameter is. {REMADE}"
     shares = has_address(local(x)) and lying(local(x)).overlaps_itself
-    return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
+    return "is expanded: its elements share memory. Pass its contiguous()." if shares else ""
 
 
 def parts_of(plan: Plan, state: State) -> dict[str, Part]:
-    """Return what the parts of a parameter's state must be."""
+    """Return the requirements of the parts of a parameter's state."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 
@@ -181,9 +181,9 @@ def check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
 def _allowed(plan: Plan, part: Part) -> str:
     """Return the dtypes that a part of the state may have, in words."""
     if not part.dtypes:
-        whose = "full_precision_state_dict reads the 16-bit ones that it belongs to"
-        return f"left out beside weights of {plan.dtype}, which lack nothing ({whose})"
+        whose = "full_precision_state_dict skips it and reads the 16-bit weight that it belongs to"
+        return f"absent for weights of {plan.dtype}, which need no extra bits ({whose})"
     if part.others == part.dtypes:
         return f"a tensor of {' or '.join(part.dtypes)}"
     codes = "".join(f", or its 8-bit codes in torch.{one}" for one in part.others)
-    return f"a tensor of 16 to 64 bit floats{codes}"
+    return f"a tensor of 16- to 64-bit floats{codes}"

@@ -1,4 +1,4 @@
-"""The life of an optimizer's steps: what is due, how it is planned and prepared, agreed on, taken, and kept."""
+"""The life of an optimizer's steps: from the work to plans, preparation, agreement, and the step itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a
 
 
 class Stepper:
-    """The steps of one optimizer. A copy of the optimizer keeps only `skipped`, and finds out the rest again."""
+    """The steps of one optimizer. A copy of the optimizer keeps only `skipped`, and computes the rest again."""
 
     def __init__(
         self,
@@ -54,15 +54,15 @@ class Stepper:
     ) -> None:
         self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
         self.optimizer = self.members.optimizer
-        """The optimizer whose steps these are, by a reference that does not keep it."""
+        """The optimizer of these steps, by a weak reference."""
         self.one_at_a_time = OneAtATime()
         self.steps: dict[bytes, TensorStep] = {}
-        """The prepared steps by their parameters, the last taken at the end."""
+        """The prepared steps by their parameters, the most recently taken at the end."""
         self.planner = Planner(setup, self.members)
         follow = partial(_follow_ranks, self.steps, self.planner)
         self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
         self.skipped = skipped
-        """How many steps were skipped."""
+        """The number of skipped steps."""
         self.when_zeroed: list[Callable[[], None]] = []
         self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
@@ -72,10 +72,10 @@ class Stepper:
         """What finds the gradient of a parameter that has none."""
 
     def of(self, optimizer: Any, steps: bool = False) -> Stepper:
-        """Return the life of an optimizer's steps that has this one among its attributes.
+        """Return the `Stepper` of an optimizer that has this one among its attributes.
 
-        A wrapper may be made of another's attributes. It then answers for the steps that the other takes, and has its
-        own once it steps by itself, or the other is gone.
+        A wrapper may share our `__dict__`. Until it takes a step itself, or the wrapped optimizer is gone, it uses the
+        wrapped optimizer's Stepper.
         """
         own = self.members.own()
         if own is optimizer or not (steps or own is None):
@@ -84,20 +84,20 @@ class Stepper:
         return made
 
     def forget(self) -> None:
-        """Plan, check and look at everything again."""
+        """Plan, check and warn again from now on."""
         self.groups.forget()
         self._rates.clear()
         self.steps.clear()
         self.planner.forget()
 
     def in_place_of(self, p: Tensor) -> Tensor:
-        """Return what is stepped in a parameter's place, with its numbers of now."""
+        """Return the array that is stepped in a parameter's place, with its present numbers."""
         return p
 
     def take_over(self, p: Tensor) -> None:
-        """Give a parameter the numbers that were written to what is stepped in its place."""
+        """Copy the numbers that were written to the array stepped in a parameter's place back to it."""
 
-    # ---- what is due
+    # ---- the work of a step
 
     def settings_of(self, group: Group) -> CheckedGroup:
         """Return what follows from a group's options, or raise if one of its options is wrong, here and now."""
@@ -106,9 +106,9 @@ class Stepper:
         return now
 
     def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
-        """Return what is due of these parameters of all groups, or of those of these numbers.
+        """Return the work of these parameters of all groups, or of the groups with these numbers.
 
-        Raise if one of their options is wrong, here and now.
+        Raise if one of their options is wrong now.
         """
         groups, found = self.optimizer.param_groups, self._rates.get(numbers)
         if numbers is not None:
@@ -122,7 +122,7 @@ class Stepper:
         return Work.of(found, groups, asked, self.elsewhere)
 
     def _follow_names(self) -> None:
-        """Plan again, as a parameter has another name, by which its blocks, random bits and measurements go."""
+        """Plan again, because a parameter has another name: its blocks, random bits and measurements depend on it."""
         self._names = list(map(copy, map(NAMES, self.optimizer.param_groups)))
         self.steps.clear()
 
@@ -136,7 +136,7 @@ class Stepper:
                     "max_grad_norm_per_tensor",
                     "None with max_grad_norm and a model_group",
                     per_tensor,
-                    "Drop one of them: the norm of all could not be had in the first round.",
+                    "Drop one of them: the global norm is not known yet in the first round.",
                 )
             )
 
@@ -167,7 +167,7 @@ class Stepper:
             might_skip = self.might_skip
             if list(map(NAMES, self.optimizer.param_groups)) != self._names:
                 self._follow_names()
-            # Once, because both may take collectives: only this process knows whether its step is prepared again.
+            # Once, because both may use collectives: only this process knows whether its step is prepared again.
             if self.ranks.wrapped:
                 work = self._local(work, agreement)
             if might_skip or self.planner.resolves:
@@ -175,7 +175,7 @@ class Stepper:
             self.take(work, might_skip, agreement)
 
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
-        """Step parameters that are where they are stepped: by what was prepared before, or by what is made anew."""
+        """Step parameters in place, by what was prepared before, or by a new preparation."""
         key = self.key_of(work, agreement)
         step, plans = self.unchanged(key, work, not might_skip), list[Plan]()
         if step is None:
@@ -196,9 +196,9 @@ class Stepper:
         might_skip: bool,
         agreement: Agreement | None,
     ) -> None:
-        """Take a step, or leave it out if this process or another has to."""
+        """Take a step, or skip it if this process or another one has to."""
         skip, skips = self.to_skip(work) if might_skip else None, None
-        if agreement is not None:  # what the others say decides as well
+        if agreement is not None:  # other processes' reports decide as well
             scaler = getattr(self.optimizer, "found_inf", None) is not None
             skip, skips = None, Skips(bool(skip), self.setup.skip_nonfinite, scaler)
         elif isinstance(skip, bool):
@@ -223,7 +223,7 @@ class Stepper:
             firsts.warn(step, work.dues, skip)
 
     def _local(self, work: Work, agreement: Agreement | None) -> Work:
-        """Return the same with the local parts of parameters and gradients."""
+        """Return the work with the local parts of parameters and gradients."""
         agreed = partial(self._agree_to_redistribute, agreement, work)
         params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
         return work._replace(params_here=params_here, grads_here=grads_here)
@@ -235,18 +235,18 @@ class Stepper:
         names, grads = self.members.names_of(work.dues), work.grads
         words = {of_gradient(name): "there" for name in names}
         placed: dict[int, Any] = {i: grads[i] for i in elsewhere}
-        words |= {of_gradient(names[i]): f"there, placed {g.placements}" for i, g in placed.items()}
+        words |= {of_gradient(names[i]): f"present, placed {g.placements}" for i, g in placed.items()}
         agreement.agree_on(words)
 
     @staticmethod
     def key_of(work: Work, agreement: Agreement | None = None) -> bytes:
-        """Return what tells steps of other parameters apart."""
-        return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
+        """Return the key that distinguishes steps of different parameters."""
+        return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes cache their hash
 
     def unchanged(self, key: bytes, work: Work, at_once: bool) -> TensorStep | None:
-        """Return the step that these parameters had before, if nothing that it depends on has changed but numbers.
+        """Return the step that these parameters took before, if nothing that it depends on has changed except numbers.
 
-        If it follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise `Changed`.
+        If it runs `at_once`, an engine that gets these very tensors checks them itself, and may raise `Changed`.
         """
         step = None if self.groups.differentiable else self.steps.get(key)
         if step is None or not step.seen.consists_of(work.params, self.optimizer.state):
@@ -260,12 +260,12 @@ class Stepper:
     def _taken(
         self, work: Work, step: TensorStep, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
     ) -> TensorStep:
-        """Take a step, or one that is made anew if an engine sees that this one no longer holds."""
+        """Run a step, or a new one if an engine notices that this one is no longer valid."""
         given = skip, self.scale, skips
 
         def anew() -> TensorStep:
             nonlocal work
-            work, plans = self.planner.planned(work)  # with errors for what is wrong
+            work, plans = self.planner.planned(work)  # raises errors for whatever is wrong
             return self.planner.prepare(work, plans, skip is not None, agreement)
 
         return run_or_remake(step, anew, lambda one: one.take(work, *given))[0]
@@ -279,7 +279,7 @@ class Stepper:
 
     @property
     def might_skip(self) -> bool:
-        """Whether a step may be left out because of what gradients are."""
+        """Whether non-finite gradients may skip a step."""
         return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
 
     def to_skip(self, work: Work) -> Any:
@@ -292,7 +292,7 @@ class Stepper:
     def remember(self, key: bytes, step: TensorStep, skip: Tensor | None) -> None:
         """Keep the step for the next time, within the limit, and count a skipped step that only the device knows of."""
         if skip is not None:
-            # In place, so that a captured step counts on.
+            # In place, so that a captured step continues to count.
             self.skipped += skip.to(self.skipped.device) if isinstance(self.skipped, Tensor) else skip
         if on_gpu() and capturing() and step not in self._captured:
             self._captured.append(step)
@@ -320,6 +320,6 @@ class Stepper:
 
 
 def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
-    """Prepare steps again, now that these processes have copies."""
+    """Prepare steps again, because these processes now have copies."""
     steps.clear()
     planner.copies = copies

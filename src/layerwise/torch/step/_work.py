@@ -1,4 +1,4 @@
-"""What is due: the settings of groups as they were last checked, parameters, and gradients."""
+"""The work of a step: the last checked settings of groups, parameters, and gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Columns = tuple[list[Any], list[Any]]  # lr and weight decay of each group
 
 
 class DueGroup(NamedTuple):
-    """The parameters of one group that are to be stepped, and the group's settings."""
+    """The parameters of one group to step, and the group's settings."""
 
     number: int
     group: Group
@@ -38,19 +38,19 @@ class DueGroup(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What is due, what is stepped in place of the parameters, and the local parts of that and of gradients."""
+    """The work of a step: what is stepped in place of the parameters, and the local parts of that and of gradients."""
 
     settings: CheckedSettings
-    which: Sequence[int]  # of the groups that the settings are of
+    which: Sequence[int]  # of the groups that the settings belong to
     groups: Sequence[Group]
-    sizes: list[int]  # how many parameters of each group are due
+    sizes: list[int]  # the number of parameters of each group
     rates: Columns
     params: list[Tensor]
     grads: list[Tensor]
     stepped: list[Tensor]
     params_here: list[Tensor]
     grads_here: list[Tensor]
-    ahead: Ahead | None = None  # what was measured of it
+    ahead: Ahead | None = None  # its measurements
 
     @classmethod
     def of(
@@ -60,7 +60,7 @@ class Work(NamedTuple):
         asked: Sequence[Sequence[Tensor]],
         elsewhere: Elsewhere | None = None,
     ) -> Work:
-        """Return what is due of these parameters of groups where all is here; gradients may be `elsewhere`."""
+        """Return the work of these parameters of groups, if everything is local; gradients may be `elsewhere`."""
         params, sizes = list(chain.from_iterable(asked)), list(map(len, asked))
         grads: list[Any] = list(map(GRADIENT, params))
         which: Sequence[int] = range(len(groups))
@@ -74,7 +74,7 @@ class Work(NamedTuple):
 
     @property
     def dues(self) -> list[DueGroup]:
-        """What is due of each group."""
+        """The work of each group."""
         each, found = iter(self.params), []
         for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
             now, params = self.settings.each[i], [next(each) for _ in range(n)]
@@ -90,25 +90,25 @@ class Work(NamedTuple):
 
     @property
     def planned_for(self) -> Any:
-        """All of groups on which plans depend, and how many parameters of each are due; rates are no part of it."""
+        """Everything about groups on which plans depend, and the number of parameters of each; without rates."""
         found = self.settings.planned_for
         return found if len(self.which) == len(found) else [found[i] for i in self.which], self.sizes
 
     def as_asked(self) -> Work:
-        """Return the same before anything was put in the place of parameters and gradients."""
+        """Return the work before parameters and gradients were replaced."""
         return self._replace(stepped=self.params, params_here=self.params, grads_here=self.grads)
 
     def with_grads(self, found: list[Tensor]) -> Work:
-        """Return the same with these in place of the local parts of the gradients."""
+        """Return the work with other local parts of the gradients."""
         return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
 
     def leave(self) -> None:
-        """Give up what was measured, unless it was used."""
+        """Discard the measurements, unless they were used."""
         if self.ahead is not None:
             self.ahead.leave()
 
     def part(self, which: range, grads_here: list[Tensor]) -> Work:
-        """Return the work of some parameters that follow one another, with their gradients in this form."""
+        """Return the work of some consecutive parameters, with their gradients in this form."""
         ends = accumulate(self.sizes)
         sizes = [max(0, min(e, which.stop) - max(e - n, which.start)) for e, n in zip(ends, self.sizes, strict=True)]
         some, own = slice(which.start, which.stop), [i for i, n in enumerate(sizes) if n]
@@ -128,7 +128,7 @@ def _at(
 def _with_gradients(
     asked: Sequence[Sequence[Tensor]], grads: Sequence[Tensor | None], elsewhere: Elsewhere | None
 ) -> tuple[list[Tensor], list[Any], list[int]]:
-    """Return the parameters with gradients, which may be `elsewhere`, these gradients, and how many each group has."""
+    """Return the parameters with gradients, which may be `elsewhere`, these gradients, and their number per group."""
     each, params, found, sizes = iter(grads), list[Tensor](), list[Any](), list[int]()
     for some in asked:
         before = len(params)

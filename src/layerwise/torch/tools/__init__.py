@@ -1,1 +1,1 @@
-"""Tools beside an optimizer: groups, monitors, steps in the backward pass, and whole states and weights."""
+"""Tools for an optimizer: groups, monitors, steps in the backward pass, and whole states and weights."""

@@ -30,7 +30,7 @@ State = dict[str, Any]
 
 
 def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
-    """Return the state_dict that one process with whole tensors would have, in the host's memory.
+    """Return the state_dict that one process with whole tensors would have, in host memory.
 
     All ranks call this together, and each returns the whole. Parameters are the tensors that the buffers hold, by name.
 
@@ -66,7 +66,7 @@ def load_full_state_dict(optimizer: Optimizer, state_dict: Mapping[str, Any]) ->
 
 @contextmanager
 def _buffers(optimizer: Optimizer) -> Iterator[list[list[Member]]]:
-    """Let the groups hold their buffers, which DeepSpeed puts in one by one to be stepped, and yield these."""
+    """Let the groups hold their buffers, which DeepSpeed adds one by one to step them, and yield these."""
     kept = [group["params"] for group in checked(optimizer).param_groups]
     for group, own in zip(optimizer.param_groups, stepper_of(optimizer).members.buffers, strict=False):
         group["params"] = list(own)
@@ -104,8 +104,8 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
     steps = {int(state.pop("step")) for state in each.values()}
     if len(steps) > 1:
         raise StateError(
-            f"the tensors in {own.name} have taken {sorted(steps)} steps, and a flat buffer has one count. Keep them "
-            "in parameters of their own (use_orig_params=True), or leave the state out."
+            f"the tensors in {own.name} have taken {sorted(steps)} steps, but a flat buffer has one count. Keep them "
+            "in separate parameters (use_orig_params=True), or leave the state out."
         )
     keys = dict.fromkeys(key for state in each.values() for key in state)
     parts = {key: {name: state[key] for name, state in each.items() if key in state} for key in keys}
@@ -115,9 +115,9 @@ def _local(own: Member, wholes: Mapping[str, Any]) -> State:
 
 
 def _numbers(plan: Plan, member: Plan, state: Any) -> State:
-    """Return the state of a whole tensor with numbers for codes, if it is one."""
+    """Return the state of a whole tensor, with numbers in place of codes."""
     if not isinstance(state, Mapping) or "step" not in state:
-        raise StateError(f"the checkpoint has state of some tensors in {plan.name}, and none of {member.name}.")
+        raise StateError(f"the checkpoint has state for some tensors of {plan.name}, but none for {member.name}.")
     whole = {key: on_host(x) if is_dtensor(x) else x for key, x in state.items()}
     own, theirs = checked_state(member, whole, {})
     return named_state({**theirs, **own}).in_numbers()

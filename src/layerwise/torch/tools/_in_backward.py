@@ -22,7 +22,7 @@ from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.step._partial import PartialSteps
 
-LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
+LEFT = "this module was not stepped; the modules before it in this backward pass were"
 
 
 class InBackward:
@@ -35,15 +35,15 @@ class InBackward:
     """
 
     def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, int]) -> None:
-        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would close
-        # a circle, in which weights and state wait for the garbage collector.
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would
+        # create a cycle, in which weights and state wait for the garbage collector.
         self._optimizer, self._every, self._alone, self._units = ref(optimizer), every, alone, units
-        self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
+        self._passes: Counter[int] = Counter()  # by the parameters' ids, as everything below
         self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
         self._agreements: dict[int, Agreement | None] = {}  # by unit
         self._begin(NO_PASS)
-        # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
-        # Beside such parameters, gradients of others may still have to be added up.
+        # Whether gradients are reduced over processes; fully_shard on one of several processes leaves that to others.
+        # Gradients of parameters outside its modules may then still have to be reduced.
         reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
         one_by_one = alone or not reduces or not cuts.several_processes()
         if one_by_one:
@@ -54,7 +54,7 @@ class InBackward:
             for p in group["params"]
             if p.requires_grad and (id(p) in units or one_by_one)
         ]
-        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
+        # Parameters that the last pass did not reach are stepped by optimizer.step(), and zeroed gradients start again.
         self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
         stepper_of(optimizer).when_zeroed.append(self._forget)
 
@@ -62,8 +62,9 @@ class InBackward:
         found = self._optimizer()
         if found is None:
             raise ParameterError(
-                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
-                "while you train; to train without it, call remove() on what step_in_backward() returned."
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to "
+                "it while you train. To train without it, call remove() on the object that step_in_backward() "
+                "returned."
             )
         return found
 
@@ -86,7 +87,7 @@ class InBackward:
             PartialSteps(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
 
     def _of_module(self, number: int, p: Tensor) -> None:
-        """Note a parameter that is stepped with the others of its module, after the turn of the module before."""
+        """Record a parameter that is stepped with the others of its module, after the turn of the previous module."""
         if current_pass() != self._pass:
             self._begin(current_pass())
         if not self._ends:
@@ -97,9 +98,9 @@ class InBackward:
             self._turn()
         self._unit = unit
         self._passes[id(p)] += 1
-        self._waiting[id(p)] = number, ref(p)  # which a pass that fails leaves behind
+        self._waiting[id(p)] = number, ref(p)  # a failed pass leaves these behind
         if p.device.type != "cpu":
-            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
+            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is computed
 
     def _end(self) -> None:
         """Give the last module of the pass its turn."""
@@ -117,13 +118,13 @@ class InBackward:
             self._await_gradients()
             with nullcontext() if agreement is None else agreement.reports_errors():
                 stepper = stepper_of(self._there())
-                stepper.ranks.agreement()  # which finds out what has changed about the parameters
+                stepper.ranks.agreement()  # this finds changes of the parameters
                 PartialSteps(stepper).step_and_free(due, agreement)
             for _, p in due:
                 del self._passes[id(p)]
 
     def _agreement_about(self, unit: int) -> Agreement | None:
-        """Return the agreement on the turns of a module, of which every one has its own list of sums."""
+        """Return the agreement on the turns of a module; each agreement has its own list of sums."""
         if unit not in self._agreements:
             # With the processes that hold other parts of these very parameters: others may have none.
             axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] == unit])
@@ -131,7 +132,7 @@ class InBackward:
         return self._agreements[unit]
 
     def _await_gradients(self) -> None:
-        """Let the stream of the step wait for the stream that reduced the gradients."""
+        """Make the stream of the step wait for the stream that reduced the gradients."""
         if self._stream is not None:
             here = torch.accelerator.current_stream(self._stream.device)
             if here != self._stream:
@@ -143,14 +144,14 @@ class InBackward:
         self._begin(NO_PASS)
 
     def _check_alone(self, optimizer: Optimizer, steps: bool = True) -> None:
-        """Raise if gradients may belong to this process alone, before those of others are added."""
+        """Raise if gradients may belong to this process alone, before those of other processes are added."""
         if not cuts.in_group():
             return
         if not self._alone and cuts.several_processes():
             raise ContradictionError(
-                "step_in_backward would step with the gradients of this process alone, and this is one of several: "
-                "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
-                "optimizer.step() after it; pass alone=True where no other process has these parameters."
+                "step_in_backward would use only this process's gradients, but there are several processes: "
+                "DistributedDataParallel and others reduce gradients after the hooks of a backward pass. Call "
+                "optimizer.step() after it, or pass alone=True if no other process has these parameters."
             )
         PartialSteps(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
 
@@ -168,12 +169,12 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """Step each parameter in the backward pass and free its gradient at once.
 
     Gradients then never exist all at the same time. `optimizer.step()` steps only the parameters that the last backward
-    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are. Call remove() of the
-    result to step in `optimizer.step()` again.
+    pass did not reach, so the training loop, its schedulers and its checkpoints need no change. To step in
+    `optimizer.step()` again, call remove() on the result.
 
     The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
-    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
-    DistributedDataParallel is refused, because it adds up gradients after the step would be taken.
+    been reduced, by all processes or by none. Parameters outside of these modules are left to `optimizer.step()`.
+    DistributedDataParallel is refused, because it reduces gradients only after this step.
 
     Args:
         optimizer: An optimizer of `layerwise.torch`.
@@ -183,10 +184,15 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     """
     if not isinstance(optimizer, Optimizer):
         raise HyperparameterError(
-            sentence("optimizer", "one of layerwise.torch itself", optimizer, "What wraps one steps by itself.")
+            sentence(
+                "optimizer",
+                "one of layerwise.torch itself",
+                optimizer,
+                ("Pass the layerwise optimizer itself, not its wrapper."),
+            )
         )
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
-    every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
     for group in optimizer.param_groups:
         PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group).h)
     units = units_of(optimizer.parameters())
@@ -196,14 +202,16 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
 
 
 def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, int]) -> None:
-    """Raise unless fully_shard tells for some parameters when their gradients are complete."""
+    """Raise unless fully_shard signals for some parameters when their gradients are complete."""
     if not units:
         raise ContradictionError(
-            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
-            "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "
-            "after the backward pass, which needs one or two for all of them."
+            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, but "
+            "these belong to no module of fully_shard: each would need a collective of its own. Call "
+            "optimizer.step() after the backward pass, which needs one or two for all of them."
         )
     if alone:
         raise ContradictionError(
-            sentence("alone", "False with sharded parameters", alone, "Other processes have parts of these parameters.")
+            sentence(
+                "alone", "False with sharded parameters", alone, ("Other processes hold parts of these parameters.")
+            )
         )

@@ -1,4 +1,6 @@
-"""Copies of an offloaded step beside the work of the device: gradients in the backward pass, weights in the forward."""
+"""Copies of an offloaded step in parallel with the device: gradients during the backward pass, weights during the
+forward.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,17 @@ class Overlap:
     """The hooks of `overlap`; `remove()` removes them."""
 
     def __init__(self, optimizer: Optimizer, stepper: OffloadedStepper, modules: Iterable[Any]) -> None:
-        # Parameters hold the hooks: a reference to the host's memory would keep it as long as the model.
+        # Parameters hold the hooks: a reference to the host's side would keep it as long as the model.
         self._stepper, self._units = ref(stepper), frozenset(units_of(optimizer.parameters()))
         params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
         for module in modules:
-            # Sharded weights are gathered when others say so, and perhaps before the module is called.
+            # Sharded weights are gathered at another time, perhaps before the module is called.
             stepper.host.by_module |= {id(p) for p in module.parameters() if not is_dtensor(p)}
             self._hooks += [module.register_forward_pre_hook(_wait), module.register_state_dict_pre_hook(_wait)]
 
     def _arrived(self, p: Tensor) -> None:
-        # Of several processes, only FSDP2's hooks come when gradients are added up; others still have that before them.
+        # With several processes, only FSDP2's hooks run after gradients are reduced; those of others run before.
         complete = id(p) in self._units or not several_processes()
         stepper: OffloadedStepper | None = self._stepper()
         if stepper is not None and complete:
@@ -44,7 +46,7 @@ class Overlap:
         stepper: OffloadedStepper | None = self._stepper()
         host = None if stepper is None else stepper.host
         if host is not None and host.sums is not None and host.sums.count:
-            raise ContradictionError("gradients were added up on the host. Call opt.zero_grad() before remove().")
+            raise ContradictionError("gradients were accumulated on the host. Call opt.zero_grad() before remove().")
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -66,17 +68,17 @@ def overlap(
     accumulate: Literal["device", "host"] = "device",
     memory: int = RING,
 ) -> Overlap:
-    """Copy gradients to the host in the backward pass, and weights back while the next forward pass has begun.
+    """Copy gradients to the host during the backward pass, and weights back while the next forward pass has begun.
 
-    It is for an optimizer with `offload=True`, whose steps stay the same. Without it gradients leave when `step()` is
-    called, and the device waits for all weights. Call remove() of the result to go back to that. What has arrived is
-    measured beside the backward pass, by the compiled engine; `step()` alone writes.
+    It needs an optimizer with `offload=True`, whose steps stay the same. Without it gradients are copied when `step()`
+    is called, and the device waits for all weights. To go back to that, call remove() on the result. The compiled
+    engine measures gradients that have arrived during the backward pass; only `step()` writes.
 
-    In one of several processes, gradients of `fully_shard` leave in the backward pass, and those of others, such as
-    DistributedDataParallel's, in `step()`: they are added up after the hooks.
+    With several processes, gradients of `fully_shard` are copied during the backward pass, and those of others, such as
+    DistributedDataParallel's, in `step()`, because they are reduced after the hooks.
 
-    A gradient that was changed since it was copied, as clipping and unscaling do, is copied again. Change `p.grad`
-    itself: PyTorch does not tell of what is written to `p.grad.data`.
+    A gradient that was changed since it was copied, for example by clipping or unscaling, is copied again. Change
+    `p.grad` itself: PyTorch does not notice writes to `p.grad.data`.
 
     Args:
         optimizer: An optimizer of `layerwise.torch` with `offload=True`.
@@ -91,15 +93,22 @@ def overlap(
             all gradients are in host memory together, whatever this says.
     """
     if not isinstance(optimizer, Optimizer):
-        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch itself", optimizer, "Pass that."))
+        raise HyperparameterError(
+            sentence(
+                "optimizer",
+                "one of layerwise.torch itself",
+                optimizer,
+                ("Pass the optimizer of layerwise.torch itself."),
+            )
+        )
     stepper = stepper_of(optimizer)
     if not isinstance(stepper, OffloadedStepper):
-        raise ContradictionError("overlap() is for an optimizer with offload=True, and this one steps on the device.")
+        raise ContradictionError("overlap() needs an optimizer with offload=True, but this one steps on the device.")
     found = _called([modules] if _is_called(modules) else modules)
     host = stepper.host
-    host.every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
-    checks.one_of("device", "host")("accumulate", accumulate, "Name where gradients are added up.")
-    host.most = checks.integer(1)("memory", memory, "Pass bytes, such as 2**28.")
+    host.every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
+    checks.one_of("device", "host")("accumulate", accumulate, "Pass where gradients are accumulated.")
+    host.most = checks.integer(1)("memory", memory, "Pass a number of bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":
         host.sums = Sums(memory)
@@ -107,11 +116,11 @@ def overlap(
 
 
 def _called(modules: Any) -> list[nn.Module]:
-    """Return the modules, or raise if one has no forward, before which it could wait."""
+    """Return the modules; raise if one has no forward, before which it could wait."""
     found = list(modules)
     if odd := [one for one in found if not _is_called(one)]:
-        way_out = "Pass the modules that a ModuleList has."
-        raise HyperparameterError(sentence("modules", "modules that are called", odd[0], way_out))
+        way_out = "Pass the modules in a ModuleList, which is never called itself."
+        raise HyperparameterError(sentence("modules", "modules with a forward method", odd[0], way_out))
     return found
 
 

@@ -22,24 +22,25 @@ Test = Callable[[str, Tensor, nn.Module], bool]
 Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it
 Matcher = str | int | type[nn.Module] | Test
 """A choice of parameters: "bias", "norm", "embedding" or "head", a pattern of names, a number of dimensions (parameters
-of at most so many), a type of module, or a function of name, parameter and module."""
+with at most that many), a type of module, or a function of name, parameter and module.
+"""
 
 BLOCKS = "blocks"
-SMALL = ("bias", "norm")  # what the papers' recipes exempt
+SMALL = ("bias", "norm")  # exempt in the papers' recipes
 ARGUMENTS = ("no_decay", "no_adapt", RULE, "others", "other_params")
-# What a group may have besides.
+# Other keys of a group.
 KEYS = {*ALL_OPTIONS, *SWITCHES, *MAY_BE_NONE, *OF_SCHEDULERS, *NOT_OF_A_GROUP, "lr_scale"}
-NO_MATRICES = (1, *SMALL, "embedding", "head", called_otherwise)  # what rules of hidden matrices leave to others
-# Norm at the end of a class's name, or before what tells variants apart: LlamaRMSNorm, LayerNorm2d, RMSNormGated.
-# Classes such as LayerNormLinear and Conv2dWeightNorm have matrices.
+NO_MATRICES = (1, *SMALL, "embedding", "head", called_otherwise)  # left to others by rules for hidden matrices
+# Norm at the end of a class's name, or before a suffix for variants: LlamaRMSNorm, LayerNorm2d, RMSNormGated. Classes
+# such as LayerNormLinear and Conv2dWeightNorm have matrices.
 NORM = re.compile("(?<!weight)(?<!spectral)(norm|normalization)(_?[0-9].*|act.*|gated|fp32)?$", re.IGNORECASE)
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-BY_ROW = (nn.Linear, nn.MultiheadAttention, *EMBEDDINGS)  # of which axis 0 has the outputs, or what is embedded
-MATRICES = (nn.Linear, nn.modules.conv._ConvNd, *EMBEDDINGS)  # with a norm beside them at most, as in a ConvNorm
+BY_ROW = (nn.Linear, nn.MultiheadAttention, *EMBEDDINGS)  # modules whose axis 0 is the outputs, or the embedded items
+MATRICES = (nn.Linear, nn.modules.conv._ConvNd, *EMBEDDINGS)  # with at most a norm besides, as in a ConvNorm
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Return True if a class of a module is called a normalization, and none is a layer with a matrix."""
+    """Return True if a module's class is named as a normalization, and none of its submodules has a matrix."""
     return not isinstance(module, MATRICES) and any(NORM.search(one.__name__) for one in type(module).__mro__)
 
 
@@ -50,8 +51,8 @@ KINDS: dict[str, Test] = {
     "embedding": lambda name, p, module: isinstance(module, EMBEDDINGS),
 }
 WAY_OUT = (
-    'Pass any of "bias", "norm", "embedding", "head", a pattern such as "head.*", a module type, '
-    "a number of dimensions (parameters of at most so many), or a callable of (name, parameter, module)."
+    'Pass any of "bias", "norm", "embedding", "head", a pattern such as "head.*", a module type, a number of '
+    "dimensions (for parameters with at most that many), or a callable of (name, parameter, module)."
 )
 
 
@@ -72,7 +73,7 @@ class ParamGroups(list[dict[str, Any]]):
 
 
 def _has_no_ratio(group: Group) -> bool:
-    """Return True if the rule of a group takes no norm of its weights, with the options that the group has."""
+    """Return True if the rule of a group, with its options, measures no norm of its weights."""
     if RULE not in group:
         return False
     specs = ENTRIES[group[RULE]].hyper.__dataclass_fields__
@@ -118,8 +119,8 @@ def param_groups(
     """
     if not isinstance(model, nn.Module):
         raise HyperparameterError(
-            f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself, of whose "
-            "modules the rules speak."
+            f"`model` must be a torch.nn.Module, but is a {type(model).__name__}. Pass the model itself: the groups "
+            "depend on its modules."
         )
     _check_options(options)
     first, second = rules_of(rule, others, options)
@@ -157,22 +158,25 @@ def others_than_hidden(model: nn.Module) -> list[Tensor]:
 
 
 def _check_options(given: Iterable[str]) -> None:
-    """Raise for names that nearly are arguments or options, or are others' for them; warn of what nothing reads."""
+    """Raise for names similar to arguments or options, or for synonyms from other libraries; warn about names that
+    nothing reads.
+    """
     for name in [one for one in given if one not in KEYS]:
         hint = guess(name, ARGUMENTS) or guess(name, sorted(ALL_OPTIONS | {*SWITCHES}), CUTOFF)
         if hint or name in ("params", "param_names"):
-            way_out = hint or "The model has them."
+            way_out = hint or "The model provides them."
             raise UnknownOptionError(
-                f"param_groups has no argument {name!r}. {way_out} Set a key of your own in the groups afterwards."
+                f"param_groups has no argument {name!r}. {way_out} To add a key of your own, set it in the groups "
+                "afterwards."
             )
         warn(
-            f"param_groups puts {name!r} into each group, where nothing reads it: it is neither one of the arguments, "
-            f"{', '.join(ARGUMENTS)}, nor an option. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
+            f"param_groups puts {name!r} into each group, but nothing reads it: it is not an option, and not one of "
+            f"the arguments {', '.join(ARGUMENTS)}. {NOT_HERE.get(name, 'Leave it out, or set it afterwards.')}"
         )
 
 
 def _warn_of_norms(places: Mapping[Tensor, Places], tests: Sequence[Callable[[Tensor, Places], bool]]) -> None:
-    """Say which vectors may be meant by "norm", by their names or their classes', where one of these leaves them."""
+    """Warn about vectors that "norm" may be meant to match, by their names or their classes' names, but does not."""
     called = {name: f"{name} {type(module).__name__}".lower() for found in places.values() for name, module in found}
     left = [
         name
@@ -182,8 +186,8 @@ def _warn_of_norms(places: Mapping[Tensor, Places], tests: Sequence[Callable[[Te
     ]
     if left:
         warn(
-            f'"norm" leaves out {", ".join(left[:5])}{", …" * (len(left) > 5)}: it goes by classes, whose names end in '
-            'Norm. Add a pattern such as "*norm*" where they are meant.'
+            f'"norm" does not match {", ".join(left[:5])}{", …" * (len(left) > 5)}: it matches modules whose class '
+            'name ends in Norm. If you mean these parameters too, add a pattern such as "*norm*".'
         )
 
 
@@ -198,19 +202,19 @@ def _places(model: nn.Module) -> dict[Tensor, list[tuple[str, nn.Module]]]:
 
 
 def _kept(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of biases and norms where the rule of these groups does not exempt them from the ratio."""
+    """Return options for biases and norms, if the rule of these groups does not exempt them from the ratio."""
     own = ENTRIES[options[RULE]].hyper.of_small if RULE in options else {}
     return {name: options.get(name, value) for name, value in own.items()}
 
 
 def _is_by_row(options: Mapping[str, Any] | None) -> bool:
-    """Return True if the rule of these groups wants a block for each row, and their options say no others."""
+    """Return True if the rule of these groups needs a block for each row, and their options set no other blocks."""
     given = options or {}
     return RULE in given and BLOCKS not in given and ENTRIES[given[RULE]].hyper.by_row
 
 
 def _usual(options: Mapping[str, Any]) -> tuple[Matcher, ...]:
-    """Return matchers of what is usually left to others by the rule of these groups."""
+    """Return matchers of parameters that the rule of these groups usually leaves to others."""
     return NO_MATRICES if ENTRIES[options[RULE]].hyper().of_matrices else (*SMALL, "embedding")
 
 
@@ -226,7 +230,7 @@ def _listed(argument: str, matchers: Iterable[Matcher]) -> list[Matcher]:
 
 
 def _test(argument: str, matchers: list[Matcher], kinds: Mapping[str, Test]) -> Callable[[Tensor, Places], bool]:
-    """Return the test whether a parameter in these places matches one of the matchers."""
+    """Return a test whether a parameter in these places matches one of the matchers."""
     tests = [_one(argument, matcher, kinds) for matcher in matchers]
     return lambda p, found: any(test(name, p, module) for name, module in found for test in tests)
 

@@ -1,4 +1,4 @@
-"""The members of optimizers with what tools ask of each."""
+"""The parameters of optimizers, with the data that tools need of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from layerwise.torch.step._stepper import Stepper
 
 
 class Member(NamedTuple):
-    """A parameter, with the steps of its optimizer and its group there."""
+    """A parameter, with the steps of its optimizer and its group."""
 
     stepper: Stepper
     group: GroupDict
@@ -23,7 +23,7 @@ class Member(NamedTuple):
 
     @property
     def state(self) -> dict[str, Any]:
-        """What the optimizer keeps of it, if anything."""
+        """The optimizer's state for it, if any."""
         found: dict[str, Any] = self.stepper.optimizer.state.get(self.p, {})
         return found
 
@@ -33,9 +33,9 @@ class Member(NamedTuple):
 
 
 def checked(optimizer: Any) -> Optimizer:
-    """Return the optimizer, or raise if it is none of ours."""
+    """Return the optimizer; raise if it is not one of ours."""
     if not isinstance(optimizer, Optimizer):
-        way_out = "What wraps one, or steps parts of the model elsewhere, does not hold all of its state."
+        way_out = "Pass the layerwise optimizer itself, not a wrapper: a wrapper need not hold all of its state."
         raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, way_out))
     return optimizer
 

@@ -1,4 +1,4 @@
-"""The rule of what another leaves: for rules of hidden matrices AdamW, with a rate that fits theirs."""
+"""The rule for the rest: with rules for hidden matrices AdamW, at a rate in proportion to theirs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, name_of
 from layerwise.torch.groups._settings import RATES as WAYS_OUT
 
 Options = dict[str, Any]
-RATES = ("initial_lr", "max_lr", "min_lr")  # that schedulers put into groups
+RATES = ("initial_lr", "max_lr", "min_lr")  # put into groups by schedulers
 SHARED = (*OF_ALL_RULES, "weight_decay")  # options that the rest takes over
 
 
@@ -33,17 +33,19 @@ def rules_of(rule: Any, others: Any, options: Mapping[str, Any]) -> tuple[Option
     if others is False or (others is None and not usual):
         return first, None
     if rule is None:
-        raise HyperparameterError(sentence("rule", "given beside others", None, 'Pass one such as rule="lamb".'))
+        raise HyperparameterError(
+            sentence("rule", ("given when `others` is given"), None, 'Pass one such as rule="lamb".')
+        )
     own = dict(others) if isinstance(others, Mapping) else {} if others is None else {RULE: others}
     own[RULE] = name_of(own.get(RULE, usual.get(RULE)))
     return first, {**usual, **own} if own[RULE] == usual.get(RULE) else own
 
 
 def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
-    """Return the rest's options beside a rule of hidden matrices with these."""
+    """Return the rest's options that go with these options of a rule for hidden matrices."""
     own = {spec.name: spec.default for spec in fields(hyper)}
     ratio = rate_ratio(hyper(**{name: options[name] for name in ("scale",) if name in options}))
-    # What a group has besides options holds for its rest, too, but for names of state that AdamW has not.
+    # Keys that are not options also apply to the rest, except names of state that AdamW does not have.
     kept = {key: x for key, x in options.items() if key in SHARED or key not in own}
     if isinstance(kept.get("state_dtype"), Mapping):
         del kept["state_dtype"]
@@ -55,7 +57,9 @@ def _usual(hyper: Any, options: Mapping[str, Any]) -> Options:
 
 
 def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Options:
-    """Return the rest's options in a trainer's group: its decay, if it has some, and what is no option go on."""
+    """Return the rest's options in a trainer's group, which keeps its decay, if it has one, and keys that are not
+    options.
+    """
     mine = {spec.name for spec in fields(ENTRIES[name_of(rule)].hyper)}
     kept = {key: x for key, x in own.items() if key in SHARED or key not in mine}
     undecayed = {"weight_decay": 0.0} if own.get("weight_decay") == 0 else {}
@@ -63,7 +67,7 @@ def kept_by_rest(rule: type, own: Mapping[str, Any], rest: Options | None) -> Op
 
 
 def check_other_params(rest: Options | None, given: Any) -> None:
-    """Raise if parameters are chosen for a rule that there is not."""
+    """Raise if parameters are chosen for a rule that is not given."""
     if rest is None and given is not None:
-        way_out = 'Pass their rule, such as others="adamw".'
-        raise ContradictionError(sentence("other_params", "None without others", given, way_out))
+        way_out = 'Pass the rule for them, such as others="adamw".'
+        raise ContradictionError(sentence("other_params", "None without `others`", given, way_out))

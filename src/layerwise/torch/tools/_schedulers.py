@@ -16,8 +16,8 @@ from layerwise.schedules import Schedule
 def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = -1) -> LambdaLR:
     """Return a scheduler that sets the lr of every group by a schedule.
 
-    Call its step() after each step of the optimizer. Groups with another lr keep their proportion to the schedule. A
-    loaded state_dict restores the place in the schedule, and not the schedule itself.
+    Call its step() after each step of the optimizer. Groups with another lr keep their proportion to the schedule.
+    Loading a state_dict restores the position in the schedule, not the schedule itself.
 
     Args:
         optimizer: Any optimizer of PyTorch.
@@ -25,16 +25,18 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
         last_epoch: The number of the last step taken, counted from 0 as in PyTorch's schedulers; -1 begins a run.
     """
     if isinstance(optimizer, Schedule):
-        way_out = "The optimizer goes first: scheduler(optimizer, schedule)."
+        way_out = "The optimizer comes first: scheduler(optimizer, schedule)."
         raise HyperparameterError(sentence("optimizer", "an optimizer", optimizer, way_out))
-    SCHEDULE("schedule", schedule, "Pass one of layerwise.schedules; for any other callable there is LambdaLR.")
+    SCHEDULE(
+        "schedule", schedule, ("Pass a schedule of layerwise.schedules. For any other callable, use torch's LambdaLR.")
+    )
     rates = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
     if None in rates or not any(_same(rate, schedule.peak) for rate in rates):
-        allowed = f"the lr of a group, which is {' or '.join(map(_shown, rates))}"
-        way_out = f"Give the optimizer lr={schedule.peak:g}, or the schedule the intended peak."
+        allowed = f"the lr of a group ({' or '.join(map(_shown, rates))})"
+        way_out = f"Set the optimizer's lr to {schedule.peak:g}, or change the peak of the schedule."
         raise ContradictionError(sentence("schedule.peak", allowed, schedule.peak, way_out))
 
-    def factor(step: int) -> float:  # a function, because LambdaLR saves other callables' attributes and loads them
+    def factor(step: int) -> float:  # a function, because LambdaLR saves and loads the attributes of other callables
         return float(schedule(step) / schedule.peak)
 
     return LambdaLR(optimizer, factor, last_epoch)

@@ -1,4 +1,4 @@
-"""A model's weights with all the precision that its optimizer stores: reading and setting."""
+"""Reading and setting a model's weights with all the precision that its optimizer stores."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from layerwise.torch.tools._parameters import Member, checked, members
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
-WAY_OUT = "Pass what full_precision_state_dict or the model's state_dict() gave."
+WAY_OUT = "Pass what full_precision_state_dict() or the model's state_dict() returned."
 
 
 def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[str, Any]:
-    """Return model.state_dict() with weights in float32 where the optimizer holds more digits of them than the model.
+    """Return model.state_dict(), with weights in float32 if the optimizer holds more digits of them than the model.
 
-    That is the case with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict():
-    keys, buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights are one tensor.
+    It does with `master_weights` of True, "split" or "split24". Everything else is as in model.state_dict(): keys,
+    buffers, and the tensors themselves. Sharded weights are DTensors, and tied weights are one tensor.
 
     Args:
         model: The model.
@@ -36,8 +36,8 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
     held = {one.p: one for one in _members(optimizer) if _is_held(one.state)}
     if any(flat_of(p) is not None for p in held):
         raise ContradictionError(
-            "weights in flat buffers are not those that the model's state_dict() shows. "
-            "layerwise.torch.flat.full_state_dict has what the optimizer holds of them."
+            "the model's state_dict() does not show the weights in flat buffers. Use "
+            "layerwise.torch.flat.full_state_dict to read what the optimizer keeps of them."
         )
     full: dict[Tensor, Tensor] = {}
     found = dict(model.state_dict(keep_vars=True))
@@ -52,10 +52,9 @@ def full_precision_state_dict(model: nn.Module, optimizer: Optimizers) -> dict[s
 
 
 def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, state_dict: Mapping[str, Any]) -> None:
-    """Set the weights of a model, and the digits that its optimizer holds beside them, to those of a state_dict.
+    """Set the weights of a model, and the additional digits that its optimizer holds, from a state_dict.
 
-    Whole tensors are cut where the model's are sharded. A state_dict that does not fit raises StateError and changes
-    nothing.
+    Whole tensors are sharded as in the model. A state_dict that does not fit raises StateError and changes nothing.
 
     Args:
         model: The model.
@@ -74,7 +73,7 @@ def load_full_precision_state_dict(model: nn.Module, optimizer: Optimizers, stat
             _check(key, own, loaded[key])
             loaded[key] = _placed(key, own, loaded[key])
             if own in full and not torch.equal(local(full[own]), local(loaded[key])):
-                raise StateError(f"{key!r} is tied to another key of the model, whose numbers differ. {WAY_OUT}")
+                raise StateError(f"{key!r} is tied to another key of the model that has different values. {WAY_OUT}")
             full.setdefault(own, loaded[key])
     model.load_state_dict(loaded)
     for p, value in full.items():
@@ -96,43 +95,43 @@ def _set(own: Member, value: Tensor) -> None:
     if not want.master and not _is_held(own.state):
         return
     with torch.no_grad():
-        # So that there is something to hold them before the first step as well.
+        # Needed to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
         _state.make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 
 
-# ---- what is given
+# ---- the given state_dict
 
 
 def _check_keys(ours: Group, given: Mapping[str, Any]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
-        lists = f"missing {shown(missing)}; unknown {shown(unknown)}"
+        lists = f"missing keys: {shown(missing)}; unknown keys: {shown(unknown)}"
         raise StateError(
             f"the state_dict does not fit the model: {lists}. {WAY_OUT} Prefixes such as 'module.' and '_orig_mod.' "
-            "are those of wrappers: load into what was saved."
+            "come from wrappers: load into the model that was saved."
         )
 
 
 def _check(key: str, own: Tensor, value: Any) -> None:
     if not isinstance(value, Tensor) or value.layout is not torch.strided or value.is_nested or value.is_meta:
-        raise StateError(f"{key!r} must be a dense tensor with numbers, but is {type(value).__name__}. {WAY_OUT}")
+        raise StateError(f"{key!r} must be a dense tensor with values, but is a {type(value).__name__}. {WAY_OUT}")
     if value.shape != own.shape:
         raise StateError(
-            f"{key!r} must have the shape {tuple(own.shape)}, but has {tuple(value.shape)}. {WAY_OUT} Of sharded "
-            "weights it has whole tensors or DTensors."
+            f"{key!r} must have the shape {tuple(own.shape)}, but has {tuple(value.shape)}. {WAY_OUT} For sharded "
+            "weights, pass whole tensors or DTensors."
         )
     if own.dtype in FLOATING and value.dtype not in FLOATING:
-        raise StateError(f"{key!r} must be of 16 to 64 bit floats, but is of {value.dtype}. {WAY_OUT}")
+        raise StateError(f"{key!r} must have a floating-point dtype of 16 to 64 bits, but has {value.dtype}. {WAY_OUT}")
 
 
 def _placed(key: str, own: Any, value: Any) -> Any:
-    """Return a tensor with the placements that ours needs to copy it."""
+    """Return a tensor with the placements from which it can be copied."""
     if not is_dtensor(own):
         if is_dtensor(value):
-            raise StateError(f"{key!r} is sharded, and the model's is not. Pass its full_tensor().")
+            raise StateError(f"{key!r} is sharded, but the model's is not. Pass its full_tensor().")
         return value
     value = value if is_dtensor(value) else value.to(own.device)
     return placed(repr(key), value, own.device_mesh, own.placements, "Pass full_tensor().")

@@ -13,4 +13,4 @@ CODECS: Mapping[str, Codec] = {
     **_adafactor.CODECS,
     **_pytorch_optimizer.CODECS,
 }
-"""All codecs, by the names of the optimizers that they are of."""
+"""All codecs, by the names of their optimizers."""

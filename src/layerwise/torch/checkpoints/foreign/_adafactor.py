@@ -1,4 +1,4 @@
-"""Codecs of Adafactor, of which every package keeps the means of rows and columns in its own way."""
+"""Codecs of Adafactor: every package stores the means of rows and columns in its own way."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Adafactor(Codec):
     """The second moment of a tensor, whole or in means with all dimensions, rows first."""
 
     names: ClassVar[tuple[str, str, str]]  # of row means, of column means, and of the whole
-    beside: ClassVar[Mapping[str, Any]] = {}  # what theirs keeps besides, where ours measures it anew
-    says: ClassVar[Mapping[str, Any]] = {"lr_in_momentum": True}  # momentum averages whole steps, or else directions
+    beside: ClassVar[Mapping[str, Any]] = {}  # entries that theirs stores, and ours computes
+    says: ClassVar[Mapping[str, Any]] = {"lr_in_momentum": True}  # momentum averages whole steps, or directions
 
     def dims(self, shape: Shape, group: Group) -> Dims | None:
         """Return the dimensions that are rows and columns, or None for a tensor that is not factored."""
@@ -62,7 +62,7 @@ class Adafactor(Codec):
         wanted = self.averages(place.group)
         if ("exp_avg" in ours) != wanted:
             raise StateError(
-                "one of the two optimizers has a momentum and the other has none. Give both beta1, or neither."
+                "one of the two optimizers has momentum and the other has none. Set beta1 in both, or in neither."
             )
         if not wanted:
             return {}
@@ -72,18 +72,18 @@ class Adafactor(Codec):
     def write_options(self, ours: Group, theirs: Group) -> State:
         rates = super().write_options(ours, theirs)
         if theirs.get("relative_step") or ours.get("relative_step"):
-            rates.pop("lr", None)  # which is no step in both
+            rates.pop("lr", None)  # means no step in both
         return rates
 
 
 def means_of(ours: State, place: Place, dims: Dims, name: str = "exp_avg_sq") -> tuple[Tensor, Tensor]:
-    """Return our means, if they are of the dimensions that theirs has as rows and columns."""
+    """Return our means, if they run over the dimensions that theirs uses as rows and columns."""
     shape, (rows, cols), found = tuple(place.p.shape), dims, []
     for key, gone in ((f"{name}_row", cols), (f"{name}_col", rows)):
         if key not in ours or tuple(ours[key].shape) != (*shape[:gone], 1, *shape[gone + 1 :]):
             raise StateError(
-                f"theirs factors a tensor of the shape {shape} by rows along {rows} and columns along {cols}, "
-                f"and ours did not. Only a run with factored=({rows}, {cols}) for it can go on there."
+                f"the target factors a tensor of shape {shape} by rows along {rows} and columns along {cols}, but "
+                f"the state does not. It can only continue a run with factored=({rows}, {cols}) for this tensor."
             )
         found.append(ours[key])
     return found[0], found[1]
@@ -97,7 +97,10 @@ class TorchAdafactor(Adafactor):
 
     def write_momentum(self, ours: State, place: Place) -> State:
         if "exp_avg" in ours:
-            raise StateError("torch.optim.Adafactor has no momentum, and ours has beta1. Go on without conversion.")
+            raise StateError(
+                "torch.optim.Adafactor has no momentum, but the state was made with beta1. It can only be loaded "
+                "without conversion."
+            )
         return {}
 
     def write_options(self, ours: Group, theirs: Group) -> State:
@@ -106,7 +109,7 @@ class TorchAdafactor(Adafactor):
 
 
 class T5Adafactor(Adafactor):
-    """That of transformers, whose means lack the dimension that they ran over."""
+    """The one of transformers, whose means lack the dimension that they ran over."""
 
     names: ClassVar = ("exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq")
     beside: ClassVar = {"RMS": 0.0}
@@ -119,7 +122,7 @@ class T5Adafactor(Adafactor):
         return row.squeeze(dims[1]), col.squeeze(dims[0])
 
     def dims_of(self, row: Shape, col: Shape, group: Group) -> Dims:
-        """Return rows and columns of a tensor of which the shapes are known without columns and without rows."""
+        """Return the rows and columns of a tensor, given its shapes without columns and without rows."""
         last, first = (*row, *col[-1:]), (*row[:1], *col[:1], *row[1:])
         for shape in (first, last):
             found = self.dims(shape, group)
@@ -127,11 +130,11 @@ class T5Adafactor(Adafactor):
                 return found
         smallest = group.get("min_dim_size_to_factor")
         of = "" if smallest is None else f" from min_dim_size_to_factor={smallest}"
-        raise StateError(f"means of the shapes {row} and {col} are of no tensor that theirs factors{of}.")
+        raise StateError(f"means of shapes {row} and {col} do not match any tensor that it factors{of}.")
 
     def read_options(self, theirs: Group) -> State:
         rates = super().read_options(theirs)
-        if theirs["relative_step"]:  # lr is unused then, though AdafactorSchedule writes numbers there
+        if theirs["relative_step"]:  # lr is then unused, although AdafactorSchedule writes numbers there
             rates.pop("initial_lr", None)
             rates["lr"] = None
         return rates
@@ -152,7 +155,7 @@ class TimmAdafactor(T5Adafactor):
 
 
 class BigVision(Adafactor):
-    """The one of big_vision, whose rows are along the smaller of the two dimensions, and ours along the earlier one."""
+    """The one of big_vision, whose rows lie along the smaller of the two dimensions, and ours along the earlier one."""
 
     names: ClassVar = ("exp_avg_sq_r", "exp_avg_sq_c", "exp_avg_sq")
     says: ClassVar = {"lr_in_momentum": False}
@@ -172,7 +175,7 @@ class BigVision(Adafactor):
         return (col, row) if row.shape[dims[0]] > col.shape[dims[1]] else (row, col)
 
     def read_options(self, theirs: Group) -> State:
-        return {name: x for name, x in super().read_options(theirs).items() if name != "momentum"}  # which is beta1
+        return {name: x for name, x in super().read_options(theirs).items() if name != "momentum"}  # that is beta1
 
 
 CODECS: dict[str, Codec] = {

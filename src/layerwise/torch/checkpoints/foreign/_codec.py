@@ -1,4 +1,4 @@
-"""A codec of another optimizer's checkpoints: what it keeps under which names."""
+"""A codec of another optimizer's checkpoints: the names of its entries."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class Place(NamedTuple):
         return found
 
     def check(self, option: str, wanted: Any) -> None:
-        """Raise unless our state was made with the value of an option that theirs is made with."""
+        """Raise unless our state was made with the target's value of an option."""
         if (made := self.ours.get(option, True)) != wanted:
             raise StateError(
-                f"the state was made with {option}={made}, and theirs is made with {option}={wanted}. Only a run "
-                "with the same option can go on there."
+                f"the state was made with {option}={made}, but the target has {option}={wanted}. It can only "
+                "continue a run with the same option."
             )
 
 
 @dataclass(frozen=True)
 class Codec:
-    """One optimizer of another package. Subclasses have what is not the same under other names."""
+    """One optimizer of another package. Subclasses define everything besides names that differs."""
 
     fields: ClassVar[Mapping[str, str]]  # of a state: our name of each, and theirs
-    says: ClassVar[Mapping[str, Any]] = {}  # options of ours that say what its state means
+    says: ClassVar[Mapping[str, Any]] = {}  # our options that define the meaning of its state
 
-    rule: str  # the optimizer of ours that takes the same steps
+    rule: str  # our optimizer that takes the same steps
     has: frozenset[str]  # keys of each of its groups
-    count: Callable[[int], Any] | None = in_float  # a number of steps as it keeps that, if it does
+    count: Callable[[int], Any] | None = in_float  # the key of its step count, if it has one
     in_group: bool = False  # whether it counts steps in groups
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -68,26 +68,26 @@ class Codec:
         return x.dequantize() if getattr(type(x), "dequantize", None) not in (None, Tensor.dequantize) else x
 
     def stored(self, x: Tensor, key: str, place: Place) -> State:
-        """Return what theirs keeps of numbers, by its keys."""
+        """Return the entries, by key, in which theirs stores numbers."""
         return {key: x}
 
     def doubt(self, theirs: Group, ours: Group | None = None) -> str | None:
-        """Return what to warn of in a group of theirs, or where it takes other steps than a group of ours."""
+        """Return warnings about a group of theirs, or about steps that differ from those of our group."""
         return None
 
     def doubts(self, saved: Group) -> Iterable[str]:
-        """Return what to warn of in a checkpoint of theirs."""
+        """Return warnings about a checkpoint of theirs."""
         return filter(None, map(self.doubt, saved["param_groups"]))
 
     def read(self, theirs: State, group: Group) -> State:
-        """Return a parameter's state as ours have it."""
+        """Return a parameter's state in our form."""
         return {
             "step": self.steps(theirs, group),
             **{ours: self.numbers(theirs, key) for ours, key in self.fields.items()},
         }
 
     def write(self, ours: State, place: Place) -> State:
-        """Return a parameter's state as theirs has it, or raise if theirs cannot go on from ours."""
+        """Return a parameter's state in their form; raise if theirs cannot continue from it."""
         found = self.own_count(ours["step"])
         for key, name in self.fields.items():
             found |= self.stored(ours[key], name, place)
@@ -96,11 +96,11 @@ class Codec:
     def steps(self, theirs: State, group: Group) -> Any:
         """Return the number of steps that a parameter has taken."""
         if self.count is None:
-            return 1  # all that matters is that the first one is over
+            return 1  # it only matters that the first one is over
         return group["step"] if self.in_group and "step" not in theirs else theirs["step"]
 
     def own_count(self, steps: int) -> State:
-        """Return what the state of a parameter has of the number of steps."""
+        """Return the entries of a parameter's state for the number of steps."""
         return {} if self.in_group else self.counted(steps)
 
     def counted(self, steps: int) -> State:
@@ -108,11 +108,11 @@ class Codec:
         return {} if self.count is None else {"step": self.count(steps)}
 
     def read_options(self, theirs: Group) -> State:
-        """Return the options of a group that say how far a run has come, or what its state means."""
+        """Return the options of a group that record the progress of a run, or the meaning of its state."""
         return {name: theirs[name] for name in (*MOVED, "initial_lr", "maximize") if name in theirs} | dict(self.says)
 
     def write_options(self, ours: Group, theirs: Group) -> State:
-        """Return the numbers that schedulers move, in tensors where theirs are."""
+        """Return the numbers that schedulers move, in tensors if theirs are."""
         moved = [name for name in MOVED if name in theirs]
         found = {name: ours[name] for name in (*moved, "initial_lr") if ours.get(name) is not None}
         if isinstance(lr := theirs.get("lr"), Tensor) and "lr" in found:

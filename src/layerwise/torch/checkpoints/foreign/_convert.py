@@ -21,15 +21,15 @@ from layerwise.torch.checkpoints.foreign._moments import Momentum
 from layerwise.torch.groups._rules import RULE
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
-ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such
+ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, if there are any
 
 
 def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool | None = None) -> dict[str, Any]:
     """Return another optimizer's checkpoint as a state_dict for the optimizer of its kind in `layerwise.torch`.
 
-    Give options when you make the optimizer, for instance by a preset. Of the groups the result has only the rates that
-    schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer that has another
-    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns where they differ.
+    Give options when you create the optimizer, for instance by a preset. Of the groups the result has only the rates
+    that schedulers move, the options on which the meaning of the state depends, and the rule. An optimizer with another
+    rule, such as LAMB for AdamW's state, keeps its own rates in all groups, and warns if they differ.
 
     Args:
         state_dict: The other optimizer's state_dict().
@@ -39,11 +39,13 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
     """
     codec = _codec(source, "of")
     if lr_in_momentum not in (None, False, True):
-        way_out = "None keeps the form that the source has."
+        way_out = "With None, weights keep their form."
         raise StateError(sentence("lr_in_momentum", "True, False or None", lr_in_momentum, way_out))
     if lr_in_momentum is not None and not isinstance(codec, Momentum):
-        raise StateError(f"lr_in_momentum is for a momentum of gradients, which {source} does not have. Leave it out.")
-    with _refused(f"this is not what {source} saves: {{}}. Pass its state_dict(), all of it."):
+        raise StateError(
+            f"lr_in_momentum applies to a momentum of gradients, which {source} does not have. Leave it out."
+        )
+    with _refused(f"this is not a checkpoint of {source}: {{}}. Pass all of its state_dict()."):
         _check_groups(source, state_dict)
         for doubt in dict.fromkeys(codec.doubts(state_dict)):
             warn(doubt)
@@ -53,9 +55,9 @@ def convert(state_dict: Mapping[str, Any], source: str, *, lr_in_momentum: bool 
 def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> dict[str, Any]:
     """Return a checkpoint of `layerwise.torch` as a state_dict that another optimizer loads.
 
-    That optimizer has the same parameters, in the same groups or with names. Its options stay as they were given,
-    except those that schedulers move. If its rule is another than ours, these stay too, and a warning says both.
-    Weights that are held beside the parameters are not carried over.
+    That optimizer has the same parameters, in the same groups or with names. Its options stay unchanged, except those
+    that schedulers move. If its rule differs from ours, these stay unchanged too, and a warning lists both. Master
+    weights are not included.
 
     Args:
         state_dict: The state_dict() of our optimizer.
@@ -65,11 +67,11 @@ def convert_back(state_dict: Mapping[str, Any], optimizer: Any, target: str) -> 
     codec = _codec(target, "to")
     if not _is_named(optimizer, target):
         raise StateError(
-            f"`optimizer` must be that of {target}, but is a {type(optimizer).__name__} of "
-            f"{type(optimizer).__module__}. Pass the one that is to go on."
+            f"`optimizer` must be {target}, but is a {type(optimizer).__name__} of {type(optimizer).__module__}. "
+            "Pass the optimizer that continues the run."
         )
-    way_out = "Pass the state_dict() of our optimizer of its kind."
-    with _refused(f"this is no state that {target} could go on from: {{}}. {way_out}"):
+    way_out = "Pass the state_dict() of the matching layerwise optimizer."
+    with _refused(f"{target} cannot continue from this state: {{}}. {way_out}"):
         made, doubts = _written(state_dict, optimizer, codec, target)
     for doubt in doubts:
         warn(doubt)
@@ -81,14 +83,14 @@ def _codec(name: Any, way: str) -> Codec:
         return CODECS[name]
     hint = did_you_mean(nearest(name, CODECS))
     raise StateError(
-        f"no checkpoint {way} {name!r} can be converted.{hint and f' {hint}'} Pass one of {', '.join(sorted(CODECS))}."
+        f"checkpoints {way} {name!r} cannot be converted.{hint and f' {hint}'} Pass one of {', '.join(sorted(CODECS))}."
     )
 
 
 def _is_named(optimizer: Any, name: str) -> bool:
-    """Return True if an optimizer, or a class that it is derived from, is one of those that a name is for.
+    """Return True if an optimizer, or one of its base classes, is among those that a name stands for.
 
-    A package may have several of one name: with decoupled decay, with state of 8 bits or in the host's memory.
+    A package may have several of one name: with decoupled decay, with 8-bit state, or with state in host memory.
     """
     package, _, kind = name.partition(".")
     names = re.compile(rf"(Paged)?{kind}W?(\d+bit)?")
@@ -99,7 +101,7 @@ def _is_named(optimizer: Any, name: str) -> bool:
 
 @contextmanager
 def _refused(message: str) -> Iterator[None]:
-    """Raise with this message, and the problem in it, where a checkpoint is not as its codec takes it to be."""
+    """Raise with this message and the problem if a checkpoint is not as its codec expects."""
     try:
         yield
     except StateError:
@@ -115,12 +117,15 @@ def _refused(message: str) -> Iterator[None]:
 def _check_groups(source: str, saved: Group) -> None:
     for number, group in enumerate(saved["param_groups"]):
         if _origin.OURS & group.keys():
-            raise StateError(f"group {number} of the checkpoint is of layerwise, which loads it without conversion.")
+            raise StateError(
+                f"group {number} of the checkpoint was saved by layerwise and needs no conversion. Load it with "
+                "load_state_dict()."
+            )
         if lacking := CODECS[source].has - group.keys():
             keys = ", ".join(sorted(map(repr, lacking)))
             raise StateError(
-                f"group {number} of the checkpoint is not as {source} saves it: it lacks {keys}. Give the name of the "
-                "optimizer that saved it; what optimizers of layerwise save needs no conversion."
+                f"group {number} of the checkpoint is not as {source} saves it: it has no {keys}. Pass the name of "
+                "the optimizer that saved it. State saved by layerwise needs no conversion."
             )
 
 
@@ -149,8 +154,8 @@ def _check_numbers(state: State) -> None:
     for key, x in state.items():
         if key != "step" and not x.is_floating_point():
             raise StateError(
-                f"{key!r} must have floating-point numbers, but has {x.dtype}. Give the name of the optimizer that "
-                "saved it; what optimizers of layerwise save needs no conversion."
+                f"{key!r} must have a floating-point dtype, but has {x.dtype}. Pass the name of the optimizer that "
+                "saved it. State saved by layerwise needs no conversion."
             )
 
 
@@ -160,7 +165,7 @@ def _check_numbers(state: State) -> None:
 def _written(
     state_dict: Mapping[str, Any], optimizer: Any, codec: Codec, target: str
 ) -> tuple[dict[str, Any], Iterable[str]]:
-    """Return the checkpoint, and what to warn of."""
+    """Return the checkpoint and the warnings."""
     kept: dict[str, None] = {}
     doubts: dict[str, None] = {}
     template = optimizer.state_dict()["param_groups"]
@@ -186,8 +191,10 @@ def _written(
         groups.append({**group, **rates, **(_counted(steps, codec) if codec.in_group else {})})
     if kept:
         doubts[
-            f"{target} has another rule, so rates stay as given there: {', '.join(kept)}. To change them, set them in "
-            "its `param_groups`."
+            (
+                f"{target} has another rule, so it keeps its own rates: {', '.join(kept)}. To change them, set them "
+                "in its `param_groups`."
+            )
         ] = None
     return {"state": states, "param_groups": groups}, doubts
 
@@ -199,16 +206,16 @@ def _in_numbers(state: State, p: Tensor) -> State:
     for key in ALIKE:
         if key in found and found[key].shape != p.shape:
             raise StateError(
-                f"{key!r} must have the shape {tuple(p.shape)} of its parameter, but has {tuple(found[key].shape)}. It "
-                "is of another model, or of an optimizer whose state theirs cannot hold."
+                f"{key!r} must have the shape {tuple(p.shape)} of its parameter, but has {tuple(found[key].shape)}. "
+                "It belongs to another model, or to an optimizer whose state the target cannot hold."
             )
     return found
 
 
 def _counted(steps: set[int], codec: Codec) -> State:
-    """Return the one number of steps of a group's parameters as theirs keeps it."""
+    """Return the step count of a group's parameters in their form."""
     if len(steps) > 1:
         raise StateError(
-            f"parameters of a group have taken {sorted(steps)} steps, and theirs has one count for all of them."
+            f"parameters of a group have taken {sorted(steps)} steps, but the target keeps one count for all of them."
         )
     return codec.counted(steps.pop()) if steps else {}

@@ -1,4 +1,4 @@
-"""Codecs of state in 8 bits.
+"""Codecs of 8-bit state.
 
 bitsandbytes has codes of a table, in blocks that share the largest magnitude (arXiv 2110.02861). FlashOptim has groups
 of 32 with a float16 scale: the softsign of m, and the root of v.
@@ -16,7 +16,7 @@ from layerwise.errors import StateError
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._moments import ADAM, SGD, Adam, Momentum
 
-WRAPPED = "__bnb_optimizer_quant_state__"  # where 0.50 puts them in a checkpoint
+WRAPPED = "__bnb_optimizer_quant_state__"  # where version 0.50 stores them in a checkpoint
 BLOCK, OLD_BLOCK = 256, 2048
 TABLES = {"state1": "dynamic", "state2": "udynamic"}
 GROUP = 32
@@ -44,16 +44,18 @@ def _in_blocks(x: Tensor) -> Tensor:
 
 
 def by_element(scales: Tensor, numel: int, *sizes: int) -> Tensor:
-    """Return the scale of each of so many codes, in blocks of the first of these sizes with which scales are enough."""
+    """Return the scales of this many codes, in blocks of the first of these sizes for which there are enough scales."""
     found = next((size for size in sizes if -(-numel // size) == scales.numel()), None)
     if found is None:
-        raise StateError(f"{numel} codes with {scales.numel()} scales are no blocks of {' or '.join(map(str, sizes))}.")
+        raise StateError(
+            f"{numel} codes with {scales.numel()} scales are not blocks of {' or '.join(map(str, sizes))}."
+        )
     return scales.repeat_interleave(found)[:numel]
 
 
 class OfBits(Codec):
-    """What all have: numbers in 8 bits, or as they are where theirs has those of a parameter so; and the norm of an
-    update where theirs bounds it.
+    """Common code: 8-bit numbers, or plain ones for parameters where theirs has those; and the norm of an update if
+    theirs bounds it.
     """
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -63,12 +65,12 @@ class OfBits(Codec):
             return x
         if f"absmax{number}" not in state:
             raise StateError(
-                "the checkpoint has 8-bit state with one scale a tensor, of block_wise=False, which bitsandbytes has "
-                "given up. Only block-wise state can be converted."
+                "the checkpoint has 8-bit state with one scale per tensor (block_wise=False), which bitsandbytes no "
+                "longer writes. Only block-wise state can be converted."
             )
         table, largest = state[f"qmap{number}"].float(), state[f"absmax{number}"].float()
         if table.numel() != 256:
-            raise StateError(f"a table of 8 bits has 256 numbers, and that of the checkpoint {table.numel()}.")
+            raise StateError(f"an 8-bit table must have 256 entries, but the checkpoint's has {table.numel()}.")
         found: Tensor = table[x.flatten().long()] * by_element(largest, x.numel(), BLOCK, OLD_BLOCK)
         return found.view(x.shape)
 
@@ -95,12 +97,12 @@ class BitsAdam(OfBits, Adam):
     def read(self, theirs: State, group: Group) -> State:
         found = super().read(theirs, group)
         if found["exp_avg"].shape != found["exp_avg_sq"].shape:
-            raise StateError("the checkpoint is of AdEMAMix, which has two momenta. It cannot be converted.")
+            raise StateError("the checkpoint is of AdEMAMix, which has two momenta, and cannot be converted.")
         return found
 
 
 class BitsSGD(OfBits, Momentum):
-    """A momentum, which is the first of betas; Lion, RMSprop and Adagrad keep other things in its place."""
+    """A momentum, the first of betas; Lion, RMSprop and Adagrad keep other state under its name."""
 
     fields: ClassVar = {"momentum_buffer": "state1"}
 
@@ -108,7 +110,7 @@ class BitsSGD(OfBits, Momentum):
         momentum, second = group["betas"][:2]
         if second or not momentum or group["eps"]:
             raise StateError(
-                f"betas={tuple(group['betas'])} and eps={group['eps']} are not those of SGD or LARS of bitsandbytes. "
+                f"betas={tuple(group['betas'])} and eps={group['eps']} are not those of bitsandbytes' SGD or LARS. "
                 "Its Lion, RMSprop and Adagrad cannot be converted."
             )
         return super().read(theirs, group)
@@ -123,17 +125,17 @@ class BitsSGD(OfBits, Momentum):
 
 
 class Bounded(OfBits):
-    """LAMB and LARS: theirs bounds the steps of tensors without 8-bit state, and of no others."""
+    """LAMB and LARS: theirs bounds only the steps of tensors without 8-bit state."""
 
-    options: ClassVar[str]  # of ours that take these steps
+    options: ClassVar[str]  # our options with the same steps
 
     def doubts(self, saved: Group) -> Iterable[str]:
         yield from super().doubts(saved)
         states = [_unwrapped(one)["state1"] for one in saved["state"].values()]
         if bounded := sum(x.dtype is not torch.uint8 for x in states):
             yield (
-                f"{bounded} of {len(states)} tensors have float32 state. bitsandbytes bounds their steps by "
-                f"max_unorm·‖p‖, and those of the others not. {self.options}"
+                f"{bounded} of {len(states)} tensors have float32 state. bitsandbytes bounds the steps of these by "
+                f"max_unorm·‖p‖, and does not bound the others. {self.options}"
             )
 
 
@@ -141,20 +143,22 @@ class BitsLamb(Bounded, BitsAdam):
     """Two moments, of Adam with bounded steps."""
 
     options: ClassVar = (
-        'Give them a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and the others '
-        "adapt=False."
+        'Put them into a group with trust_clip=(None, 1.0), zero_norm_ratio=0.0 and bias_correction="lr", and set '
+        "adapt=False in the other groups."
     )
 
 
 class BitsLars(Bounded, BitsSGD):
     """A momentum, of SGD with bounded steps."""
 
-    options: ClassVar = "Lars has no such bound: give them a group with a smaller lr, and the others adapt=False."
+    options: ClassVar = (
+        "Lars has no such bound: put them into a group with a smaller lr, and set adapt=False in the other groups."
+    )
 
 
 class Flash(Codec):
-    """What both have: numbers in 8 bits, or what they were saved as without them; and an initial_lr also where no
-    schedule began. It quantizes what it loads, so numbers go back.
+    """Common code: 8-bit numbers, or plain ones in their saved dtype; and an initial_lr even without a schedule. It
+    quantizes when it loads, so numbers are converted back.
     """
 
     def numbers(self, theirs: State, key: str) -> Tensor:
@@ -165,7 +169,7 @@ class Flash(Codec):
         if codes.dtype not in (torch.int8, torch.uint8) or not scales.is_floating_point():
             found = f"{codes.dtype} and {scales.dtype}"
             raise StateError(f"{key!r} must have 8-bit codes and float16 scales, but has {found}.")
-        # Beside bfloat16 parameters the bytes of float16 scales are saved as if they were bfloat16.
+        # For bfloat16 parameters, the bytes of float16 scales are saved as if they were bfloat16.
         scales = scales.view(torch.float16).float() if scales.element_size() == 2 else scales.float()
         signed = key != "exp_avg_sq"
         y = codes.flatten().float() / (127 if signed else 255)

@@ -26,14 +26,17 @@ class Adam(Codec):
     def read(self, theirs: State, group: Group) -> State:
         if "max_exp_avg_sq" in theirs:
             raise StateError(
-                "the checkpoint is of amsgrad, whose maximum no optimizer here keeps. It cannot be converted."
+                "the checkpoint was made with amsgrad, whose maximum no layerwise optimizer keeps, and cannot be "
+                "converted."
             )
         return super().read(theirs, group)
 
     def write(self, ours: State, place: Place) -> State:
         place.check("grad_averaging", bool(place.group.get("grad_averaging", True)))
         if place.group.get("amsgrad"):
-            raise StateError("theirs has amsgrad=True, and ours keeps no maximum. Make it without.")
+            raise StateError(
+                "the target has amsgrad=True, but layerwise keeps no such maximum. Create it with amsgrad=False."
+            )
         return super().write(ours, place)
 
     def read_options(self, theirs: Group) -> State:
@@ -54,12 +57,13 @@ class TorchAdam(Adam):
         names = {False: "torch.Adam", True: "torch.AdamW"}
         if ours is None:
             return (
-                f"the checkpoint is of {names[found]} (decoupled_weight_decay={found}), not of {names[wanted]}, and "
-                f"with weight_decay these take other steps. Make the optimizer with AdamW.like({names[found]!r}, …)."
+                f"the checkpoint is of {names[found]} (decoupled_weight_decay={found}), not of {names[wanted]}. "
+                f"Their steps differ when weight_decay > 0. Create the optimizer with AdamW.like({names[found]!r}, "
+                "…)."
             )
         return (
-            f"ours has taken the steps of {names[wanted]}, and theirs takes those of {names[found]}, which differ with "
-            f"weight_decay. Pass an optimizer of {names[wanted]}."
+            f"the state comes from steps of {names[wanted]}, but the target takes steps of {names[found]}, which "
+            f"differ when weight_decay > 0. Pass an optimizer of {names[wanted]}."
         )
 
 
@@ -74,7 +78,7 @@ class Momentum(Codec):
         return {} if found["momentum_buffer"] is None else found
 
     def write(self, ours: State, place: Place) -> State:
-        if ours.keys() == {"step"}:  # as without momentum, where theirs keeps nothing either
+        if ours.keys() == {"step"}:  # as without momentum, for which theirs keeps nothing either
             return {}
         buffer = ours["momentum_buffer"]
         if place.ours.get("lr_in_momentum", False):
@@ -89,7 +93,10 @@ class Signs(Codec):
 
     def read(self, theirs: State, group: Group) -> State:
         if others := theirs.keys() - {"exp_avg", "step"}:
-            raise StateError(f"Lion keeps exp_avg alone, and the checkpoint has {sorted(others)}. Name what saved it.")
+            raise StateError(
+                f"Lion has only exp_avg, but the checkpoint also has {sorted(others)}. Name the optimizer that saved "
+                "it."
+            )
         return super().read(theirs, group)
 
 
@@ -103,7 +110,7 @@ class OfTorchao(Adam):
     """Two moments in few bits."""
 
     def stored(self, x: Tensor, key: str, place: Place) -> State:
-        # A buffer of theirs quantizes what is copied there.
+        # Their buffers quantize what is copied into them.
         return {key: place.optimizer._new_buffer(place.p, key == "exp_avg").copy_(x)}
 
 

@@ -20,13 +20,16 @@ FACTORED = DECAY | keys("fixed_decay ams_bound eps1 eps2")
 def _check_bound(theirs: State) -> None:
     if "exp_avg_sq_hat" in theirs:
         raise StateError(
-            "the checkpoint is of ams_bound, whose maximum no optimizer here keeps. It cannot be converted."
+            "the checkpoint was made with ams_bound, whose maximum no layerwise optimizer keeps, and cannot be "
+            "converted."
         )
 
 
 def _check_unbound(group: Group) -> None:
     if group.get("ams_bound"):
-        raise StateError("theirs has ams_bound=True, and ours keeps no maximum. Make it without.")
+        raise StateError(
+            "the target has ams_bound=True, but layerwise keeps no such maximum. Create it with ams_bound=False."
+        )
 
 
 class AdaFactor(T5Adafactor):
@@ -48,7 +51,7 @@ class AdaFactor(T5Adafactor):
 
 
 class Came(T5Adafactor):
-    """CAME, with means of the squares of two things, where a tensor is factored."""
+    """CAME, with means of the squares of two quantities, for factored tensors."""
 
     pairs: ClassVar = ("exp_avg_sq", "exp_avg_res")
 
@@ -83,21 +86,21 @@ class Came(T5Adafactor):
 
 
 class Lars(Momentum):
-    """A momentum of gradients, which theirs scales and decays for matrices alone."""
+    """A momentum of gradients, which theirs scales and decays only for matrices."""
 
     def doubts(self, saved: Group) -> Iterable[str]:
         for number, group in enumerate(saved["param_groups"]):
             buffers = [saved["state"].get(key, {}).get("momentum_buffer") for key in group["params"]]
             if group["weight_decay"] and any(x is not None and x.ndim < 2 for x in buffers):
                 yield (
-                    f"group {number} has vectors and weight_decay={group['weight_decay']}, and theirs takes plain SGD "
-                    "steps for vectors, without decay. Make a group of them in both optimizers, with weight_decay=0, "
-                    "and here adapt=False."
+                    f"group {number} contains vectors and has weight_decay={group['weight_decay']}, but the other "
+                    "optimizer steps vectors by plain SGD without decay. In both optimizers, put vectors into a "
+                    "group with weight_decay=0, and set adapt=False for it here."
                 )
 
 
 class StableAdamW(Adam):
-    """Two moments, and what 16-bit weights lack, which theirs may add up beside them."""
+    """Two moments, and the remainders of 16-bit weights, which theirs may keep with them."""
 
     def write(self, ours: State, place: Place) -> State:
         low = place.group["kahan_sum"] and place.p.dtype in (torch.float16, torch.bfloat16)

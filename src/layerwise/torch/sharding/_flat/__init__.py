@@ -1,7 +1,9 @@
-"""Flat buffers, in which FSDP1, DeepSpeed, Megatron or a caller has flattened and cut tensors: what others ask of them.
+"""Flat buffers, in which FSDP1, DeepSpeed, Megatron or a caller has flattened and sharded tensors: the interface to
+other modules.
 
-All that knows of such buffers is in this folder. A buffer is described once (`_segments.py`; `fsdp1.py`, `deepspeed.py`
-and `megatron.py` read other packages' maps), and from then on known by itself: `flat_of` has its description, or None.
+Everything about such buffers is in this folder. A buffer is described once (`_segments.py`; `fsdp1.py`, `deepspeed.py`
+and `megatron.py` read other packages' maps), and is recognized from then on: `flat_of` returns its description, or
+None.
 """
 
 from layerwise.torch.sharding._flat._boxes import seen

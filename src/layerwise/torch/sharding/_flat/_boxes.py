@@ -1,4 +1,4 @@
-"""The boxes that stretches of a tensor make, in row-major order."""
+"""The boxes that make up stretches of a tensor, in row-major order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Shape = tuple[int, ...]
 
 
 def boxes(shape: Shape, start: int, end: int, at: int = 0) -> Iterator[tuple[Box, Place]]:
-    """Yield the boxes that these elements of a tensor make, and their places in a buffer where they begin at `at`.
+    """Yield the boxes of these elements of a tensor, and their places in a buffer where they begin at `at`.
 
-    They are the end of a row, whole rows and the start of a row; of more dimensions rows are cut in the same way.
+    They are the end of a row, whole rows, and the start of a row; with more dimensions rows are divided in the same
+    way.
     """
     for origin, size in _boxes(shape, start, end):
         yield Box(origin, size), Place((), slice(at, at + prod(size)), size)
@@ -26,7 +27,7 @@ def _boxes(shape: Shape, start: int, end: int) -> Iterator[tuple[Shape, Shape]]:
     if start >= end:
         return
     row = prod(shape[1:])
-    first, last = -(-start // row), end // row  # the rows that are whole
+    first, last = -(-start // row), end // row  # the whole rows
     if len(shape) == 1:
         yield (start,), (end - start,)
     elif first > last:  # within one row
@@ -45,7 +46,7 @@ def _in_row(shape: Shape, row: int, start: int, end: int) -> Iterator[tuple[Shap
 def boxes_of(piece: Piece, stretch: Stretch) -> list[tuple[Box, Place]]:
     """Return the boxes of a piece of a tensor in a stretch of the tensor, and their places in its buffer."""
     part, run = piece.part, (stretch.start, stretch.end, stretch.offset or 0)
-    if part is None or part.one is None:  # blocks of one size are one dimension more, in the same order
+    if part is None or part.one is None:  # blocks of one size are one more dimension, in the same order
         return list(boxes(seen(piece), *run))
     _, low, high, _ = part.one
     each = (_within(box, place, part.axis, low, high) for box, place in boxes(stretch.shape, *run))
@@ -53,12 +54,12 @@ def boxes_of(piece: Piece, stretch: Stretch) -> list[tuple[Box, Place]]:
 
 
 def seen(piece: Piece) -> Shape:
-    """Return the shape of a piece, with a dimension to be cut along if it has none."""
+    """Return the shape of a piece; without dimensions, it gets one that can be cut."""
     return piece.shape or (1,)
 
 
 def _within(box: Box, place: Place, axis: int, low: int, high: int) -> tuple[Box, Place] | None:
-    """Return the part of a box that lies in a block, in the block's own places."""
+    """Return the part of a box that lies in a block, with indices of the block."""
     first = box.origin[axis]
     start, stop = max(first, low), min(first + box.size[axis], high)
     if start >= stop:

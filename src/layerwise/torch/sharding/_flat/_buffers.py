@@ -22,7 +22,7 @@ class Stretch(NamedTuple):
     Attributes:
         name: The name of the tensor.
         shape: The shape of the whole tensor.
-        start: The first element of the tensor that is here, counted in row-major order.
+        start: The first element of the tensor in the stretch, counted in row-major order.
         end: The element after the last one.
         offset: The place in the buffer where they begin; None is right after the stretch before.
     """
@@ -40,7 +40,7 @@ class Spread:
 
     name: str
     shape: Shape
-    ranks: tuple[tuple[Stretch, ...], ...]  # what each of the group holds, if anything
+    ranks: tuple[tuple[Stretch, ...], ...]  # the stretches on each rank of the group, if any
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,39 +51,39 @@ class Flat:
     spreads: tuple[Spread, ...]  # of which some rank's buffer has a part, in the order that they have on all ranks
     rank: int
     parts: int = 1
-    axes: tuple[tuple[Any, None], ...] = ()  # the one over which tensors lie, cut anywhere
+    axes: tuple[tuple[Any, None], ...] = ()  # the axis over which tensors are cut anywhere
     replicas: tuple[Any, ...] = ()
     beside: tuple[ReferenceType[Tensor], ...] = ()  # parameters that have gradients when this has one
-    saved_whole: bool = False  # because nobody keeps the parts of ranks apart that `state_dict()` would have
+    saved_whole: bool = False  # because nothing else distinguishes the ranks' parts in `state_dict()`
 
     @property
     def stretches(self) -> list[Stretch]:
-        """What is here."""
+        """The local stretches."""
         return [stretch for one in self.spreads for stretch in one.ranks[self.rank]]
 
     def why_not_grouped(self, shape: Shape) -> str:
         """Return the reason why state cannot be stored in groups of 8 bits."""
-        return "stretches of a flat buffer begin and end within groups"
+        return "stretches of a flat buffer begin and end inside groups"
 
     def described(self) -> tuple[Any, ...]:
         each = [(one.name, one.shape, [[stretch[2:4] for stretch in own] for own in one.ranks]) for one in self.spreads]
         return tuple(each)
 
 
-FORGOTTEN = Flat(0, (), 0)  # of the copy of a buffer, which may be on another rank
+FORGOTTEN = Flat(0, (), 0)  # in the copy of a buffer, which may be on another rank
 CHANGES = [0]
-"""How often descriptions were added or replaced in this process."""
-_known: Any = WeakTensorKeyDictionary()  # a Flat, or None for what FSDP1 has left whole
+"""The number of times that descriptions were added or replaced in this process."""
+_known: Any = WeakTensorKeyDictionary()  # a Flat, or None for a parameter that FSDP1 has left whole
 
 
 def know(p: Tensor, flat: Flat | None) -> None:
-    """Remember the contents of a buffer, for as long as the buffer exists."""
+    """Remember the contents of a buffer for as long as the buffer exists."""
     _known[p] = flat
     CHANGES[0] += 1
 
 
 def forget(p: Tensor) -> None:
-    """Note that this is the copy of a buffer, unless it was described by itself."""
+    """Record that this is the copy of a buffer, unless it was described by itself."""
     if p not in _known:
         _known[p] = FORGOTTEN
 
@@ -105,12 +105,12 @@ def flat_of(p: Tensor) -> Flat | None:
 
 
 def checked_flat_of(name: str, p: Tensor) -> Flat | None:
-    """Return the same, or raise if the buffer does not fit its description."""
+    """Return the contents of a flat buffer; raise if the buffer does not fit its description."""
     flat = flat_of(p)
     if flat is FORGOTTEN:
         raise ParameterError(
-            f"{name} is the copy of a flat buffer, which does not say what it holds. Describe it with "
-            "layerwise.torch.Segments, as the buffer that was copied."
+            f"{name} is a copy of a flat buffer, and does not say what it holds. Describe it with "
+            "layerwise.torch.Segments, as the original buffer."
         )
     if flat is not None and (p.ndim != 1 or p.numel() != flat.length or not p.is_contiguous()):
         raise ParameterError(
@@ -121,7 +121,7 @@ def checked_flat_of(name: str, p: Tensor) -> Flat | None:
 
 
 def check_saved_whole(parameters: Iterable[Tensor]) -> None:
-    """Raise for shards of which nobody else makes whole tensors, or keeps the ranks' parts apart.
+    """Raise for shards that nothing else gathers into whole tensors, or distinguishes by rank.
 
     torch.distributed.checkpoint takes what ranks hold for copies of the same tensor. FSDP1 itself fails at row and
     column statistics, which do not lie as the parameter does. On a CPU it gathers all states of a parameter into the
@@ -130,13 +130,14 @@ def check_saved_whole(parameters: Iterable[Tensor]) -> None:
     """
     if any(flat.saved_whole for flat in map(flat_of, parameters) if flat is not None):
         raise StateError(
-            "optimizer.state_dict() would have this rank's part of flat shards, which PyTorch takes for whole tensors. "
-            "Call layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and load_full_state_dict to load."
+            "optimizer.state_dict() would contain this rank's part of flat shards, which PyTorch would take for "
+            "whole tensors. Call layerwise.torch.flat.full_state_dict(optimizer) on all ranks, and "
+            "load_full_state_dict() to load it."
         )
 
 
 def missing_gradient(p: Tensor) -> Tensor | None:
-    """Return an empty gradient for a buffer without elements, if ranks with elements have theirs."""
+    """Return an empty gradient for a buffer without elements, if ranks with elements have gradients."""
     flat = flat_of(p)
     if flat is None or not flat.beside or not p.requires_grad or flat.stretches:
         return None
@@ -146,7 +147,7 @@ def missing_gradient(p: Tensor) -> Tensor | None:
 
 
 def elements(stretch: Stretch, buffer: Tensor) -> Tensor:
-    """Return what a stretch has of a buffer, or of a tensor that lies like it."""
+    """Return a stretch's part of a buffer, or of a tensor with the same layout."""
     at = stretch.offset or 0
     return buffer[at : at + stretch.end - stretch.start]
 
@@ -159,7 +160,7 @@ def stretched(params: Sequence[Tensor], grads: Sequence[Tensor]) -> Iterator[Ten
 
 
 def tensors_of(p: Tensor, name: str) -> list[str]:
-    """Return the names of the tensors that a parameter of this name has parts of."""
+    """Return the names of the tensors whose parts a parameter of this name holds."""
     flat = flat_of(p)
     return [name] if flat is None else [one.name for one in flat.spreads]
 
@@ -168,5 +169,5 @@ def whole_shape(p: Tensor) -> Shape:
     """Return the shape of a parameter, or of the tensor of which it is a stretch."""
     flat = flat_of(p)
     spreads = () if flat is None else flat.spreads
-    # DeepSpeed's ZeRO-3 leaves nothing in a parameter but this note of its shape.
+    # All that DeepSpeed's ZeRO-3 leaves in a parameter is this note of its shape.
     return spreads[0].shape if len(spreads) == 1 else tuple(getattr(p, "ds_shape", p.shape))

@@ -1,8 +1,8 @@
 """The parts of tensors that a flat buffer holds: each box is a job.
 
-A state that has a number for each element of all tensors of a buffer lies as the buffer does. Any other is the boxes'
-parts of it, one after the other: of row statistics those of the box's rows, of column statistics those of its columns.
-So every rank that holds a part of a row has that row's number.
+A state that has a number for each element of all tensors of a buffer has the buffer's layout. Any other state consists
+of the boxes' parts, one after the other: of row statistics those of the box's rows, of column statistics those of its
+columns. So every rank that holds a part of a row has that row's number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 def parts_in_buffer(
     rule: ModuleType, members: Sequence[Plan], flat: Flat
 ) -> tuple[tuple[LocalPart, ...], dict[str, int]]:
-    """Return the boxes in this rank's buffer, and the lengths of those parts of its state that lie box by box."""
+    """Return the boxes in this rank's buffer, and the lengths of the parts of its state that are stored box by box."""
     lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
     found: list[LocalPart] = []
     for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
@@ -40,7 +40,7 @@ def parts_in_buffer(
 
 
 def _regions_of_boxes(piece: Piece, spread: Spread, places: Places, dims: Shape) -> list[Region]:
-    """Return what the rank at this place of the group has of a piece."""
+    """Return the part of a piece on the rank at this place of the group."""
     boxes = [box for stretch in spread.ranks[places[0]] for box, _ in boxes_of(piece, stretch)]
     return [box.region for box in boxes]
 

@@ -19,27 +19,31 @@ from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
 
 WAY_OUT = "Pass Stretch(name, shape, start, end, offset), with the shape of the whole tensor."
 ALONE = object()  # in place of a group: this rank has everything itself
-SAME = "All ranks have to describe as many buffers, in the same order, and of each tensor every element once"
+SAME = (
+    "All ranks must describe the same number of buffers in the same order, and each element of each tensor exactly once"
+)
 
 
 class Shard(NamedTuple):
-    """A parameter as another package maps it: the stretches in it, and the ranks that hold others of its tensors."""
+    """A parameter as another package maps it: the stretches in it, and the ranks that hold other parts of its
+    tensors.
+    """
 
     name: str
     p: Tensor
     stretches: Sequence[Stretch] | None  # None: it is a whole tensor
     group: Any = None
     replicas: Any = None
-    of_group: int = 0  # of the optimizer's
+    of_group: int = 0  # the optimizer's group
     beside: Sequence[Tensor] | None = None  # the parameters that have gradients when this has one
 
 
 class Segments:
     """A description of flat buffers: which parts of which tensors each buffer holds.
 
-    From then on optimizers of `layerwise.torch` step these buffers as the tensors that they hold parts of. All ranks of
-    `group` make their descriptions together, and exchange them. Buffers at the same place of the mapping hold parts of
-    the same tensors; a rank that has no part of a tensor need not name it.
+    From then on optimizers of `layerwise.torch` step these buffers as the tensors whose parts they hold. All ranks of
+    `group` create their descriptions together, and exchange them. Buffers at the same position of the mapping hold
+    parts of the same tensors; a rank that has no part of a tensor need not list it.
 
     Args:
         buffers: The stretches of each flat buffer, a parameter of one dimension: `Stretch`es, or tuples with the same
@@ -70,7 +74,7 @@ class Segments:
         return [p for _, p in self.named_parameters()]
 
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the buffers with names in the groups that they came in, or in one."""
+        """Return the buffers with names in their original groups, or in one group."""
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
@@ -100,8 +104,8 @@ def exchanged(
 ) -> dict[Tensor, Flat]:
     """Describe these buffers together with the other ranks of a group, from now on.
 
-    `beside` are for each buffer the parameters that have gradients when it has one; else they are all of the buffers.
-    What several ranks hold is `saved_whole`, unless a package is known to keep their parts apart.
+    `beside` lists for each buffer the parameters that have gradients when it has one; by default all of the buffers.
+    Entries that several ranks hold are `saved_whole`, unless a package is known to keep their parts apart.
     """
     if group is ALONE:
         group = None
@@ -122,7 +126,7 @@ def exchanged(
         cut = len(ranks) > 1 or any(len(each) > 1 for spread in spreads for each in spread.ranks)
         if cut and group is None:
             raise ParameterError(
-                "a buffer holds a tensor in several stretches, whose sums go through a process group. Call "
+                "a buffer holds a tensor in several stretches, so their sums need a process group. Call "
                 "torch.distributed.init_process_group first."
             )
         axes = ((axis_of(group), None),) if cut else ()
@@ -134,11 +138,11 @@ def exchanged(
 
 
 def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
-    """Return the descriptions of all ranks: the others wait for this one's, or for the reason why it fails."""
+    """Return the descriptions of all ranks: the others wait for this one's, or for its error."""
     mine, problem = list[list[Stretch]](), None
     try:
         if not isinstance(buffers, Mapping):
-            raise ParameterError(f"`buffers` must be a mapping of tensors to their stretches, but is {buffers!r}.")
+            raise ParameterError(f"`buffers` must map tensors to their stretches, but is {buffers!r}.")
         mine = [_described(f"buffer {i}", p, stretches) for i, (p, stretches) in enumerate(buffers.items())]
     except Exception as error:
         problem = error
@@ -153,7 +157,7 @@ def _said(buffers: Any, ranks: Sequence[int], group: Any) -> list[Any]:
 def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
     if not isinstance(p, Tensor) or is_dtensor(p) or p.ndim != 1 or not p.is_contiguous():
         shown = f"of the shape {tuple(p.shape)}" if isinstance(p, Tensor) else repr(p)
-        raise ParameterError(f"{what} must be a tensor of one dimension, its elements in a row, but is {shown}.")
+        raise ParameterError(f"{what} must be a contiguous tensor of one dimension, but is {shown}.")
     found, at = list[Stretch](), 0
     for one in given:
         try:
@@ -161,31 +165,36 @@ def _described(what: str, p: Any, given: Iterable[Any]) -> list[Stretch]:
             place = at if not rest or rest[0] is None else int(rest[0])
             found.append(Stretch(str(name), tuple(map(int, shape)), int(start), int(end), place))
         except (TypeError, ValueError):
-            raise ParameterError(f"a stretch of {what} must be five things, but is {one!r}. {WAY_OUT}") from None
+            raise ParameterError(f"a stretch of {what} must have five entries, but is {one!r}. {WAY_OUT}") from None
         at = place + found[-1].end - found[-1].start
     end = 0
     for name, shape, start, stop, offset in sorted(found, key=lambda one: one.offset or 0):
         place = offset or 0
         if min(shape, default=0) < 0 or not 0 <= start <= stop <= prod(shape):
             raise ParameterError(
-                f"{what} has elements {start} to {stop} of {name!r}, whose shape {shape} has {prod(shape)}. {WAY_OUT}"
+                f"{what} has elements {start} to {stop} of {name!r}, but its shape {shape} has only {prod(shape)} "
+                f"elements. {WAY_OUT}"
             )
         if start == stop:
             continue
         if place < end or place + stop - start > p.numel():
             raise ParameterError(
-                f"the {stop - start} elements of {name!r} at {place} of {what} lie on others, or beyond its "
-                f"{p.numel()}. {WAY_OUT}"
+                f"elements {start} to {stop} of {name!r}, at {place} of {what}, overlap others or exceed its "
+                f"{p.numel()} elements. {WAY_OUT}"
             )
         end = place + stop - start
     return found
 
 
 def _check_alike(said: Sequence[Any], ranks: Sequence[int]) -> None:
-    """Raise unless all ranks describe as many buffers, and have each tensor in the same one with the same shape."""
+    """Raise unless all ranks describe the same number of buffers, and have each tensor in the same one with the same
+    shape.
+    """
     for number, one in zip(ranks, said, strict=True):
         if isinstance(one, str):
-            raise SynchronizationError(f"rank {number} cannot describe its flat buffers ({one}). None were taken.")
+            raise SynchronizationError(
+                f"rank {number} cannot describe its flat buffers ({one}). No buffers were registered."
+            )
     lengths = [len(one) for one in said]
     if len(set(lengths)) > 1:
         alike = ([rank for rank, n in zip(ranks, lengths, strict=True) if n == each] for each in dict.fromkeys(lengths))

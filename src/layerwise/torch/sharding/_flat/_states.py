@@ -1,4 +1,4 @@
-"""States of whole tensors, gathered from the boxes that ranks' buffers hold, and cut into those."""
+"""States of whole tensors, gathered from the boxes in ranks' buffers, and divided into them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ State = dict[str, Any]
 def whole_state(plan: Plan, flat: Flat, state: Mapping[str, Any]) -> dict[str, State]:
     """Return the states of the tensors in a buffer, whole and by name. All ranks call this together.
 
-    What another program keeps is divided if it has the buffer's shape, and is otherwise each tensor's.
+    Another program's entry is divided if it has the buffer's shape; otherwise it is each tensor's.
     """
     divided = {**own_entries(state), **{key: x for key, x in state.items() if _has_shape(x, plan.shape)}}
     divided.pop("step", None)
@@ -79,7 +79,7 @@ def local_state(plan: Plan, p: Tensor, key: str, whole: Mapping[str, Tensor]) ->
 
 
 def _of_whole(piece: Piece, box: Any, whole: Tensor, size: Shape) -> Tensor:
-    """Return the part of this size that a box has of a whole tensor, or of a state of it."""
+    """Return a box's part, of this size, of a whole tensor, or of a state of it."""
     seen: Tensor = piece.view(whole)
     found: Tensor = box.of(seen.reshape(tuple(seen.shape) or (1,)), size)
     return found

@@ -1,4 +1,4 @@
-"""Buffers of other packages, known by their marks, that nobody has described."""
+"""Undescribed buffers of other packages, recognized by their marks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from layerwise.errors import ParameterError
 from layerwise.torch.sharding._flat._buffers import is_known
 
-# Packages that put flat partitions in the groups of optimizers, and how these are described.
+# Packages that put flat partitions into the groups of optimizers, and how to describe these.
 DESCRIBED_BY = {
     "deepspeed": "Call layerwise.torch.flat.from_deepspeed(engine) on all ranks, after deepspeed.initialize.",
-    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and take its groups.",
+    "megatron.core": "Call layerwise.torch.flat.from_megatron(optimizer) on all ranks, and use its groups.",
 }
 
 
 def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -> None:
-    """Raise if a wrapper has put a flat partition in the place of parameters, and it was not described."""
+    """Raise if a wrapper has replaced parameters by a flat partition that was not described."""
     wrapper = next((each for each in DESCRIBED_BY if each in sys.modules), None)
     if wrapper is None:
         return
@@ -32,8 +32,8 @@ def check_own(params: Iterable[tuple[Tensor, str]], added: Collection[Tensor]) -
         elif not added or p in added:
             continue
         raise ParameterError(
-            f"{name} seems to be a flat partition of {wrapper}, which puts it in the place of parameters and does not "
-            f"say whose it is. {DESCRIBED_BY[wrapper]}"
+            f"{name} seems to be a flat partition of {wrapper}, which replaces parameters and does not say which. "
+            f"{DESCRIBED_BY[wrapper]}"
         )
 
 
@@ -46,13 +46,13 @@ def check_described(name: str, p: Tensor) -> None:
     """Raise if FSDP1 has flattened a parameter, and it was not described."""
     if not is_marked(p) or is_known(p):
         return
-    # Where it has no other processes to divide among, it leaves parameters the shape they had, if it leaves them.
+    # Without other processes to divide among, it keeps the parameters' shapes, if it keeps the parameters.
     alone = not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1
     if hasattr(p, "_is_flat_param") or (not alone and getattr(p, "_fsdp_flattened", False)):
         raise ParameterError(
-            f"{name} is a flat piece cut by FullyShardedDataParallel, which does not say of which tensor. Call "
-            "layerwise.torch.flat.from_fsdp1(model) on all ranks before making the optimizer, or shard the model with "
-            "torch.distributed.fsdp.fully_shard (FSDP2)."
+            f"{name} is a flat shard of FullyShardedDataParallel, which does not say of which tensors. Call "
+            "layerwise.torch.flat.from_fsdp1(model) on all ranks before creating the optimizer, or shard the model "
+            "with torch.distributed.fsdp.fully_shard (FSDP2)."
         )
 
 

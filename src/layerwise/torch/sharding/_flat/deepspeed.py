@@ -1,4 +1,4 @@
-"""Flat shards of DeepSpeed's ZeRO, known by the attributes of its optimizers."""
+"""Flat shards of DeepSpeed's ZeRO, recognized by the attributes of its optimizers."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._flat._buffers import Stretch
 from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_of
 
-# The flat partitions of a group's weights in full precision, and the parameters that lie in them.
+# The flat partitions of a group's weights in full precision, and the parameters in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")
 STAGE_1_IN_BF16 = ("fp32_groups_flat_partition", "bf16_groups")
 STAGE_3 = ("fp32_partitioned_groups_flat", "fp16_groups")
-WAY_OUT = "Pass what deepspeed.initialize returned first, with ZeRO of stage 1, 2 or 3; stage 0 cuts nothing."
+WAY_OUT = (
+    "Pass the engine, the first value that deepspeed.initialize returned, with ZeRO stage 1, 2 or 3; stage 0 shards "
+    "nothing."
+)
 
 
 def from_deepspeed(engine: Any) -> Segments:
-    """Describe the flat partitions of a DeepSpeed engine to its optimizer, for ZeRO of any stage.
+    """Describe the flat partitions of a DeepSpeed engine to its optimizer, for ZeRO stages 1 to 3.
 
-    All ranks call this together. Afterwards the engine's optimizer steps its partitions as the tensors that they hold
-    parts of. The returned description need not be passed on.
+    All ranks call this together. Afterwards the engine's optimizer steps its partitions as the tensors whose parts they
+    hold. The returned description is not needed any further.
 
     Args:
-        engine: The engine. It was made with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
+        engine: The engine, created with an optimizer of `layerwise.torch` and `zero_allow_untested_optimizer`.
     """
     zero = getattr(engine, "optimizer", None) if hasattr(engine, "module") else engine
     kinds = STAGES_1_AND_2, STAGE_1_IN_BF16, STAGE_3
@@ -45,7 +48,7 @@ def from_deepspeed(engine: Any) -> Segments:
     _check_stepped_together(inner, len(found))
     segments = segments_of(found, False, [{} for _ in inner.param_groups])
     for group in inner.param_groups:
-        group.pop("param_names", None)  # of the parameters that were there before
+        group.pop("param_names", None)  # those of the earlier parameters
     stepper_of(inner).members.buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]
     return segments
 
@@ -65,7 +68,7 @@ def _by_fragments(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping
 
 
 def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Tensor, str]) -> Iterator[Shard]:
-    """Yield partitions of stage 3, where each parameter is cut into equal parts by itself, the last with padding."""
+    """Yield partitions of stage 3: each parameter is cut into equal parts, the last with padding."""
     groups = getattr(zero, "sub_group_process_groups", None) or [zero.dp_process_group] * len(flats)
     for i, (buffer, params) in enumerate(zip(flats, lists, strict=True)):
         rank, at = dist.get_rank(groups[i]), 0
@@ -79,13 +82,15 @@ def _by_parts(zero: Any, flats: Sequence[Tensor], lists: Any, names: Mapping[Ten
 
 
 def _check_stepped_together(inner: Any, steps: int) -> None:
-    """Raise for options that look at all gradients: DeepSpeed steps each partition by itself."""
+    """Raise for options that need all gradients: DeepSpeed steps each partition by itself."""
     bounds = [group["max_grad_norm"] for group in inner.param_groups if group.get("max_grad_norm") is not None]
     if steps > 1 and bounds:
-        way_out = 'Set "gradient_clipping" in its config, which is of all gradients.'
+        way_out = 'Set "gradient_clipping" in DeepSpeed\'s config, which clips all gradients together.'
         raise ContradictionError(
-            sentence("max_grad_norm", "None where DeepSpeed steps groups apart", bounds[0], way_out)
+            sentence("max_grad_norm", "None when DeepSpeed steps groups separately", bounds[0], way_out)
         )
     if steps > 1 and stepper_of(inner).setup.skip_nonfinite:
-        way_out = "DeepSpeed looks for infinities itself where it scales the loss."
-        raise ContradictionError(sentence("skip_nonfinite", "False where DeepSpeed steps groups apart", True, way_out))
+        way_out = "DeepSpeed checks for infinities itself where it scales the loss."
+        raise ContradictionError(
+            sentence("skip_nonfinite", ("False when DeepSpeed steps groups separately"), True, way_out)
+        )

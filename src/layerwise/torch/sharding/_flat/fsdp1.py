@@ -19,8 +19,8 @@ LEAF = "leaf"
 def from_fsdp1(model: nn.Module) -> Segments:
     """Return a description of the parameters of a model in FullyShardedDataParallel. All ranks call this together.
 
-    Every sharding strategy is supported, with flat parameters and with `use_orig_params=True`. Make the optimizer with
-    `named_parameters()` of the result, or with the model's parameters in groups. Parameters that FSDP leaves out
+    Every sharding strategy is supported, with flat parameters and with `use_orig_params=True`. Create the optimizer
+    with `named_parameters()` of the result, or with the model's parameters in groups. Parameters that FSDP leaves out
     (`ignored_states`) are included as whole tensors.
 
     Args:
@@ -29,12 +29,12 @@ def from_fsdp1(model: nn.Module) -> Segments:
     from torch.distributed.fsdp import FullyShardedDataParallel
 
     if not isinstance(model, nn.Module):
-        raise HyperparameterError(sentence("model", "a torch.nn.Module", model, "Pass what FSDP returned."))
+        raise HyperparameterError(sentence("model", "a torch.nn.Module", model, "Pass the model that FSDP returned."))
     wrapped = [(name, m) for name, m in model.named_modules() if isinstance(m, FullyShardedDataParallel)]
     handles: list[tuple[str, Any, Any]] = [(name, m, m._handle) for name, m in wrapped if m._handle is not None]
     if not handles:
-        raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass what that returned.")
-    # With the names that what they wrap has without them.
+        raise ParameterError("no part of the model is in FullyShardedDataParallel. Pass the model that FSDP returned.")
+    # With the names that the wrapped modules have without the wrappers.
     prefixes = [without_wrappers(f"{name}.{LEAF}").rpartition(LEAF)[0].lstrip(".") for name, *_ in handles]
     each = zip(prefixes, handles, strict=True)
     shards = [one for prefix, (_, module, handle) in each for one in _shards(prefix, module, handle)]
@@ -52,8 +52,8 @@ def _shards(prefix: str, module: Any, handle: Any) -> Iterator[Shard]:
     names = [prefix + without_wrappers(name) for name in flat._fqns]
     if not all(flat._contiguities) or any(one is not None for one in flat._param_extensions):
         raise ParameterError(
-            f"{names[0]}, or a parameter beside it, was flattened from a tensor that was not contiguous, or was a "
-            "DTensor. Call contiguous() before wrapping, or use fully_shard (FSDP2)."
+            f"{names[0]}, or a parameter flattened with it, was not contiguous or was a DTensor. Call contiguous() "
+            "before wrapping, or use fully_shard (FSDP2)."
         )
     stretches = list(map(_stretch, names, flat._shapes, flat._shard_param_infos))
     if flat._params is None:

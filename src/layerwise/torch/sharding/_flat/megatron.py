@@ -1,4 +1,4 @@
-"""Flat shards of Megatron's distributed optimizer, known by its maps."""
+"""Flat shards of Megatron's distributed optimizer, recognized by its maps."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_o
 LISTS = (("model_fp32_groups", "shard_fp32_groups"), ("model_float16_groups", "shard_fp32_from_float16_groups"))
 ATTRIBUTES = ("optimizer", "buffers", "gbuf_ranges", "data_parallel_group", "model_chunks", *LISTS[0], *LISTS[1])
 WAY_OUT = (
-    "Of what get_megatron_optimizer returned, pass each of `chained_optimizers` by itself; Megatron-FSDP has no such "
-    "shards."
+    "Pass each member of `chained_optimizers` of what get_megatron_optimizer returned on its own. Megatron-FSDP has "
+    "no such shards."
 )
 
 
 def from_megatron(optimizer: Any) -> Segments:
     """Return a description of the shards of Megatron's DistributedOptimizer.
 
-    All ranks of its data-parallel group call this together. A rank has shards only of the parameters that it holds a
-    part of. It gets empty ones of the others, so that all ranks list the same tensors. Put an optimizer of the result's
+    All ranks of its data-parallel group call this together. A rank has shards only of parameters of which it holds a
+    part. It gets empty ones of the others, so that all ranks list the same tensors. Put an optimizer of the result's
     `param_groups()` in place of Megatron's: `optimizer.optimizer = Lamb(segments.param_groups())`.
 
     Args:
@@ -39,7 +39,7 @@ def from_megatron(optimizer: Any) -> Segments:
     params = [p for buffer in distributed.buffers for p in buffer.param_index_map]
     _check_whole(distributed, [(names[p], p) for p in params])
     shards = _with_empty_ones(distributed, params, names)
-    # Megatron's own multipliers and marks stay beside an optimizer's options.
+    # Megatron's own multipliers and marks stay in the group with an optimizer's options.
     options = {*inner.defaults, "params"}
     kept = [{key: x for key, x in group.items() if key not in options} for group in inner.param_groups]
     segments = segments_of(shards, False, kept)
@@ -47,7 +47,7 @@ def from_megatron(optimizer: Any) -> Segments:
     for p, one in zip(params, shards, strict=True):
         distributed.model_param_group_index_map[p] = one.of_group, len(groups[one.of_group])
         groups[one.of_group].append(one.p)
-    for group, own in zip(inner.param_groups, groups, strict=True):  # as the map has them, however they are read
+    for group, own in zip(inner.param_groups, groups, strict=True):  # as in the map, in any form of access
         group["params"] = own
     return segments
 
@@ -63,7 +63,7 @@ def _distributed(optimizer: Any) -> Any:
 
 
 def _names(distributed: Any) -> dict[Tensor, str]:
-    """Return the name of each parameter of the model, after that of its chunk where there are several."""
+    """Return the name of each parameter of the model, after the name of its chunk if there are several."""
     chunks = distributed.model_chunks
     return {
         p: (f"model{i}." if len(chunks) > 1 else "") + without_wrappers(name)
@@ -73,7 +73,7 @@ def _names(distributed: Any) -> dict[Tensor, str]:
 
 
 def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None:
-    """Raise where parameters are slices of tensors, whose norms the shards of this group do not make up."""
+    """Raise if parameters are slices of tensors: the shards of this group do not add up to their norms."""
     state = sys.modules.get("megatron.core.parallel_state")
     asked = ("get_tensor_model_parallel_world_size", "get_expert_tensor_parallel_world_size")
     sizes = [getattr(state, each)() for each in asked if hasattr(state, each)]
@@ -81,8 +81,8 @@ def _check_whole(distributed: Any, params: Sequence[tuple[str, Tensor]]) -> None
     cut = [name for name, p in params if getattr(p, "tensor_model_parallel", False)]
     if cut and max([*sizes, 1 if own is None else own.size()]) > 1:
         raise ParameterError(
-            f"{cut[0]} is tensor parallel: its shards here are of a slice, and a step needs the norms "
-            "of the whole tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
+            f"{cut[0]} is tensor parallel: its shards are of a slice, but a step needs the norms of the whole "
+            "tensor. Use Megatron without tensor parallelism, or FSDP2 with parallelize_module."
         )
 
 
@@ -94,7 +94,7 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, 
         both = zip(getattr(distributed, models), getattr(distributed, shards), strict=True)
         for number, (params, own) in enumerate(both):
             for i, p in enumerate(params):
-                # Shards of float32 parameters are views that autograd knows of, which no optimizer takes.
+                # Shards of float32 parameters are views that autograd tracks, and optimizers refuse those.
                 own[i] = own[i] if own[i] is None or own[i].is_leaf else own[i].detach()
                 yield p, (own[i], number, ranges[p].start, ranges[p].end)
 
@@ -102,16 +102,16 @@ def _shards(distributed: Any) -> Iterator[tuple[Tensor, tuple[Tensor, int, int, 
 def _with_empty_ones(distributed: Any, params: Sequence[Tensor], names: Mapping[Tensor, str]) -> list[Shard]:
     """Return a shard of every parameter, in the same order on all ranks."""
     here, group = dict(_shards(distributed)), distributed.data_parallel_group
-    # Ranks with the same shards, where there are several instances of the optimizer.
+    # Ranks with the same shards, if there are several instances of the optimizer.
     replicas = getattr(distributed.model_chunks[0], "inter_dist_opt_group", None)
     replicas = replicas if replicas is not None and dist.get_world_size(replicas) > 1 else None
     said: list[Any] = [None] * dist.get_world_size(group)
     mine = {names[p]: (number, getattr(shard, "dtype", None)) for p, (shard, number, _, _) in here.items()}
     dist.all_gather_object(said, mine, group=group)
-    # Only ranks that hold something of a parameter know its group, and whether it has a shard.
+    # Only ranks that hold a part of a parameter know its group, and whether it has a shard.
     where = {name: each for one in said for name, each in one.items()}
     if any(dtype is None for _, dtype in where.values()):
-        way_out = "Set use_precision_aware_optimizer=False, which leaves float32 weights to the optimizer."
+        way_out = "Set use_precision_aware_optimizer=False, so that the optimizer gets float32 weights."
         kind = type(distributed).__name__
         raise HyperparameterError(sentence("optimizer", "one with shards in float32", kind, way_out))
     found = []
