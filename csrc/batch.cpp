@@ -310,7 +310,7 @@ void Batch::start() {
   for (size_t i = 0; i < layers_.size(); i++) {
     Layer& l = layers_[i];
     reported_[i].fill(0);
-    l.low = !l.wide && !l.prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
+    l.low = kernels().low && !l.wide && !l.prepared && l.dtype[P] == BF16 && l.dtype[G] == BF16 && l.in_row[P] && l.in_row[G];
     if (l.storage) l.low &= l.storage->of[P].plain() || (l.storage->of[P].format == PLAIN && l.storage->close);
     if (l.program->rounds == 0) l.program->answer[0](l.k, l.totals, remembered(l).data(), l.answers, reported_[i].data());
   }

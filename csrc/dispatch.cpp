@@ -24,8 +24,12 @@ std::vector<const Kernels*> available_kernels() {
 #endif
 #endif
 #if LAYERWISE_HAS(0)
-  static const Kernels kernels_baseline{"baseline", &baseline_any_functions, &baseline_any_functions,
-                                        &baseline_low_functions};
+#ifdef LAYERWISE_X86
+  constexpr const Functions* low = nullptr;
+#else
+  constexpr const Functions* low = &baseline_low_functions;
+#endif
+  static const Kernels kernels_baseline{"baseline", &baseline_any_functions, &baseline_any_functions, low};
   found.push_back(&kernels_baseline);
 #endif
   return found;

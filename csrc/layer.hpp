@@ -85,7 +85,7 @@ struct Passes {
 #define LAYERWISE_SETS(X) X(avx2_any) X(avx512_narrow) X(avx512_low)
 #else
 #define LAYERWISE_SETS(X) \
-  X(baseline_any) X(baseline_low) X(avx2_any) X(avx2_low) X(avx512_narrow) X(avx512_low)
+  X(baseline_any) X(avx2_any) X(avx2_low) X(avx512_narrow) X(avx512_low)
 #endif
 #define LAYERWISE_ITEM(x) x,
 enum Set { LAYERWISE_SETS(LAYERWISE_ITEM) SETS };
@@ -204,7 +204,7 @@ struct Functions {
   void (*store)(const Layer&, const int64_t* off, int64_t n, Operand k, const float* from);
 };
 
-// For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row.
+// For arithmetic in float32, in float64, and for layers whose p and g are bfloat16 and lie in a row, if there are any.
 struct Kernels {
   const char* name;
   const Functions *narrow, *wide, *low;

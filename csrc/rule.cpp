@@ -50,10 +50,10 @@ Program program_of(const char* name, int place) {
   return found;
 }
 
-#define LAYERWISE_PLACE(R) place_##R,
+#define LAYERWISE_PLACE(R, ...) place_##R,
 enum Place { LAYERWISE_PROGRAMS(LAYERWISE_PLACE) };
 
-#define LAYERWISE_PROGRAM(R) program_of<R>(#R, place_##R),
+#define LAYERWISE_PROGRAM(R, ...) program_of<R>(#R, place_##R),
 const Program programs[] = {LAYERWISE_PROGRAMS(LAYERWISE_PROGRAM)};
 
 }  // namespace

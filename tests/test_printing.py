@@ -15,7 +15,7 @@ from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import form_of, presence_of
+from layerwise.engines.program_types import forms_of, presence_of
 from layerwise.engines.programs import numbers
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
@@ -142,7 +142,7 @@ def test_the_program_is_the_rule(case: Any, shape: Any) -> None:
             rare = {name: x for name, x in case.usual().items() if name in ("caution", "keep_norm", "radial", "adapt")}
             h = case.hyper(**{**options, **rare}).fit(shape, (), 1e-7)
         there = presence_of(case.rule.shapes(h, shape))
-        key = (there, *(form_of(getattr(h, name)) for name in found.structures.options))
+        key = (there, *forms_of(getattr(h, name) for name in found.structures.options))
 
         def known(t: int, h: Any = h) -> dict[str, float]:
             values = numbers(h, Now(t, h.lr, h.weight_decay, beta2=h.beta2_of(t)))[6:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isinf, isnan
 from typing import Any, ClassVar
 
@@ -127,19 +127,27 @@ def header(entry: Entry, found: Structures, numbers: Sequence[str]) -> tuple[str
         text = struct.text(first)
         named[struct.program] = texts.setdefault(text, struct.name)
     path = f"rules/{entry.rule.__name__.rpartition('.')[2]}.py"
+    rows = _rows([struct for struct in structs if struct.name in texts.values()])
     parts = [
         f"// Printed from {path} by `make generate`: change that, not this file.\n",
         _numbers(entry, numbers),
         first.whole(),
         *(text.replace("@NAME@", name) for text, name in texts.items() if name != first.name),
-        list_of("PROGRAMS", texts.values()),
+        list_of("PROGRAMS", rows),
     ]
     return "\n".join(parts), named
 
 
 def list_of(what: str, names: Iterable[str]) -> str:
-    """Return a macro that applies another to each of these names."""
+    """Return a macro that applies another to each of these names, or lists of them."""
     return " \\\n  ".join([f"#define LAYERWISE_{what}(X)", *(f"X({name})" for name in names)]) + "\n"
+
+
+def _rows(structs: Sequence[Struct]) -> Iterator[str]:
+    """Yield each program's name, and those of the programs whose kernels it has: equal ones are compiled once."""
+    known = dict[str, str]()
+    for struct in structs:
+        yield ", ".join([struct.name, *(known.setdefault(repr(one), struct.name) for one in struct.kernels())])
 
 
 def _numbers(entry: Entry, numbers: Sequence[str]) -> str:
@@ -208,6 +216,28 @@ class Struct:
 
     # ---- what it is
 
+    def kernels(self) -> list[tuple[Any, ...]]:
+        """Return what makes kernels of this program equal to another's: of that which applies, then of each round's."""
+        program, lines = self.program, bool(self.program.lines)
+        kept = self._stored(program.keep) if program.keep else ""
+        kept = program.keeps is not None and (kept, self.constants["KEEP_READS"], self.constants["KEEP_WRITES"])
+        found = [("apply", lines, kept, *self._applied())]
+        for j in range(len(program.rounds)):
+            keeps = kept and j >= program.keeps and (*kept, j == program.keeps)
+            cached = program.cached if j + 1 == len(program.rounds) else ()
+            terms = program.terms(j)
+            found.append((j, lines, keeps, cached, program.sums(j), self._terms(terms), _bits(terms, program.states)))
+        return found
+
+    def _applied(self) -> tuple[Any, ...]:
+        """Return what is computed of an element, stored and read when a step is applied."""
+        program, last = self.program, self.program.terms(-1) if self.program.rounds else []
+        stored = [program.weights, *program.state.values()]
+        used = {x for one in stored if isinstance(one, Symbol) for x in one.walk() if x.op == "term"}
+        terms = [x if leaf("term", i, is_array=True) in used else None for i, x in enumerate(last)]
+        reads = _bits([*stored, *terms], program.states)
+        return (self._stored(program.state, program.weights), program.cached, self._terms(terms), reads, bool(last))
+
     def _constants(self) -> dict[str, str]:
         """Return the constants by their names, with the lengths of arrays, which some compilers do not find out."""
         program, rounds = self.program, range(len(self.program.rounds))
@@ -258,7 +288,7 @@ class Struct:
             calls["keep"] = self._made("keep", "void @(T p, T g, T* s) const", self._stored(program.keep))
         if program.rounds:
             each = map(program.terms, range(len(program.rounds)))
-            bodies = [self._body({f"x[{i}]": x for i, x in enumerate(terms)}, {}) for terms in each]
+            bodies = [self._terms(terms) for terms in each]
             calls["terms"] = self._made("terms", "void @(T p, T g, const T* s, T* x) const", *bodies)
         stored = self._stored(program.state, program.weights)
         calls["apply"] = self._made("apply", "T @(T p, T g, T* s, const T* x) const", stored)
@@ -298,6 +328,9 @@ class Struct:
             return line
         return "\n".join([start, *(f"  {one}" for one in _filled([*chosen, calls[-1]])), "}"])
 
+    def _terms(self, terms: Sequence[Any]) -> str:
+        return self._body({f"x[{i}]": x for i, x in enumerate(terms) if x is not None}, {})
+
     def _stored(self, states: Mapping[str, Any], returned: Any = None) -> str:
         last = self.program.rounds[-1] if self.program.rounds else ()
         given = {leaf("term", i, is_array=True): f"x[{i}]" for i in range(len(last))}
@@ -316,10 +349,10 @@ class Struct:
                 leaves[x] = self.states[name]
                 if x in read:
                     first.append(f"{self.states[name]} = s[{self.program.states.index(name)}]")
-        for i, axis in enumerate((ROW, COLUMN), len(self.states)):
+        for axis, operand in OPERANDS.items():
             if (x := leaf("made", axis, is_array=False)) in read:
                 leaves[x] = axis
-                first.append(f"{axis} = s[{i}]")
+                first.append(f"{axis} = s[{operand} - S0]")
         for x, place in given.items():
             if x in read:
                 leaves[x] = free(f"x{x.args[0]}", {*TAKEN, *leaves.values()})

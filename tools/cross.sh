@@ -19,7 +19,7 @@ options_of() {
 
 # Each a file, with what CMakeLists.txt defines for it: those of rules for each rule, and kernels for each set besides.
 sources=$(ls csrc/*.cpp tests/engines/driver.cpp | grep -vE 'csrc/(binding|arrays|watch|signals|rule)\.cpp')
-sets="baseline_any baseline_low avx2_any avx2_low avx512_narrow avx512_low"
+sets="baseline_any avx2_any avx2_low avx512_narrow avx512_low"
 if [ "$(uname -m)" != x86_64 ]; then sets="baseline_any baseline_low"; fi
 rules=$(ls csrc/printed/*.hpp | grep -vE '/(rules|storage)\.hpp')
 of_rule() { echo "-DLAYERWISE_RULE=$(basename "$1" .hpp) -DLAYERWISE_HEADER=\\\"printed/$(basename "$1")\\\" -Icsrc $2"; }

@@ -18,7 +18,7 @@ from runs import Request, Run, choices
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf, operation, substituted
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import ALONG, form_of, presence_of
+from layerwise.engines.program_types import ALONG, forms_of, presence_of
 from layerwise.errors import ContradictionError
 from layerwise.rules.asks import ModelSum
 
@@ -137,7 +137,7 @@ def structures(entry: Entry) -> Structures:
 
 
 def _key(run: Run, options: Sequence[str]) -> tuple[Any, ...]:
-    return presence_of(run.shapes), *(form_of(getattr(run.h, name)) for name in options)
+    return presence_of(run.shapes), *forms_of(getattr(run.h, name) for name in options)
 
 
 def _suffix(run: Run, first: Run, read: Sequence[str]) -> str:
@@ -146,7 +146,10 @@ def _suffix(run: Run, first: Run, read: Sequence[str]) -> str:
     words = ["by_lines"] if run.lines else []
     words += [f"{'with' if mine[name] else 'without'}_{name}" for name in mine if bool(mine[name]) != bool(usual[name])]
     forms = ((name, getattr(run.h, name)) for name in read if getattr(run.h, name) != getattr(first.h, name))
-    words += [f"{name}_{'given' if form_of(value) is ... else value}" for name, value in forms]
+    words += [
+        f"{name}_{'given' if value is not None and not isinstance(value, (bool, str)) else value}"
+        for name, value in forms
+    ]
     return "".join(part.capitalize() for word in words for part in word.split("_"))
 
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.program_types import form_of
+from layerwise.engines.program_types import forms_of
 from layerwise.errors import LayerwiseError
 from layerwise.options.settings import ClippedByNorm, Hyper
 from layerwise.rules.asks import Keep, Mean, Now, Stepped
@@ -203,4 +203,4 @@ def choices(spec: Any) -> list[Any]:
 
 
 def _kind(value: Any) -> Any:
-    return 0 if isinstance(value, float) and value == 0 else form_of(value)
+    return 0 if isinstance(value, float) and value == 0 else forms_of([value])[0]

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include <type_traits>
+#include <utility>
 
 #include "../compiler.hpp"
 #include "../layer.hpp"

@@ -32,8 +32,8 @@ inline void read_element(const Arrays<T, S, V>& at, int64_t i, T& p, T& g, T* s)
   if constexpr (READS >> S1 & 1) s[1] = at.s1[i];
   if constexpr (READS >> S2 & 1) s[2] = at.s2[i];
   if constexpr (READS >> S3 & 1) s[3] = at.s3[i];
-  if constexpr (READS >> ROW & 1) s[R::STATES] = at.row[V ? i : 0];
-  if constexpr (READS >> COL & 1) s[R::STATES + 1] = at.column[i];
+  if constexpr (READS >> ROW & 1) s[ROW - S0] = at.row[V ? i : 0];
+  if constexpr (READS >> COL & 1) s[COL - S0] = at.column[i];
 }
 
 template <int WRITES, class T, class S, bool V>

@@ -14,17 +14,15 @@ void measure(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(L
 template <template <class> class R>
 void apply(const Layer& layer, int64_t chunk) { LAYERWISE_CALL(LAYERWISE_APPLY); }
 
-template <template <class> class R>
+// The kernels of a program, which may be those of others that apply a step, or measure a round, in the same way.
+template <template <class> class APPLIED, template <class> class... MEASURED>
 constexpr Passes passes_of() {
-  Passes found{};
-  if constexpr (R<float>::ROUNDS > 0) found.measure[0] = measure<R, 0>;
-  if constexpr (R<float>::ROUNDS > 1) found.measure[1] = measure<R, 1>;
-  if constexpr (R<float>::ROUNDS > 2) found.measure[2] = measure<R, 2>;
-  found.apply = apply<R>;
-  return found;
+  return []<size_t... ROUND>(std::index_sequence<ROUND...>) {
+    return Passes{{measure<MEASURED, ROUND>...}, apply<APPLIED>};
+  }(std::make_index_sequence<sizeof...(MEASURED)>());
 }
 
-#define LAYERWISE_PASSES(R) passes_of<R>(),
+#define LAYERWISE_PASSES(R, ...) passes_of<__VA_ARGS__>(),
 
 }  // namespace
 

@@ -7,8 +7,8 @@ struct AdafactorNumbers {
 
 template <class T> struct Adafactor : Usual {
   using Numbers = AdafactorNumbers;
-  static constexpr int STATES = 1, ROUNDS = 1, SUMS[1] = {2}, CACHES = 1, CACHED[1] = {1},
-    TERMS_READ[1] = {1 << P | 1 << G | 1 << S0}, APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
+  static constexpr int STATES = 1, ROUNDS = 1, SUMS[1] = {2}, CACHES = 1, TERMS_READ[1] = {1 << P | 1 << G | 1 << S0},
+    APPLY_READS = 1 << P | 1 << G | 1 << S0, APPLY_WRITES = 1 << S0;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE, MEAN_SQUARE}};
 
   T b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4;
@@ -26,21 +26,21 @@ template <class T> struct Adafactor : Usual {
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    x[0] = p;
-    x[1] = y1 / at_least(root(exp_avg_sq_), least);
+    x[0] = y1 / at_least(root(exp_avg_sq_), least);
+    x[1] = p;
   }
 
   T apply(T p, T g, T* s, const T* x) const {
-    const T exp_avg_sq = s[0], x1 = x[1];
+    const T exp_avg_sq = s[0], x0 = x[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = y0 + (g - g);
     const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
     s[0] = exp_avg_sq_;
-    return p - answer0 * unless_off(answer0, p) - answer1 * x1;
+    return p - answer0 * unless_off(answer0, p) - answer1 * x0;
   }
 
   static void answer_0(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_rms = root(S[-2]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-1]);
+    const double weight_rms = root(S[-1]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-2]);
     const double y3 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1), trust_ratio = y1 * y3;
     a[0] = k.lam + k.lam_alpha * (k.rho * y1); a[1] = k.rho * y1 * y3; to[0] = update_rms; to[1] = trust_ratio;
     to[2] = weight_rms;
@@ -54,39 +54,12 @@ template <class T> struct Adafactor : Usual {
     x[0] = y1 / at_least(root(exp_avg_sq_), least);
   }
 
-  T apply_scale_parameter_false(T p, T g, T* s, const T* x) const {
-    const T exp_avg_sq = s[0], x0 = x[0];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    s[0] = exp_avg_sq_;
-    return p - answer0 * unless_off(answer0, p) - answer1 * x0;
-  }
-
   static void answer_0_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
     const double update_rms = root(S[-1]), trust_ratio = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
     a[0] = k.lam + k.lam_alpha * k.rho; a[1] = k.rho * trust_ratio; to[0] = update_rms; to[1] = trust_ratio;
   }
 
   T apply_with_exp_avg(T p, T g, T* s, const T* x) const {
-    const T exp_avg_sq = s[0], exp_avg = s[1], x1 = x[1];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    const T y1 = y0 + (g - g);
-    const T exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1);
-    const T exp_avg_ = b1 * exp_avg + answer2 * x1;
-    s[0] = exp_avg_sq_;
-    s[1] = exp_avg_;
-    return p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_;
-  }
-
-  static void answer_0_with_exp_avg(const Numbers& k, In S, In, Out a, Out to) {
-    const double weight_rms = root(S[-2]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-1]);
-    const double y3 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1), trust_ratio = y1 * y3;
-    a[0] = k.lam + k.lam_alpha * (k.rho * y1); a[1] = k.inside == 1 ? 1 : k.rho * y1;
-    a[2] = k.a1 * y3 * (k.inside == 1 ? k.rho * y1 : 1); to[0] = update_rms; to[1] = trust_ratio; to[2] = weight_rms;
-  }
-
-  T apply_with_exp_avg_scale_parameter_false(T p, T g, T* s, const T* x) const {
     const T exp_avg_sq = s[0], exp_avg = s[1], x0 = x[0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = y0 + (g - g);
@@ -95,6 +68,13 @@ template <class T> struct Adafactor : Usual {
     s[0] = exp_avg_sq_;
     s[1] = exp_avg_;
     return p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_;
+  }
+
+  static void answer_0_with_exp_avg(const Numbers& k, In S, In, Out a, Out to) {
+    const double weight_rms = root(S[-1]), y1 = at_least(weight_rms, k.eps2), update_rms = root(S[-2]);
+    const double y3 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1), trust_ratio = y1 * y3;
+    a[0] = k.lam + k.lam_alpha * (k.rho * y1); a[1] = k.inside == 1 ? 1 : k.rho * y1;
+    a[2] = k.a1 * y3 * (k.inside == 1 ? k.rho * y1 : 1); to[0] = update_rms; to[1] = trust_ratio; to[2] = weight_rms;
   }
 
   static void answer_0_with_exp_avg_scale_parameter_false(const Numbers& k, In S, In, Out a, Out to) {
@@ -127,8 +107,8 @@ template <class T> struct Adafactor : Usual {
   }
 
   static void answer_0_with_exp_avg_caution_true(const Numbers& k, In S, In, Out a, Out to) {
-    const double update_rms = root(S[-1]), y1 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
-    const double weight_rms = root(S[-2]), y3 = at_least(weight_rms, k.eps2), trust_ratio = y3 * y1;
+    const double update_rms = root(S[-2]), y1 = k.clips == 0 ? 1 : 1 / at_least(update_rms / k.threshold, 1);
+    const double weight_rms = root(S[-1]), y3 = at_least(weight_rms, k.eps2), trust_ratio = y3 * y1;
     a[0] = k.a1 * y1 * (k.inside == 1 ? k.rho * y3 : 1); a[1] = k.lam + k.lam_alpha * (k.rho * y3);
     a[2] = k.inside == 1 ? 1 : k.rho * y3; to[0] = update_rms; to[1] = trust_ratio; to[3] = weight_rms;
   }
@@ -152,13 +132,13 @@ template <class T> struct Adafactor : Usual {
   }
 
   void terms_1_by_lines(T, T g, const T* s, T* x) const {
-    const T row = s[0], column = s[1];
+    const T row = s[ROW - S0], column = s[COL - S0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     x[0] = (y0 + (g - g)) * at_most(row * column, answer0);
   }
 
   T apply_by_lines(T p, T g, T* s, const T*) const {
-    const T row = s[0], column = s[1];
+    const T row = s[ROW - S0], column = s[COL - S0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = answer2 * ((y0 + (g - g)) * at_most(row * column, answer0));
     return p - answer1 * unless_off(answer1, p) - y1;
@@ -202,14 +182,8 @@ template <class T> struct Adafactor : Usual {
     a[2] = k.rho * trust_ratio; to[0] = update_rms; to[1] = trust_ratio;
   }
 
-  void terms_1_by_lines_with_exp_avg(T, T g, const T* s, T* x) const {
-    const T row = s[1], column = s[2];
-    const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
-    x[0] = (y0 + (g - g)) * at_most(row * column, answer0);
-  }
-
   T apply_by_lines_with_exp_avg(T p, T g, T* s, const T*) const {
-    const T exp_avg = s[0], row = s[1], column = s[2];
+    const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = answer3 * ((y0 + (g - g)) * at_most(row * column, answer0));
     const T exp_avg_ = b1 * exp_avg + y1;
@@ -240,7 +214,7 @@ template <class T> struct Adafactor : Usual {
   }
 
   void terms_2_by_lines_with_exp_avg_caution_true(T, T g, const T* s, T* x) const {
-    const T exp_avg = s[0], row = s[1], column = s[2];
+    const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0));
     const T exp_avg_ = b1 * exp_avg + y1;
@@ -249,7 +223,7 @@ template <class T> struct Adafactor : Usual {
   }
 
   T apply_by_lines_with_exp_avg_caution_true(T p, T g, T* s, const T*) const {
-    const T exp_avg = s[0], row = s[1], column = s[2];
+    const T exp_avg = s[0], row = s[ROW - S0], column = s[COL - S0];
     const T y0 = at_most(at_least(g, T(-1125899906842624.0)), T(1125899906842624.0));
     const T y1 = answer1 * ((y0 + (g - g)) * at_most(row * column, answer0));
     const T exp_avg_ = b1 * exp_avg + y1;
@@ -288,10 +262,9 @@ template <class T> struct Adafactor : Usual {
 
 template <class T> struct AdafactorScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int SUMS[1] = {1}, CACHED[1] = {0}, TERMS_READ[1] = {1 << G | 1 << S0};
+  static constexpr int SUMS[1] = {1}, TERMS_READ[1] = {1 << G | 1 << S0};
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0_scale_parameter_false(a...); }
-  template <class... A> T apply(A... a) const { return this->apply_scale_parameter_false(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
     Adafactor<T>::answer_0_scale_parameter_false(a...);
   }
@@ -306,11 +279,11 @@ template <class T> struct AdafactorWithExpAvg : Adafactor<T> {
 
 template <class T> struct AdafactorWithExpAvgScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int STATES = 2, SUMS[1] = {1}, CACHED[1] = {0}, TERMS_READ[1] = {1 << G | 1 << S0},
+  static constexpr int STATES = 2, SUMS[1] = {1}, TERMS_READ[1] = {1 << G | 1 << S0},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
   static constexpr Total TOTALS[1][4] = {{MEAN_SQUARE}};
   template <int ROUND, class... A> void terms(A... a) const { this->terms_0_scale_parameter_false(a...); }
-  template <class... A> T apply(A... a) const { return this->apply_with_exp_avg_scale_parameter_false(a...); }
+  template <class... A> T apply(A... a) const { return this->apply_with_exp_avg(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
     Adafactor<T>::answer_0_with_exp_avg_scale_parameter_false(a...);
   }
@@ -318,7 +291,7 @@ template <class T> struct AdafactorWithExpAvgScaleParameterFalse : Adafactor<T> 
 
 template <class T> struct AdafactorWithExpAvgCautionTrue : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int STATES = 2, ROUNDS = 2, SUMS[2] = {2, 1}, CACHED[1] = {0},
+  static constexpr int STATES = 2, ROUNDS = 2, SUMS[2] = {2, 1},
     TERMS_READ[2] = {1 << P | 1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1, APPLY_WRITES = 1 << S0 | 1 << S1;
   static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE, MEAN_SQUARE}, {MEAN}};
@@ -334,7 +307,7 @@ template <class T> struct AdafactorWithExpAvgCautionTrue : Adafactor<T> {
 
 template <class T> struct AdafactorWithExpAvgCautionTrueScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int STATES = 2, ROUNDS = 2, SUMS[2] = {1, 1}, CACHED[1] = {0},
+  static constexpr int STATES = 2, ROUNDS = 2, SUMS[2] = {1, 1},
     TERMS_READ[2] = {1 << G | 1 << S0, 1 << G | 1 << S0 | 1 << S1}, APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << S1,
     APPLY_WRITES = 1 << S0 | 1 << S1;
   static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE}, {MEAN}};
@@ -350,7 +323,7 @@ template <class T> struct AdafactorWithExpAvgCautionTrueScaleParameterFalse : Ad
 
 template <class T> struct AdafactorByLines : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int STATES = 0, ROUNDS = 2, SUMS[2] = {1, 1}, CACHES = 0, CACHED[1] = {0},
+  static constexpr int STATES = 0, ROUNDS = 2, SUMS[2] = {1, 1}, CACHES = 0,
     TERMS_READ[2] = {1 << P | 1 << G, 1 << G | 1 << ROW | 1 << COL},
     APPLY_READS = 1 << P | 1 << G | 1 << ROW | 1 << COL, APPLY_WRITES = 0, LINES = 2;
   static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE}, {MEAN_SQUARE}};
@@ -367,7 +340,7 @@ template <class T> struct AdafactorByLines : Adafactor<T> {
 
 template <class T> struct AdafactorByLinesScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int STATES = 0, ROUNDS = 2, SUMS[2] = {0, 1}, CACHES = 0, CACHED[1] = {0},
+  static constexpr int STATES = 0, ROUNDS = 2, SUMS[2] = {0, 1}, CACHES = 0,
     TERMS_READ[2] = {1 << G, 1 << G | 1 << ROW | 1 << COL}, APPLY_READS = 1 << P | 1 << G | 1 << ROW | 1 << COL,
     APPLY_WRITES = 0, LINES = 2;
   static constexpr Total TOTALS[2][4] = {{NONE}, {MEAN_SQUARE}};
@@ -385,12 +358,12 @@ template <class T> struct AdafactorByLinesScaleParameterFalse : Adafactor<T> {
 
 template <class T> struct AdafactorByLinesWithExpAvg : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int ROUNDS = 2, SUMS[2] = {1, 1}, CACHES = 0, CACHED[1] = {0},
+  static constexpr int ROUNDS = 2, SUMS[2] = {1, 1}, CACHES = 0,
     TERMS_READ[2] = {1 << P | 1 << G, 1 << G | 1 << ROW | 1 << COL},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << ROW | 1 << COL, LINES = 2;
   static constexpr Total TOTALS[2][4] = {{MEAN_SQUARE}, {MEAN_SQUARE}};
   template <int ROUND, class... A> void terms(A... a) const {
-    ROUND == 0 ? this->terms_0_by_lines(a...) : this->terms_1_by_lines_with_exp_avg(a...);
+    ROUND == 0 ? this->terms_0_by_lines(a...) : this->terms_1_by_lines(a...);
   }
   template <class... A> T apply(A... a) const { return this->apply_by_lines_with_exp_avg(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
@@ -403,12 +376,11 @@ template <class T> struct AdafactorByLinesWithExpAvg : Adafactor<T> {
 
 template <class T> struct AdafactorByLinesWithExpAvgScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int ROUNDS = 2, SUMS[2] = {0, 1}, CACHES = 0, CACHED[1] = {0},
-    TERMS_READ[2] = {1 << G, 1 << G | 1 << ROW | 1 << COL},
+  static constexpr int ROUNDS = 2, SUMS[2] = {0, 1}, CACHES = 0, TERMS_READ[2] = {1 << G, 1 << G | 1 << ROW | 1 << COL},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << ROW | 1 << COL, LINES = 2;
   static constexpr Total TOTALS[2][4] = {{NONE}, {MEAN_SQUARE}};
   template <int ROUND, class... A> void terms(A... a) const {
-    ROUND == 0 ? this->terms_0_by_lines_scale_parameter_false(a...) : this->terms_1_by_lines_with_exp_avg(a...);
+    ROUND == 0 ? this->terms_0_by_lines_scale_parameter_false(a...) : this->terms_1_by_lines(a...);
   }
   template <class... A> T apply(A... a) const { return this->apply_by_lines_with_exp_avg(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
@@ -421,12 +393,12 @@ template <class T> struct AdafactorByLinesWithExpAvgScaleParameterFalse : Adafac
 
 template <class T> struct AdafactorByLinesWithExpAvgCautionTrue : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int ROUNDS = 3, SUMS[3] = {1, 1, 1}, CACHES = 0, CACHED[1] = {0},
+  static constexpr int ROUNDS = 3, SUMS[3] = {1, 1, 1}, CACHES = 0,
     TERMS_READ[3] = {1 << P | 1 << G, 1 << G | 1 << ROW | 1 << COL, 1 << G | 1 << S0 | 1 << ROW | 1 << COL},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << ROW | 1 << COL, LINES = 2;
   static constexpr Total TOTALS[3][4] = {{MEAN_SQUARE}, {MEAN_SQUARE}, {MEAN}};
   template <int ROUND, class... A> void terms(A... a) const {
-    ROUND == 0 ? this->terms_0_by_lines(a...) : ROUND == 1 ? this->terms_1_by_lines_with_exp_avg(a...) :
+    ROUND == 0 ? this->terms_0_by_lines(a...) : ROUND == 1 ? this->terms_1_by_lines(a...) :
     this->terms_2_by_lines_with_exp_avg_caution_true(a...);
   }
   template <class... A> T apply(A... a) const { return this->apply_by_lines_with_exp_avg_caution_true(a...); }
@@ -441,13 +413,13 @@ template <class T> struct AdafactorByLinesWithExpAvgCautionTrue : Adafactor<T> {
 
 template <class T> struct AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse : Adafactor<T> {
   using Adafactor<T>::Adafactor;
-  static constexpr int ROUNDS = 3, SUMS[3] = {0, 1, 1}, CACHES = 0, CACHED[1] = {0},
+  static constexpr int ROUNDS = 3, SUMS[3] = {0, 1, 1}, CACHES = 0,
     TERMS_READ[3] = {1 << G, 1 << G | 1 << ROW | 1 << COL, 1 << G | 1 << S0 | 1 << ROW | 1 << COL},
     APPLY_READS = 1 << P | 1 << G | 1 << S0 | 1 << ROW | 1 << COL, LINES = 2;
   static constexpr Total TOTALS[3][4] = {{NONE}, {MEAN_SQUARE}, {MEAN}};
   template <int ROUND, class... A> void terms(A... a) const {
-    ROUND == 0 ? this->terms_0_by_lines_scale_parameter_false(a...) :
-    ROUND == 1 ? this->terms_1_by_lines_with_exp_avg(a...) : this->terms_2_by_lines_with_exp_avg_caution_true(a...);
+    ROUND == 0 ? this->terms_0_by_lines_scale_parameter_false(a...) : ROUND == 1 ? this->terms_1_by_lines(a...) :
+    this->terms_2_by_lines_with_exp_avg_caution_true(a...);
   }
   template <class... A> T apply(A... a) const { return this->apply_by_lines_with_exp_avg_caution_true(a...); }
   template <int ROUND, class... A> static void answer(const A&... a) {
@@ -460,15 +432,15 @@ template <class T> struct AdafactorByLinesWithExpAvgCautionTrueScaleParameterFal
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Adafactor) \
-  X(AdafactorScaleParameterFalse) \
-  X(AdafactorWithExpAvg) \
-  X(AdafactorWithExpAvgScaleParameterFalse) \
-  X(AdafactorWithExpAvgCautionTrue) \
-  X(AdafactorWithExpAvgCautionTrueScaleParameterFalse) \
-  X(AdafactorByLines) \
-  X(AdafactorByLinesScaleParameterFalse) \
-  X(AdafactorByLinesWithExpAvg) \
-  X(AdafactorByLinesWithExpAvgScaleParameterFalse) \
-  X(AdafactorByLinesWithExpAvgCautionTrue) \
-  X(AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse)
+  X(Adafactor, Adafactor, Adafactor) \
+  X(AdafactorScaleParameterFalse, Adafactor, AdafactorScaleParameterFalse) \
+  X(AdafactorWithExpAvg, AdafactorWithExpAvg, Adafactor) \
+  X(AdafactorWithExpAvgScaleParameterFalse, AdafactorWithExpAvg, AdafactorScaleParameterFalse) \
+  X(AdafactorWithExpAvgCautionTrue, AdafactorWithExpAvgCautionTrue, AdafactorWithExpAvgCautionTrue, AdafactorWithExpAvgCautionTrue) \
+  X(AdafactorWithExpAvgCautionTrueScaleParameterFalse, AdafactorWithExpAvgCautionTrue, AdafactorWithExpAvgCautionTrueScaleParameterFalse, AdafactorWithExpAvgCautionTrue) \
+  X(AdafactorByLines, AdafactorByLines, AdafactorByLines, AdafactorByLines) \
+  X(AdafactorByLinesScaleParameterFalse, AdafactorByLines, AdafactorByLinesScaleParameterFalse, AdafactorByLines) \
+  X(AdafactorByLinesWithExpAvg, AdafactorByLinesWithExpAvg, AdafactorByLines, AdafactorByLines) \
+  X(AdafactorByLinesWithExpAvgScaleParameterFalse, AdafactorByLinesWithExpAvg, AdafactorByLinesScaleParameterFalse, AdafactorByLines) \
+  X(AdafactorByLinesWithExpAvgCautionTrue, AdafactorByLinesWithExpAvgCautionTrue, AdafactorByLines, AdafactorByLines, AdafactorByLinesWithExpAvgCautionTrue) \
+  X(AdafactorByLinesWithExpAvgCautionTrueScaleParameterFalse, AdafactorByLinesWithExpAvgCautionTrue, AdafactorByLinesScaleParameterFalse, AdafactorByLines, AdafactorByLinesWithExpAvgCautionTrue)

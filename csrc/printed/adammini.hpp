@@ -46,4 +46,4 @@ template <class T> struct AdamMini : Usual {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(AdamMini)
+  X(AdamMini, AdamMini, AdamMini)

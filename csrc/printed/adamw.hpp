@@ -53,5 +53,5 @@ template <class T> struct AdamWNesterovTrue : AdamW<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(AdamW) \
-  X(AdamWNesterovTrue)
+  X(AdamW, AdamW) \
+  X(AdamWNesterovTrue, AdamWNesterovTrue)

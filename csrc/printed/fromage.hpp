@@ -134,7 +134,7 @@ template <class T> struct FromageWithMomentumBufferWithNormPBoundGiven : Fromage
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Fromage) \
-  X(FromageWithNormPBoundGiven) \
-  X(FromageWithMomentumBuffer) \
-  X(FromageWithMomentumBufferWithNormPBoundGiven)
+  X(Fromage, Fromage, Fromage) \
+  X(FromageWithNormPBoundGiven, FromageWithNormPBoundGiven, Fromage, FromageWithNormPBoundGiven) \
+  X(FromageWithMomentumBuffer, FromageWithMomentumBuffer, FromageWithMomentumBuffer) \
+  X(FromageWithMomentumBufferWithNormPBoundGiven, FromageWithMomentumBufferWithNormPBoundGiven, FromageWithMomentumBuffer, FromageWithMomentumBufferWithNormPBoundGiven)

@@ -276,9 +276,9 @@ template <class T> struct LambWithNormKeepNormFirst : Lamb<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Lamb) \
-  X(LambAdaptFalse) \
-  X(LambCautionTrue) \
-  X(LambCautionTrueAdaptFalse) \
-  X(LambKeepNormTrue) \
-  X(LambWithNormKeepNormFirst)
+  X(Lamb, Lamb, Lamb) \
+  X(LambAdaptFalse, LambAdaptFalse) \
+  X(LambCautionTrue, LambCautionTrue, LambCautionTrue, LambCautionTrue) \
+  X(LambCautionTrueAdaptFalse, LambCautionTrueAdaptFalse, LambCautionTrueAdaptFalse) \
+  X(LambKeepNormTrue, LambKeepNormTrue, LambKeepNormTrue, LambKeepNormTrue) \
+  X(LambWithNormKeepNormFirst, LambKeepNormTrue, LambKeepNormTrue, LambKeepNormTrue)

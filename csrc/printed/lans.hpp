@@ -112,5 +112,5 @@ template <class T> struct LansAdaptFalse : Lans<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Lans) \
-  X(LansAdaptFalse)
+  X(Lans, Lans, Lans, Lans) \
+  X(LansAdaptFalse, LansAdaptFalse, Lans)

@@ -128,9 +128,9 @@ template <class T> struct LarsWithoutMomentumBufferAdaptFalse : Lars<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Lars) \
-  X(LarsNesterovTrue) \
-  X(LarsAdaptFalse) \
-  X(LarsAdaptFalseNesterovTrue) \
-  X(LarsWithoutMomentumBuffer) \
-  X(LarsWithoutMomentumBufferAdaptFalse)
+  X(Lars, Lars, Lars) \
+  X(LarsNesterovTrue, LarsNesterovTrue, Lars) \
+  X(LarsAdaptFalse, LarsAdaptFalse) \
+  X(LarsAdaptFalseNesterovTrue, LarsAdaptFalseNesterovTrue) \
+  X(LarsWithoutMomentumBuffer, LarsWithoutMomentumBuffer, Lars) \
+  X(LarsWithoutMomentumBufferAdaptFalse, LarsWithoutMomentumBufferAdaptFalse)

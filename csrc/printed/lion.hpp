@@ -165,7 +165,7 @@ template <class T> struct LionCautionTrueAdaptTrue : Lion<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(Lion) \
-  X(LionAdaptTrue) \
-  X(LionCautionTrue) \
-  X(LionCautionTrueAdaptTrue)
+  X(Lion, Lion) \
+  X(LionAdaptTrue, LionAdaptTrue, LionAdaptTrue) \
+  X(LionCautionTrue, LionCautionTrue, LionCautionTrue) \
+  X(LionCautionTrueAdaptTrue, LionCautionTrueAdaptTrue, LionCautionTrue, LionCautionTrueAdaptTrue)

@@ -48,4 +48,4 @@ template <class T> struct NovoGrad : Usual {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(NovoGrad)
+  X(NovoGrad, NovoGrad, NovoGrad)

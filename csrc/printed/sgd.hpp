@@ -56,6 +56,6 @@ template <class T> struct SGDWithMomentumBufferNesterovTrue : SGD<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(SGD) \
-  X(SGDWithMomentumBuffer) \
-  X(SGDWithMomentumBufferNesterovTrue)
+  X(SGD, SGD) \
+  X(SGDWithMomentumBuffer, SGDWithMomentumBuffer) \
+  X(SGDWithMomentumBufferNesterovTrue, SGDWithMomentumBufferNesterovTrue)

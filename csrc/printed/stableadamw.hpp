@@ -74,5 +74,5 @@ template <class T> struct StableAdamWClipThresholdNone : StableAdamW<T> {
 };
 
 #define LAYERWISE_PROGRAMS(X) \
-  X(StableAdamW) \
-  X(StableAdamWClipThresholdNone)
+  X(StableAdamW, StableAdamW, StableAdamW) \
+  X(StableAdamWClipThresholdNone, StableAdamWClipThresholdNone)

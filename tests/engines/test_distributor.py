@@ -96,7 +96,7 @@ def test_jobs_out_of_reach_are_another_engines_with_all_that_wait_for_them(kinds
 
 def test_tensors_of_several_devices_that_wait_for_one_another_are_another_engines():
     apart, (jobs, _) = Recorded(), jobs_of(["here", "here"], CASE.hyper(lr=0.1, max_grad_norm=0.5))
-    apart.group = id
+    apart.groups = lambda jobs: list(map(id, jobs))
     with pytest.raises(EngineError, match="on several devices"):
         prepare((apart,), jobs)
     prepare((apart, WORLD.engine_of_rule), jobs)
@@ -137,8 +137,8 @@ class Leaving:
     def declines(self, jobs, given=None):
         return ["it has left" if self.left else ""] * len(jobs)
 
-    def group(self, job):
-        return None
+    def groups(self, jobs):
+        return [None] * len(jobs)
 
     def prepare(self, jobs, layouts=None):
         return self

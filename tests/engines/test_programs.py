@@ -123,7 +123,7 @@ def test_every_setting_has_kernels(case):
 )
 def test_flags_are_told_from_numbers(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
-    assert program_types.form_of(value) is form
+    assert program_types.forms_of([value]) == (form,)
 
 
 # ---- the numbers of a step

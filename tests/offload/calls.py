@@ -20,7 +20,7 @@ from torch import nn
 from layerwise.torch import Lamb, overlap
 from layerwise.torch.offload import _copies
 from layerwise.torch.step import _ahead
-from layerwise.torch.step._prepared import Ready
+from layerwise.torch.step._prepared import TensorStep
 from layerwise.torch.step._stepper import Stepper
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "drawn" / "offload.csv"
@@ -56,18 +56,18 @@ def calls() -> list[Row]:
             note("copy back", target) if back else note("copy out", source)
         return begin(pairs, back)
 
-    def measured(ready, step, work, *given):
+    def measured(step, work, *given):
         note("measure", work.params[0])
-        return ahead(ready, step, work, *given)
+        return ahead(step, work, *given)
 
     def stepped(stepper, work, *given):
         note("step", work.params[0])
         return step_work(stepper, work, *given)
 
-    begin, ahead, step_work = _copies.begin, Ready.ahead, Stepper.step_work
+    begin, ahead, step_work = _copies.begin, TensorStep.ahead, Stepper.step_work
     with (
         replaced(_copies, "begin", copied),
-        replaced(Ready, "ahead", measured),
+        replaced(TensorStep, "ahead", measured),
         replaced(Stepper, "step_work", stepped),
         replaced(_ahead, "_worker", AtOnce()),
     ):

@@ -30,8 +30,8 @@ class Standing:
     def declines(self, jobs, given=None):
         return [""] * len(jobs)
 
-    def group(self, job):
-        return None
+    def groups(self, jobs):
+        return [None] * len(jobs)
 
     def prepare(self, jobs, layouts=None):
         self.jobs = jobs

@@ -213,7 +213,7 @@ def test_a_step_that_the_device_skips_leaves_what_is_stored(front, stored, monke
         set_grads(params, 2)
         params["matrix"].grad.fill_(float("nan"))
         opt.step()
-    assert [step.own.on_device for step in opt._stepper.steps.values()] == [True]  # so that counts wait for no device
+    assert [step.on_device for step in opt._stepper.steps.values()] == [True]  # so that counts wait for no device
     assert (bits(params), bits(opt.state_dict()), opt.skipped) == (*before, 1)
     walk(opt, params, [3])
     assert all(p.isfinite().all() for p in params.values())

@@ -15,8 +15,8 @@ from layerwise.engines.measurements import clipped
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.step._prepared import counts
-from layerwise.torch.step._stepper import stepper_of
 
 
 class Monitor:
@@ -103,7 +103,7 @@ def _muted(optimizer: Optimizer) -> bool:
 def _record(optimizer: Optimizer) -> Record:
     members = stepper_of(optimizer).members
     settings: dict[Tensor, tuple[Any, Mapping[str, Any]]] = {
-        p: (stepper_of(optimizer).settings_of(group), group)
+        p: (stepper_of(optimizer).settings_of(group).h, group)
         for i, group in enumerate(optimizer.param_groups)
         for p in (*group["params"], *chain.from_iterable(members.buffers[i : i + 1]))  # or has left it meanwhile
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from importlib import import_module
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Region = tuple[Any, ...]  # an index of each dimension of a piece
 Places = tuple[int, ...]  # the place of a rank along axes
+P = TypeVar("P", bound="Plan")
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Place:
     run: slice | None = None  # None: the array as it is
     shape: Shape = ()
 
-    def of(self, array: Any) -> Any:
+    def of(self, array: Array) -> Any:
         """Return the part of an array."""
         found = array if self.run is None else array[self.run].reshape(self.shape)
         return found[self.entries] if self.entries else found
@@ -123,7 +125,7 @@ class Plan:
     """The plan of one tensor's step."""
 
     name: Name
-    rule: Any
+    rule: ModuleType
     h: Hyper
     shape: Shape
     layout: Layout
@@ -133,16 +135,13 @@ class Plan:
     elementwise: dict[str, bool]  # whether a part of the state has a number for each element
 
     @classmethod
-    def of(cls, name: Name, rule: Any, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
+    def of(cls, name: Name, rule: ModuleType, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
         """Return the plan of a tensor that is whole on this rank."""
         held = tuple(LocalPart(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
-    def named(self, name: Any) -> Self:
-        """Return the plan of another, equal tensor, with the same `held`."""
-        made = object.__new__(type(self))
-        made.__dict__.update(self.__dict__, name=name)
-        return made
+    is_cut = False
+    """Whether other processes may hold other parts of the tensor."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "rule": self.rule.__name__}  # modules cannot be pickled
@@ -203,11 +202,25 @@ class Plan:
             yield plan.name, summary([found[i, number] for number in range(len(pieces))], pieces)
 
 
-def fields_of(rule: Any, layout: Layout, ndim: int) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
+def with_names(plans: Iterable[P], names: Iterable[Any]) -> list[P]:
+    """Return plans, each of a tensor of that name or one that is alike, for these names; they have the same `held`."""
+    found = []
+    for plan, name in zip(plans, names, strict=True):
+        if plan.name != name:
+            made = object.__new__(type(plan))
+            made.__dict__.update(plan.__dict__, name=name)
+            plan = made
+        found.append(plan)
+    return found
+
+
+def fields_of(
+    rule: ModuleType, layout: Layout, ndim: int
+) -> tuple[dict[str, Shape | None], dict[str, Kept | None], Any]:
     """Return, by fields of the rule's state, their shapes, the dimensions that they extend along, and whether along
     all.
     """
     fields = rule.State._fields
     shapes = dict(zip(fields, layout.state_shapes(), strict=True))
     kept = dict(zip(fields, kept_dims(rule, layout, ndim), strict=True))
-    return shapes, kept, elementwise(rule, layout, ndim)
+    return shapes, kept, elementwise(rule, kept)

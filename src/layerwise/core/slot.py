@@ -84,25 +84,26 @@ def _all_names(formats: tuple[str, ...]) -> set[str]:
 
 
 @cache
-def _is_own(key: Any, formats: tuple[str, ...]) -> bool:
-    """Return True for the name of some rule's state or of some format, and for a name that contains one.
+def _own_keys(keys: tuple[Any, ...], formats: tuple[str, ...]) -> tuple[Any, ...]:
+    """Return those that are names of a state of some rule, or of some format, or contain such a name.
 
     AMSGrad's `max_exp_avg_sq` is such a name: it belongs to an optimizer, not to another program's entries.
     """
     names = _all_names(formats)
-    return key in names or (isinstance(key, str) and any(name in key for name in names if "_" in name))
+    within = [name for name in names if "_" in name]
+    return tuple(key for key in keys if key in names or (isinstance(key, str) and any(name in key for name in within)))
 
 
 def own_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a tensor's state that belong, or seem to belong, to a rule or a format."""
-    formats = tuple(CODED)
-    return {key: x for key, x in entries.items() if _is_own(key, formats)}
+    own = _own_keys(tuple(entries), tuple(CODED))
+    return dict(entries) if len(own) == len(entries) else {key: entries[key] for key in own}
 
 
 def entries_of_others(entries: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a tensor's state that belong to other programs."""
-    formats = tuple(CODED)
-    return {key: x for key, x in entries.items() if not _is_own(key, formats)}
+    own = _own_keys(tuple(entries), tuple(CODED))
+    return {key: x for key, x in entries.items() if key not in own}
 
 
 class NamedState(NamedTuple):

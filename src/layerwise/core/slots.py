@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -68,17 +68,26 @@ class Api(Protocol):
         """Return the largest of a tensor's learning rates, as far as it is known."""
 
 
-@dataclass(eq=False)
-class Ready:
-    """The data of a step of tensors with slots, besides its plans and jobs."""
+class SlotStep(Step):
+    """A step of tensors with slots."""
 
-    planned: Sequence[Planned]
-    slots: Sequence[Slot]  # in the wanted format
-    converted: Sequence[tuple[int, Array]]  # weights that are replaced because their storage changes
-    loses: Sequence[str | None]  # the dtype of 16-bit weights that are rounded to nearest, without a remainder
-    masters: Sequence[tuple[int, Array]]  # of which weights are copies
-    nows: StepNumbers
-    result: StepResult
+    def __init__(
+        self,
+        seen: Snapshot,
+        engines: Sequence[Engine],
+        planned: Sequence[Planned],
+        jobs: Sequence[Job],
+        slots: Sequence[Slot],
+    ) -> None:
+        plans = [one.plan for one in planned]
+        super().__init__(seen, engines, plans, jobs)
+        self.planned, self.slots = planned, slots  # in the wanted form
+        self.converted: Sequence[tuple[int, Array]] = ()  # weights that become others as they are stored in another way
+        # The dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside.
+        self.loses: Sequence[str | None] = ()
+        self.masters = [(i, slot.master) for i, slot in enumerate(slots) if slot.master is not None]
+        """The places of weights with what they are copies of."""
+        self.numbers, self.result = StepNumbers([plan.h for plan in plans], [1] * len(plans)), StepResult(plans)
 
 
 class Slots:
@@ -89,7 +98,7 @@ class Slots:
         self.slots: dict[Any, Slot] = {}
         self.furthest = 0  # the largest step count of a tensor
         self.skipped = 0
-        self._steps: dict[Hashable, Step] = {}  # by the names of the tensors, the most recently taken at the end
+        self._steps: dict[Hashable, SlotStep] = {}  # by the names of the tensors, the last taken at the end
         self._said = False  # whether tensors were seen whose first step alone shows problems
 
     def __reduce__(self) -> Any:
@@ -119,7 +128,7 @@ class Slots:
 
     # ---- a step
 
-    def unchanged(self, api: Api, due: Due) -> Step | None:
+    def unchanged(self, api: Api, due: Due) -> SlotStep | None:
         """Return the step that these tensors took before, if everything that it depends on is the same."""
         step = self._steps.get((*due.names,))
         if step is None or step.seen.settings != (list(map(self.slots.get, due.names)), api.kinds(due)):
@@ -128,23 +137,23 @@ class Slots:
         viewed = api.keeps and not step.whole
         return step if not viewed or step.seen.lies_as(due.params) else None
 
-    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[FirstStep]:
+    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: SlotStep | None) -> list[FirstStep]:
         """Step all of these tensors, or raise and change none. Return the first steps of tensors.
 
         `step` is the step that is `unchanged`, if there is one.
         """
         step, rates = run_or_remake(step, partial(self._made, api, due, engines), partial(self._run, api, due))
-        key, ready = (*due.names,), step.own
+        key = (*due.names,)
         if next(reversed(self._steps.values()), None) is step:
             return []
-        for i, slot in enumerate(ready.slots):
-            slot.last = ready.result, i
-        new = [i for i, name in enumerate(due.names) if name not in self.slots and 0 not in ready.planned[i].plan.shape]
-        self.slots.update(zip(due.names, ready.slots, strict=True))
+        for i, slot in enumerate(step.slots):
+            slot.last = step.result, i
+        new = [i for i, name in enumerate(due.names) if name not in self.slots and 0 not in step.planned[i].plan.shape]
+        self.slots.update(zip(due.names, step.slots, strict=True))
         keep_latest(self._steps, key, step, [self.slots])
-        return self._said_once(list(_firsts(api, ready, new, rates)))
+        return self._said_once(list(_firsts(api, step, new, rates)))
 
-    def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> Step:
+    def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> SlotStep:
         """Return a new step: plans, then slots in the wanted format, then what engines prepare. Nothing is changed."""
         planned = api.planned(due)
         plans = [one.plan for one in planned]
@@ -158,31 +167,24 @@ class Slots:
             jobs += [job._replace(p=None) for job in own] if alone and slot.master is None else own
         if any(job.h.asks_of_model for job in jobs):
             jobs = [job._replace(h=job.h.counting()) for job in jobs]
-        ready = Ready(
-            planned,
-            slots,
-            [(i, x) for i, x in enumerate(converted) if x is not None],
-            [storage_plan.rounds_to(slot.arrays) for storage_plan, slot in zip(storage_plans, slots, strict=True)],
-            [(i, slot.master) for i, slot in enumerate(slots) if slot.master is not None],
-            StepNumbers([plan.h for plan in plans], [1] * len(plans)),
-            StepResult(plans),
-        )
         seen = Snapshot((list(slots), api.kinds(due)), arrays=due.params if api.keeps else ())
-        return Step(seen, engines, plans, jobs, ready)
+        step = SlotStep(seen, engines, planned, jobs, slots)
+        step.converted = [(i, x) for i, x in enumerate(converted) if x is not None]
+        step.loses = [own.rounds_to(slot.arrays) for own, slot in zip(storage_plans, slots, strict=True)]
+        return step
 
-    def _run(self, api: Api, due: Due, step: Step) -> Rates:
+    def _run(self, api: Api, due: Due, step: SlotStep) -> Rates:
         """Run a step, count it, and write masters into weights."""
-        ready: Ready = step.own
-        rates = api.rates(ready.planned, [slot.step for slot in ready.slots])
-        nows = ready.nows.of(*rates)
-        for i, x in ready.converted:
+        rates = api.rates(step.planned, [slot.step for slot in step.slots])
+        nows = step.numbers.of(*rates)
+        for i, x in step.converted:
             self.lib.write(due.params[i], x)
         step.run(due.grads, nows, lent=due.params)
-        ready.result.measured = step.measured
-        ready.converted = ()
-        for i, master in ready.masters:
+        step.result.measured = step.measured
+        step.converted = ()
+        for i, master in step.masters:
             self.lib.write(due.params[i], master)
-        for slot, t in zip(ready.slots, rates.t, strict=True):
+        for slot, t in zip(step.slots, rates.t, strict=True):
             slot.step = t
         self.furthest = max(self.furthest, *rates.t)
         return rates
@@ -195,14 +197,14 @@ class Slots:
         return [one for one in firsts if not (said and one.is_said_once)]
 
 
-def _firsts(api: Api, ready: Ready, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
+def _firsts(api: Api, step: SlotStep, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
     """Yield the first steps of these tensors, given by their indices."""
-    measured = ready.result.stats() if new else []
+    measured = step.result.stats() if new else []
     for i in new:
-        plan, one = ready.planned[i].plan, ready.planned[i]
+        plan, one = step.planned[i].plan, step.planned[i]
         kinds = is_vector(plan.h, plan.shape), not api.has_blocks and is_whole(plan.h, plan.shape)
         peak = api.peak(one, rates.lr[i])
-        yield FirstStep(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, ready.loses[i], *kinds)
+        yield FirstStep(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, step.loses[i], *kinds)
 
 
 def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
@@ -210,7 +212,7 @@ def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slo
     if slot is not None and storage_plan.is_plain(slot.arrays):
         return slot, None
     arrays = {} if slot is None else dict(slot.arrays)
-    storage_plan.put_state_in_form(p, arrays)
+    storage_plan.put_state_in_form([(p, arrays)])
     weights = storage_plan.lib.copy(p) if storage_plan.is_low else p
     converted = weights if storage_plan.put_weights_in_form(p, arrays, weights) else None
     if slot is not None:

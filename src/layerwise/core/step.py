@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from copy import copy
 from itertools import chain, islice, repeat
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from layerwise.core.library import Array
 from layerwise.core.plan import Plan
@@ -20,7 +20,11 @@ from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Now, Scalar
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 T = TypeVar("T")
+S = TypeVar("S", bound="Step")
 
 
 class Snapshot:
@@ -53,18 +57,14 @@ class Step:
     lends.
     """
 
-    def __init__(
-        self, seen: Snapshot, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job], own: Any = None
-    ) -> None:
+    def __init__(self, seen: Snapshot, engines: Sequence[Engine], plans: Sequence[Plan], jobs: Sequence[Job]) -> None:
         self.seen, self.plans, self.jobs = seen, list(plans), list(jobs)
-        self.own = own
-        """The API's own data."""
         self.whole = all(plan.itself for plan in {id(plan.held): plan for plan in plans}.values())
         self._engines, self._lent = engines, bool([job for job in jobs if job.p is None])
         self._layouts, self._measured = None, list[Any]()  # for lent weights
         self.prepared: Any = None if self._lent else prepare(engines, self.jobs)
 
-    def with_numbers(self, settings: Any, hs: Iterable[Any]) -> Step | None:
+    def with_numbers(self, settings: Any, hs: Iterable[Any]) -> Self | None:
         """Return a step of the same tensors with other numbers in the settings of its jobs, if engines allow it."""
         layouts = self.prepared.layouts
         if layouts is None:
@@ -184,7 +184,7 @@ class StepNumbers:
         return nows
 
 
-def run_or_remake(step: Step | None, make: Callable[[], Step], run: Callable[[Step], T]) -> tuple[Step, T]:
+def run_or_remake(step: S | None, make: Callable[[], S], run: Callable[[S], T]) -> tuple[S, T]:
     """Run an unchanged step, or else a new one; if an engine notices a change, make another new one, once."""
     try:
         step = make() if step is None else step

@@ -70,21 +70,36 @@ class StoragePlan:
         """The names of arrays that are all plain, if their dtypes are wide."""
         return {*self.plan.fields} if self.want == PLAIN else {""}
 
+    @cached_property
+    def _wide(self) -> dict[Any, bool]:
+        """Whether a dtype, as the library has it, is wide: of those that were asked."""
+        return {}
+
     def is_plain(self, arrays: Mapping[str, Array]) -> bool:
         """Return True if nothing has to be converted, and all arrays are plain numbers, rounded to nearest."""
-        fields = arrays.keys() - {"step"}
-        return fields == self._plain and {*map(self.lib.dtype, map(arrays.__getitem__, fields))} <= {*WIDE}
+        fields, wide = arrays.keys() - {"step"}, self._wide
+        if fields != self._plain:
+            return False
+        for field in fields:
+            x = arrays[field]
+            if x.dtype not in wide:
+                wide[x.dtype] = self.lib.dtype(x) in WIDE
+            if not wide[x.dtype]:
+                return False
+        return True
 
     # ---- creation and conversion
 
-    def put_state_in_form(self, p: Array, arrays: Arrays) -> None:
-        """Create missing parts of a tensor's state, and convert those with another storage than wanted."""
-        for field, makers in self._makers.items():
-            if field not in arrays:
-                for key, make in makers:
-                    arrays[key] = make(p)
-            elif field in self.want.state or (self.named(arrays).coded(field) and self.plan.why_not_grouped()):
-                self._convert(p, arrays, field)
+    def put_state_in_form(self, pairs: Iterable[tuple[Array, Arrays]]) -> None:
+        """Make missing parts of tensors' states, and convert those that are stored otherwise than wanted."""
+        makers_of = self._makers
+        for p, arrays in pairs:
+            for field, makers in makers_of.items():
+                if field not in arrays:
+                    for key, make in makers:
+                        arrays[key] = make(p)
+                elif field in self.want.state or (self.named(arrays).coded(field) and self.plan.why_not_grouped()):
+                    self._convert(p, arrays, field)
 
     @cached_property
     def _makers(self) -> dict[str, list[tuple[str, Callable[[Array], Array]]]]:
@@ -175,7 +190,7 @@ class StoragePlan:
     def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
         """Return the jobs of a tensor with this plan."""
         lib, stepped, found = self.lib, arrays.get(MASTER, p), []
-        here = lib.here(stepped)
+        here = lib.here(stepped) if self._is_cut else stepped
         own = arrays if here is stepped else {key: lib.here(arrays[key]) for key in plan.fields}
         index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
         for held, keys, where in self._held:
@@ -187,6 +202,10 @@ class StoragePlan:
             storage = None if index is None else self._storage(plan, p, arrays, index, held)
             found.append(Job(plan.rule, held.piece.h, seen, plan.rule.State(*state), *where, storage))
         return found
+
+    @cached_property
+    def _is_cut(self) -> bool:
+        return self.plan.is_cut
 
     @cached_property
     def _itself(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from layerwise.drivers import Others
@@ -27,7 +28,7 @@ class PartOf(NamedTuple):
 class Job(NamedTuple):
     """One tensor, or a piece of one, as it is stored, and the settings that apply to it."""
 
-    rule: Any  # a module of layerwise.rules
+    rule: ModuleType  # a module of layerwise.rules
     h: Any  # hyperparameters, fitted to this tensor
     p: Array
     state: Any  # the rule's State, of stored arrays
@@ -153,9 +154,9 @@ class Engine:
         """
         return [""] * len(jobs)
 
-    def group(self, job: Job) -> Hashable:
-        """Return the key that jobs prepared together must share, such as the device."""
-        return None
+    def groups(self, jobs: Sequence[Job]) -> Sequence[Hashable]:
+        """Return, for each job, the key that jobs prepared together must share, such as the device."""
+        return [None] * len(jobs)
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         """Plan the step of these jobs, which the engine does not decline, for as long as they do not change.

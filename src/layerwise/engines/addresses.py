@@ -11,7 +11,7 @@ import numpy as np
 
 from layerwise.engines import Changed, Job, Prepared
 from layerwise.errors import ParameterError
-from layerwise.rules.asks import Now
+from layerwise.rules.asks import Array, Now
 from layerwise.storage.extension import extension
 
 _native: Any = extension()
@@ -23,7 +23,7 @@ def arrays_of(jobs: Sequence[Job]) -> list[Any]:
     return [array for arrays in each for array in arrays if array is not None]
 
 
-def addresses_of(arrays: Sequence[Any]) -> Any:
+def addresses_of(arrays: Sequence[Array]) -> Any:
     """Return the fastest available record of the addresses and layouts of these arrays."""
     try:
         return PythonMarks(arrays) if _native is None else _native.Places(arrays)
@@ -34,12 +34,12 @@ def addresses_of(arrays: Sequence[Any]) -> Any:
 class ArraysSeen:
     """A record of arrays, and of the kinds of the first gradients."""
 
-    def __init__(self, arrays: Sequence[Any], grads: Sequence[Any] | None = None) -> None:
+    def __init__(self, arrays: Sequence[Array], grads: Sequence[Array] | None = None) -> None:
         self._places, self._gradients = addresses_of(arrays), cast("Any", None)
         if grads is not None:
             self.same(arrays, grads)
 
-    def same(self, arrays: Sequence[Any], grads: Sequence[Any]) -> bool:
+    def same(self, arrays: Sequence[Array], grads: Sequence[Array]) -> bool:
         """Return True if the arrays are unchanged, and gradients are of the first ones' kinds."""
         grads = list(grads)
         if self._gradients is None:
@@ -54,7 +54,7 @@ class Watched(Prepared):
         self._arrays = arrays_of(jobs)
         self._looks = ArraysSeen(self._arrays)
 
-    def check(self, grads: Sequence[Any], nows: Sequence[Now] = (), skip: Any = None) -> None:
+    def check(self, grads: Sequence[Array], nows: Sequence[Now] = (), skip: Array | None = None) -> None:
         """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
         if not self._looks.same(self._arrays, grads):
             raise Changed
@@ -63,20 +63,20 @@ class Watched(Prepared):
 class StateObjects:
     """The objects that the state of parameters consists of."""
 
-    def __init__(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> None:
+    def __init__(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> None:
         self._seen = _objects(params, states)
 
-    def same(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> bool:
+    def same(self, params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> bool:
         """Return True if the objects are the same."""
         return self._seen == _objects(params, states)
 
 
-def state_objects_of(params: list[Any], states: Any) -> Any:
+def state_objects_of(params: list[Array], states: Any) -> Any:
     """Return the fastest available record of the objects in the state of parameters, a dict each."""
     return StateObjects(params, states) if _native is None else _native.Kept(params, states)
 
 
-def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
+def _objects(params: Sequence[Array], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
     own = list(map(states.get, params))
     return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
 
@@ -84,15 +84,15 @@ def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> 
 class PythonMarks:
     """The same record for arrays of any library, which are asked one by one."""
 
-    def __init__(self, arrays: Sequence[Any]) -> None:
+    def __init__(self, arrays: Sequence[Array]) -> None:
         self._arrays = [_mark(array) for array in arrays]
         self._grads: list[Hashable] | None = None
 
-    def same(self, arrays: Sequence[Any]) -> bool:
+    def same(self, arrays: Sequence[Array]) -> bool:
         """Return True if the place and layout of all of them are unchanged."""
         return self._arrays == [_mark(array) for array in arrays]
 
-    def like(self, grads: Sequence[Any]) -> bool:
+    def like(self, grads: Sequence[Array]) -> bool:
         """Return True if gradients are of the same kinds as the first ones."""
         found = [_kind(g) for g in grads]
         self._grads = self._grads or found
@@ -118,7 +118,7 @@ def _address(x: Any) -> Any:
         return None
 
 
-def _kind(g: Any) -> Hashable:
+def _kind(g: Array) -> Hashable:
     # In the extension's order. A gradient's dtype is checked when the gradient is used.
     return type(g), getattr(g, "layout", None), tuple(g.shape), str(getattr(g, "device", None))
 

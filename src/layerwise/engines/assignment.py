@@ -157,6 +157,8 @@ class Assigned:
         found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
         reasons: dict[int, list[str]] = {}
         for number, engine in enumerate(self._engines):
+            if not left and number:
+                break
             declined = {i: why for i, why in zip(left, self._declined(engine, left, given), strict=True) if why}
             for i, why in declined.items():
                 found[i] = number + 1
@@ -171,7 +173,7 @@ class Assigned:
         reasons: list[str] = []
         for engine in self._engines:
             why = next(filter(None, self._declined(engine, range(len(self._jobs)), given)), "")
-            several = len({engine.group(job) for job in self._jobs}) > 1
+            several = len({*engine.groups(self._jobs)}) > 1
             if not why and not several:
                 return [len(reasons)] * len(self._jobs)
             reasons.append(why or SEVERAL)
@@ -204,8 +206,9 @@ class Assigned:
 
     def _shared(self, takers: Sequence[int]) -> list[Share]:
         groups: dict[tuple[int, Hashable], list[int]] = {}
+        keys = {taker: self._engines[taker].groups(self._jobs) for taker in {*takers}}
         for i, taker in enumerate(takers):
-            groups.setdefault((taker, self._engines[taker].group(self._jobs[i])), []).append(i)
+            groups.setdefault((taker, keys[taker][i]), []).append(i)
         shares = []
         for (taker, _), places in groups.items() or {(0, None): []}.items():
             layouts = self._layouts.by_share.get((taker, tuple(places)))

@@ -20,7 +20,8 @@ from layerwise.engines.processor import wanted_threads
 from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, once_per_kind, program_for
 from layerwise.engines.rounds import Rounds
 from layerwise.errors import EngineError
-from layerwise.rules.asks import Now
+from layerwise.options.settings import Hyper
+from layerwise.rules.asks import Array, Now
 from layerwise.storage import Format, Storage
 from layerwise.storage.extension import extension
 from layerwise.storage.groups import EIGHT
@@ -129,6 +130,11 @@ class AllMeasured(Sequence[Measured]):
     def __getitem__(self, i: Any) -> Any:
         return Measured(partial(self._batch.measured, i), self._names[i])
 
+    def column(self, name: str) -> list[Any]:
+        """Return one measurement of all jobs, or None of those that lack it."""
+        places = [names.index(name) if name in names else None for names in self._names]
+        return [None if at is None else self._batch.measured(i, at) for i, at in enumerate(places)]
+
     def __len__(self) -> int:
         return len(self._names)
 
@@ -142,7 +148,7 @@ class Layouts:
     They hold no arrays. The next `prepare` may use them for jobs that differ in arrays or numbers.
     """
 
-    def __init__(self, hs: Sequence[Any] = ()) -> None:
+    def __init__(self, hs: Sequence[Hyper] = ()) -> None:
         self.hs = list(hs)
         self.batches: list[Any] = []  # the most recently used at the start
         self.numbers = Numbers(self.hs)
@@ -181,19 +187,19 @@ class CompiledEngine(Engine):
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the extension cannot take it, or an empty string."""
         unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
-        each: Sequence[StepInputs | None] = given or [None] * len(jobs)
-        return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, each, strict=True)]
-
-    def _declined(self, job: Job, given: StepInputs | None) -> str:
-        if given is not None and given.skip is not None:
-            return "whether to skip the step is known only on the device"
-        names = "the parameter", *job.state._fields, "the gradient"
-        for name, array in zip(names, (job.p, *job.state, None if given is None else given.g), strict=True):
-            if not (array is None or _native.reaches(array)):
-                kind = type(array).__name__
-                return f"{name} is not an array of floating-point numbers in CPU memory ({kind})"
         if given is None:
-            return ""
+            reaches = _native.reaches
+            for i, job in enumerate(jobs):
+                if not unprinted[i] and not all(map(reaches, filter(_is_there, (job.p, *job.state)))):
+                    unprinted[i] = _out_of_reach(job)
+            return unprinted
+        return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, given, strict=True)]
+
+    def _declined(self, job: Job, given: StepInputs) -> str:
+        if given.skip is not None:
+            return "whether to skip the step is known only on the device"
+        if why := _out_of_reach(job, given.g):
+            return why
         if numbers(job.h, given.now) is None:
             return "a number of the step is tracked by autograd, or not in CPU memory"
         try:
@@ -235,14 +241,16 @@ class PreparedCompiled(Prepared):
         self._jobs = list(jobs or ())
         return True
 
-    def check(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None) -> None:
+    def check(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None) -> None:
         """Raise `Changed` if `step` would."""
         given = list(grads), self.layouts.numbers.begin(nows)
         taken = (batch.takes(self._jobs, *given, self._places) for batch in self.layouts.batches)
         if not (skip is None and self._known and any(taken)):
             self._lay_out(*given, skip)
 
-    def step(self, grads: Sequence[Any], nows: Sequence[Now], skip: Any = None, others: Others | None = None) -> None:
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
         """Carry out the jobs in one call, or in rounds if other ranks hold parts."""
         given = list(grads), self.layouts.numbers.begin(nows)
         if others is not None:
@@ -255,7 +263,7 @@ class PreparedCompiled(Prepared):
         """A function that carries out the jobs in three parts, of which the last writes."""
         return self._in_parts
 
-    def _in_parts(self, grads: Sequence[Any], nows: Sequence[Now]) -> Iterator[Any]:
+    def _in_parts(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[Any]:
         given = list(grads), self.layouts.numbers.begin(nows)
         rounds = self._begun(*given)
         try:
@@ -280,17 +288,17 @@ class PreparedCompiled(Prepared):
         self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)
         return AllMeasured(self._batch, self.layouts.measured)
 
-    def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
+    def _at_once(self, grads: list[Array], nows: list[Any], skip: Array | None, model: float | None = None) -> None:
         if not (skip is None and self._known and self._stepped(grads, nows, model)):
             self._lay_out(grads, nows, skip)
             if not self._stepped(grads, nows, model):
                 raise Changed
 
-    def _lay_out(self, grads: list[Any], nows: list[Any], skip: Any) -> None:
+    def _lay_out(self, grads: list[Array], nows: list[Any], skip: Array | None) -> None:
         """Create a batch of the jobs, or find that the extension no longer takes them or their gradients."""
         self.layouts.used(self._made(grads, nows, skip, _native.Batch))
 
-    def _made(self, grads: list[Any], nows: list[Any], skip: Any, make: Callable[..., Any]) -> Any:
+    def _made(self, grads: list[Array], nows: list[Any], skip: Array | None, make: Callable[..., Any]) -> Any:
         if skip is not None or not self._known or not self._places.same(arrays_of(self._jobs)):
             raise Changed
         given = {(id(h), id(now)): (h, now) for h, now in zip(self.layouts.hs, nows, strict=True)}.values()
@@ -301,7 +309,7 @@ class PreparedCompiled(Prepared):
         except ValueError:
             raise Changed from None
 
-    def _in_rounds(self, grads: list[Any], nows: list[Any], skip: Any, others: Others) -> None:
+    def _in_rounds(self, grads: list[Array], nows: list[Any], skip: Array | None, others: Others) -> None:
         rounds = self._begun(grads, nows, skip)
         try:
             rounds.step(others)
@@ -309,7 +317,7 @@ class PreparedCompiled(Prepared):
             rounds.batch.leave()
         self._was_stepped(rounds.batch)
 
-    def _begun(self, grads: list[Any], nows: list[Any], skip: Any = None) -> Rounds:
+    def _begun(self, grads: list[Array], nows: list[Any], skip: Array | None = None) -> Rounds:
         """Return the jobs in rounds, to be left after the step."""
         given = grads, nows, self._places
         if skip is None and self._rounds is not None and self._rounds.begin(*given):
@@ -319,7 +327,7 @@ class PreparedCompiled(Prepared):
             raise Changed
         return self._rounds
 
-    def _stepped(self, grads: list[Any], nows: list[Any], model: float | None = None) -> bool:
+    def _stepped(self, grads: list[Array], nows: list[Any], model: float | None = None) -> bool:
         for i, batch in enumerate(self.layouts.batches):
             if batch.step(self._jobs, grads, nows, self._places, model):
                 if i:
@@ -332,6 +340,18 @@ class PreparedCompiled(Prepared):
         if self._engine.written is not None:
             self._engine.written(self._params)
         self._batch = batch
+
+
+_is_there = partial(is_not, None)
+
+
+def _out_of_reach(job: Job, g: Any = None) -> str:
+    """Return the reason why an array of a job is out of the extension's reach, or an empty string."""
+    for name, array in zip(("the parameter", *job.state._fields, "the gradient"), (job.p, *job.state, g), strict=True):
+        if not (array is None or _native.reaches(array)):
+            kind = type(array).__name__
+            return f"{name} is not an array of floating-point numbers in CPU memory ({kind})"
+    return ""
 
 
 def form_of(job: Job) -> tuple[Any, ...]:

@@ -53,11 +53,11 @@ class Printed(NamedTuple):
     programs: Mapping[tuple[Any, ...], Program]
 
 
-def form_of(value: Any) -> Any:
-    """Return an option's value as far as it selects kernels."""
-    return value if value is None or isinstance(value, (bool, str)) else ANY
+def forms_of(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return options' values as far as they select kernels."""
+    return tuple([x if x is None or isinstance(x, (bool, str)) else ANY for x in values])
 
 
 def presence_of(state: Iterable[Any]) -> tuple[bool, ...]:
     """Return the parts of a state that exist."""
-    return tuple(x is not None for x in state)
+    return tuple([x is not None for x in state])

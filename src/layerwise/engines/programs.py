@@ -17,8 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.drivers import TensorRequest, dims_of, once_of
+from layerwise.engines import Job
 from layerwise.engines.printed_programs import RULES
-from layerwise.engines.program_types import Printed, Program, form_of, presence_of
+from layerwise.engines.program_types import Printed, Program, forms_of, presence_of
+from layerwise.options.settings import Hyper
 from layerwise.options.values import is_number, is_on
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 from layerwise.rules.scalars import bounds_of
@@ -56,7 +58,7 @@ def printed_for(h: type[Any]) -> tuple[ModuleType, Printed] | None:
 _found: dict[type[Any], tuple[ModuleType, Printed] | None] = {}
 
 
-def missing(job: Any) -> str:
+def missing(job: Job) -> str:
     """Return the reason why a job has no printed kernels, or an empty string."""
     found = printed_for(type(job.h))
     if found is None:
@@ -82,7 +84,7 @@ def _added(h: type[Any], rule: str) -> list[Any]:
     return [spec for spec in fields(h) if spec.name not in known]
 
 
-def program_for(job: Any) -> Program:
+def program_for(job: Job) -> Program:
     """Return the program of a job that has one."""
     found = printed_for(type(job.h))
     if found is None:
@@ -90,7 +92,7 @@ def program_for(job: Any) -> Program:
     return found[1].programs[_key(job, found[1])]
 
 
-def requests_of(job: Any) -> list[tuple[Any, ...]]:
+def requests_of(job: Job) -> list[tuple[Any, ...]]:
     """Return the engines' requests for a job in each stage, in the order of their sums.
 
     First come the norm of its gradient and the global norm, if they are bounded, and then the rounds of its program.
@@ -109,7 +111,7 @@ class IndexedRequest(NamedTuple):
     request: TensorRequest
 
 
-def requests_by_stage(jobs: Sequence[Any]) -> list[list[IndexedRequest]]:
+def requests_by_stage(jobs: Sequence[Job]) -> list[list[IndexedRequest]]:
     """Return the engines' requests for jobs in each stage, in the order of their sums."""
     stages: list[list[IndexedRequest]] = []
     for i, job in enumerate(jobs):
@@ -122,13 +124,13 @@ def requests_by_stage(jobs: Sequence[Any]) -> list[list[IndexedRequest]]:
     return stages
 
 
-def _as_others_get(i: int, job: Any, request: Any) -> TensorRequest:
+def _as_others_get(i: int, job: Job, request: Any) -> TensorRequest:
     dims, once = dims_of(request, len(job.p.shape), job.block_dims), once_of(request)
     length = prod(n for d, n in enumerate(job.p.shape) if d not in (*dims, *once))
     return TensorRequest(i, type(request), dims, length, once)
 
 
-def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
+def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Job]) -> list[Any]:
     """Return a value made from each job's settings, storage and existing parts of the state.
 
     It is computed once for all jobs that share these.
@@ -142,21 +144,21 @@ def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _key(job: Any, printed: Printed) -> tuple[Any, ...]:
-    return presence_of(job.state), *(form_of(getattr(job.h, name)) for name in printed.options)
+def _key(job: Job, printed: Printed) -> tuple[Any, ...]:
+    return presence_of(job.state), *forms_of([getattr(job.h, name) for name in printed.options])
 
 
-def numbers(h: Any, now: Now) -> tuple[float, ...] | None:
+def numbers(h: Hyper, now: Now) -> tuple[float, ...] | None:
     """Return the numbers of a step: of the gradient, then the rule's. None if `now` is not all numbers yet."""
     return None if (found := numbers_of(h)) is None else found.known(now)
 
 
-def values(xp: Any, h: Any, now: Now) -> tuple[Any, ...] | None:
+def values(xp: Any, h: Hyper, now: Now) -> tuple[Any, ...] | None:
     """Return the same for a `now` that may have arrays: then arrays of the namespace; None without kernels."""
     return None if (found := numbers_of(h)) is None else found.at(xp, now)
 
 
-def numbers_of(h: Any) -> NumbersOf | None:
+def numbers_of(h: Hyper) -> NumbersOf | None:
     """Return the object that computes the numbers of steps with these settings; None without kernels."""
     found = printed_for(type(h))
     return None if found is None else NumbersOf(h, *found)
@@ -165,7 +167,7 @@ def numbers_of(h: Any) -> NumbersOf | None:
 class NumbersOf:
     """The numbers that kernels take from settings, step by step; those that no step changes are computed once."""
 
-    def __init__(self, h: Any, rule: ModuleType, printed: Printed) -> None:
+    def __init__(self, h: Hyper, rule: ModuleType, printed: Printed) -> None:
         self._h, self._coefficients, self._paths = h, getattr(rule, "coefficients", None), printed.numbers
         self._of_gradient = of_gradient(h)
 
@@ -216,16 +218,16 @@ class ByRates(Sequence[Now]):
 class Numbers:
     """The numbers of a step, computed once for all jobs with the same settings and `now`."""
 
-    def __init__(self, hs: Sequence[Any] = ()) -> None:
+    def __init__(self, hs: Sequence[Hyper] = ()) -> None:
         self.fit(hs)
 
-    def fit(self, hs: Sequence[Any]) -> None:
+    def fit(self, hs: Sequence[Hyper]) -> None:
         """Compute those of jobs with these settings from now on."""
         self._hs, self._ids = hs, list(map(id, hs))
         self._of = {id(h): numbers_of(h) for h in {id(h): h for h in hs}.values()}
         self._found: dict[tuple[int, int], tuple[float, ...] | None] = {}  # by their ids, while a step keeps them alive
 
-    def __call__(self, h: Any, now: Any) -> tuple[float, ...] | None:
+    def __call__(self, h: Hyper, now: Any) -> tuple[float, ...] | None:
         """Return the step's own number, and the numbers of its settings that kernels take."""
         if type(now) is tuple:  # they themselves
             return now
@@ -259,13 +261,13 @@ class Numbers:
         return found
 
 
-def of_gradient(h: Any) -> tuple[float, ...]:
+def of_gradient(h: Hyper) -> tuple[float, ...]:
     """Return sign, low and high of the gradient's elements, and the bounds of its own norm and of the global norm."""
     own, model = _bounds_of_norms(h)
     return -1.0 if h.maximize else 1.0, *bounds_of(h.value_bounds), own or UNBOUNDED, model or UNBOUNDED
 
 
-def clips(h: Any) -> tuple[bool, bool]:
+def clips(h: Hyper) -> tuple[bool, bool]:
     """Return True for the gradient's own norm, and for the global norm, if the step needs it; unclipped gradients may
     count.
     """
@@ -273,7 +275,7 @@ def clips(h: Any) -> tuple[bool, bool]:
     return is_on(own), is_on(model)
 
 
-def _bounds_of_norms(h: Any) -> tuple[float | None, float | None]:
+def _bounds_of_norms(h: Hyper) -> tuple[float | None, float | None]:
     return getattr(h, "max_grad_norm_per_tensor", None), h.model_bound
 
 
@@ -289,7 +291,7 @@ def _known(x: Any) -> float | None:
         return None
 
 
-def _number(path: str, h: Any, now: Now) -> Any:
+def _number(path: str, h: Hyper, now: Now) -> Any:
     """Return a number by its path, such as `h.betas.0`."""
     source, name, *place = path.split(".")
     value = getattr(h if source == "h" else now, name)

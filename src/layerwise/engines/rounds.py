@@ -8,7 +8,7 @@ from typing import Any
 from layerwise.drivers import Others, TensorRequest
 from layerwise.engines import Job
 from layerwise.engines.programs import requests_by_stage
-from layerwise.rules.asks import ModelSum, Now
+from layerwise.rules.asks import Array, ModelSum, Now
 
 
 class Rounds:
@@ -18,7 +18,7 @@ class Rounds:
         self,
         native: Any,
         jobs: Sequence[Job],
-        grads: list[Any],
+        grads: list[Array],
         forms: list[Any],
         numbers: Callable[..., Any],
     ) -> None:
@@ -28,7 +28,7 @@ class Rounds:
         asked = [[(one.request.job, one.stage, one.which, one.request.length) for one in each] for each in rounds]
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)
 
-    def begin(self, grads: list[Any], nows: list[Now], places: Any) -> bool:
+    def begin(self, grads: list[Array], nows: list[Now], places: Any) -> bool:
         """Use the batch for a step, until it is left, unless the jobs differ from those it was made for, or have moved
         from `places`.
         """

@@ -308,7 +308,7 @@ def _begun(engine: RuleEngine, task: Task, stored: Sequence[Any], shared: set[in
     return stepping
 
 
-def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
+def _read(engine: RuleEngine, task: Task, stored: Array) -> Array:
     """Return numbers in the dtype of the arithmetic: of one array, or of one array of each stacked job."""
     arrays, like = engine.arrays, task.jobs[0].p
     if not task.several:
@@ -320,7 +320,7 @@ def _read(engine: RuleEngine, task: Task, stored: Any) -> Array:
     return arrays.stack([arrays.read(one, like) for one in each])
 
 
-def _move(engine: RuleEngine, task: Task, stored: Any, done: Stepped) -> None:
+def _move(engine: RuleEngine, task: Task, stored: Array, done: Stepped) -> None:
     p = _read(engine, task, stored)
     _put(engine, task, (stored,), (moved(_namespace(engine, task), p, done.moves),))
 

@@ -24,7 +24,7 @@ from layerwise.jax._bits import BITS, rounded
 from layerwise.jax._drive import Cut, Task, size
 from layerwise.jax._dtypes import arithmetic, real, together
 from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
-from layerwise.layout.pieces import Layout, elementwise
+from layerwise.layout.pieces import Layout, elementwise, kept_dims
 from layerwise.rules.asks import Now, Stepped
 from layerwise.rules.states import is_signed
 from layerwise.storage import WEIGHTS, groups
@@ -62,7 +62,8 @@ class Plan:
 
     @cached_property
     def _alike(self) -> dict[str, bool]:
-        return elementwise(self.rule, self.layout, self.p.ndim)
+        kept = zip(self.rule.State._fields, kept_dims(self.rule, self.layout, self.p.ndim), strict=True)
+        return elementwise(self.rule, dict(kept))
 
     def _settled(self, field: str) -> str | None:
         return self.layout.pieces[0].h.state_dtypes().get(field)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import eq
 from typing import Any
 
 from layerwise.errors import ContradictionError
@@ -112,12 +113,9 @@ def piece_dims(rule: Any, piece: Piece) -> tuple[Kept | None, ...]:
     """Return the same for the dimensions of a piece."""
     grown = tuple(n + 2 for n in piece.shape)  # prime lengths, so that no dimension looks as if it had been summed over
     shapes = rule.shapes(piece.h, grown)
-    return tuple(
-        None if shape is None else tuple(n == m for n, m in zip(shape, grown, strict=True)) for shape in shapes
-    )
+    return tuple([None if shape is None else tuple(map(eq, shape, grown)) for shape in shapes])
 
 
-def elementwise(rule: Any, layout: Layout, ndim: int) -> dict[str, bool]:
-    """Return, for each of the rule's states by name, True if it has a number for each element of the tensor."""
-    kept = zip(rule.State._fields, kept_dims(rule, layout, ndim), strict=True)
-    return {field: one is not None and all(one) and not is_of_layer(rule, field) for field, one in kept}
+def elementwise(rule: Any, kept: Mapping[str, Kept | None]) -> dict[str, bool]:
+    """Return, by name, True if a state that extends along these dimensions has a number for each element."""
+    return {field: one is not None and all(one) and not is_of_layer(rule, field) for field, one in kept.items()}

@@ -90,7 +90,7 @@ def divided(
         (V,) = final(xp, mix(xp, k.b, V, k.a, plus(square(bounded(xp, g)), k.eps)))
         u = bounded(xp, g) / floored(xp, xp.sqrt(V), k.least)  # recomputed, which takes less than to store it
         del g
-        *answers, uu = yield (*others, MeanSquare(u))
+        uu, *answers = yield (MeanSquare(u), *others)
         return (None, None, V), u, uu, answers
     g = bounded(xp, g)
     answers = yield (*means(xp, square(g), R, *factored), *others)

@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import apart, is_named, named_by_places
+from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places, stepper_of
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -32,6 +32,7 @@ from layerwise.torch.groups._options import (
 )
 from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
 from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, of_group
+from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
 from layerwise.torch.sharding._process_groups import process_group_ref
@@ -41,7 +42,7 @@ from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import has_state
-from layerwise.torch.step._stepper import Stepper, stepper_of
+from layerwise.torch.step._stepper import Stepper
 
 
 class Optimizer(torch.optim.Optimizer, Like):
@@ -79,7 +80,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
         processes = {name: process_group_ref(name, given[name]) for name in arguments.PROCESSES}
-        self._stepper = Stepper(self, setup, processes)
+        self._stepper = _stepper_for(setup)(self, setup, processes)
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
             raise ContradictionError(sentence("offload", "False when differentiable=True", True, "Drop one of them."))
@@ -101,7 +102,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         setup, processes, skipped, flats = state.get("_copied", (None, {}, 0, ()))
         super().__setstate__({key: x for key, x in state.items() if key != "_copied"})
         if setup is not None:
-            self._stepper = Stepper(self, setup, processes, skipped)
+            self._stepper = _stepper_for(setup)(self, setup, processes, skipped)
             for i in flats:
                 forget(self.parameters()[i])
         stepper_of(self).forget()  # torch also calls this for every checkpoint
@@ -145,7 +146,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     # ---- groups
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: GroupDict) -> None:
         """Add parameters with settings of their own; options that are left out are the optimizer's.
 
         Args:
@@ -181,7 +182,7 @@ class Optimizer(torch.optim.Optimizer, Like):
     def __repr__(self) -> str:
         return described_groups(type(self).__name__, self.param_groups, stepper_of(self).groups)
 
-    def _check_members(self, group: Mapping[str, Any], number: int) -> None:
+    def _check_members(self, group: Group, number: int) -> None:
         groups, setup = stepper_of(self).groups, stepper_of(self).setup
         check_rates_captured(group)
         if setup.offload:
@@ -192,7 +193,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             groups.check_fits(group, computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
-    def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
+    def _repeats(self, key: str, value: Any, group: Group) -> bool:
         """Return True if the whole optimizer was given this very value, so that it is not an option of the group."""
         groups = stepper_of(self).groups
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
@@ -234,7 +235,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         self._stepper.of(self, steps=True).step()
         return loss
 
-    def step_parameter(self, p: Tensor, group: Mapping[str, Any] | None = None, i: int | None = None) -> None:
+    def step_parameter(self, p: Tensor, group: Group | None = None, i: int | None = None) -> None:
         """Step one parameter with its present gradient, and leave the gradient to the caller.
 
         Trainers call it in a hook of the parameter, once its gradient is complete, and free the gradient themselves. It
@@ -249,7 +250,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         PartialSteps(stepper_of(self)).step(p, group, i)
         self._opt_called = True  # schedulers of torch read it, and `step()` need not be called
 
-    def step_param(self, p: Tensor, group: Mapping[str, Any] | None = None) -> None:
+    def step_param(self, p: Tensor, group: Group | None = None) -> None:
         """Step one parameter, by the name and arguments that sd-scripts and musubi-tuner use for `step_parameter`."""
         self.step_parameter(p, group)
 
@@ -340,10 +341,10 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
+            now = stepper_of(self).groups.check(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = plan.storage_plan(p, want).report(own_entries(self.state.get(p, {})))
+                plan = stepper_of(self).planner.plan_for(p, now, name)
+                found[apart(name, found)] = plan.storage_plan(p, now.want).report(own_entries(self.state.get(p, {})))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -380,3 +381,8 @@ class Optimizer(torch.optim.Optimizer, Like):
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups
         )
+
+
+def _stepper_for(setup: Setup) -> type[Stepper]:
+    """Return what takes the steps of an optimizer."""
+    return OffloadedStepper if setup.offload else Stepper

@@ -51,9 +51,8 @@ class GpuEngine(Engine):
 
         return declined(job) or ("" if self.proof is None else self.proof.failed(job))
 
-    def group(self, job: Job) -> Hashable:
-        device: Hashable = job.p.device
-        return device
+    def groups(self, jobs: Sequence[Job]) -> Sequence[Hashable]:
+        return [job.p.device for job in jobs]
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> Prepared:
         from layerwise.engines.gpu.layout import Sizes

@@ -15,6 +15,7 @@ from layerwise.engines import Counter, Job
 from layerwise.engines.gpu.kernels import tables as at
 from layerwise.engines.programs import numbers, values
 from layerwise.errors import EngineError
+from layerwise.options.settings import Hyper
 from layerwise.options.values import is_number
 from layerwise.rules.asks import Now
 
@@ -29,7 +30,7 @@ def capturing(device: torch.device) -> bool:
 class Alike(NamedTuple):
     """Jobs with the same settings, whose `nows` differ only in arrays on the device."""
 
-    h: Any
+    h: Hyper
     jobs: tuple[int, ...]
     nows: list[Now]
 

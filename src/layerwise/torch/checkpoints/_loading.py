@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from layerwise.core.plan import with_names
 from layerwise.errors import warn
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates, _states
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
+from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import cuts_of
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.step._stepper import Stepper
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
@@ -65,7 +67,7 @@ def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
 
 
 def _states_of(
-    stepper: Any, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
+    stepper: Stepper, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
 ) -> dict[Tensor, dict[str, Any]]:
     """Return the states of a group's parameters; raise if one of them does not fit."""
     found: dict[Tensor, dict[str, Any]] = {}
@@ -80,20 +82,21 @@ def _states_of(
     return found
 
 
-def _plans(stepper: Any, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
+def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
-    blocks, known, found = stepper.groups.blocks_of(one.ours), dict[Any, Plan](), list[Plan]()
+    blocks, known, found = one.now.blocks, dict[Any, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
-        key = (p.shape, p.dtype, blocks(name)) if lies is None else id(p)
+        of_name = blocks.default if blocks.given is None else blocks(name)
+        key = (p.shape, p.dtype, of_name) if lies is None else id(p)
         if key not in known:
-            known[key] = stepper.planner.plan_for(p, one.ours, one.h, name)
-        found.append(known[key].named(name))
-    return found
+            known[key] = stepper.planner.plan_for(p, one.now, name)
+        found.append(known[key])
+    return with_names(found, names)
 
 
 def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
-    within = getattr(one.h, CONVERTED, False)
+    within = getattr(one.now.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
         lr = _states.checked_lr(name, one.begun.get("lr", 0), within)
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)

@@ -76,7 +76,7 @@ def _check_keys(keys: Sequence[Any]) -> None:
         )
 
 
-def of_others(saved: Mapping[str, Any]) -> dict[Any, Any]:
+def of_others(saved: Group) -> dict[Any, Any]:
     """Return other programs' entries besides the state of parameters; raise for state that matches no parameter.
 
     State of parameters is keyed by numbers or by names, like the groups. The groups tell names from other programs'

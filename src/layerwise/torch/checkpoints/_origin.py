@@ -9,6 +9,7 @@ from typing import Any
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
+from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._options import ALL_OPTIONS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 
@@ -28,7 +29,7 @@ def same_rule(theirs: str | None, ours: str | None, options: Mapping[str, Any]) 
     return theirs is None or ours is None or theirs in (ours, plain)
 
 
-def check(saved: Mapping[str, Any]) -> None:
+def check(saved: Group) -> None:
     """Raise if another package wrote a checkpoint, so that its names mean something else."""
     for group in saved["param_groups"]:
         if not OURS & group.keys() and (unknown := group.keys() - PLAIN):
@@ -41,7 +42,7 @@ def check(saved: Mapping[str, Any]) -> None:
             )
 
 
-def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> None:
+def check_group(number: int, rule: str, saved: Sequence[Group]) -> None:
     """Raise if parameters of a group were stepped by another rule when they were saved."""
     for group in {id(group): group for group in saved}.values():
         if OURS & group.keys() and (name := written_by(group)) not in (None, rule):
@@ -51,7 +52,7 @@ def check_group(number: int, rule: str, saved: Sequence[Mapping[str, Any]]) -> N
             )
 
 
-def written_by(group: Mapping[str, Any]) -> str | None:
+def written_by(group: Group) -> str | None:
     """Return the optimizer that a group names or whose options it has, or None if that could be several."""
     if isinstance(rule := group.get(RULE), str):
         return BY_LOWER.get(rule.lower(), rule)

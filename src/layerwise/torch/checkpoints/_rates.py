@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
-from layerwise.options.settings import Hyper, in_words
+from layerwise.options.settings import in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
-from layerwise.torch.groups._settings import RATES, of_group
+from layerwise.torch.groups._settings import RATES, CheckedGroup, of_group
 from layerwise.torch.step._plan import WAY_OUT
+from layerwise.torch.step._stepper import Stepper
 
 Group = Mapping[str, Any]
 AS_GIVEN = ("state_dtype",)  # state is converted to the format requested here
@@ -29,10 +30,10 @@ class Continued(NamedTuple):
     ours: Group
     begun: Group  # as it was saved
     source: Group  # the same, with our rates if another rule steps it
-    h: Hyper
+    now: CheckedGroup  # what follows from our options and the rates to take over
 
 
-def continued(stepper: Any, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
+def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
     """Return our groups with the saved ones; raise if their rates do not fit."""
     begun = [_placed(*each) for each in zip(ours, saved, strict=True)]
     sources = _with_own_rates(stepper.groups, ours, begun)
@@ -100,7 +101,7 @@ def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence
     return [{name: x for name, x in saved.items() if name != "initial_lr"} for saved in each]
 
 
-def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
+def _settings(stepper: Stepper, number: int, group: Group, saved: Group) -> CheckedGroup:
     """Return our settings with the rates to load; raise if these are invalid, or turn a rate into the relative step or
     back.
     """
@@ -112,12 +113,11 @@ def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
         )
     try:
         with of_group(number):
-            found: Hyper = stepper.settings_of({**group, **_moved(group, saved)})
+            return stepper.settings_of({**group, **_moved(group, saved)})
     except ContradictionError as problem:
         raise StateError(f"the checkpoint's rates do not fit the options of this optimizer: {problem}") from None
     except HyperparameterError as problem:
         raise StateError(f"the checkpoint cannot be correct: {problem}") from None
-    return found
 
 
 def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:

@@ -13,7 +13,7 @@ from layerwise.errors import HyperparameterError
 from layerwise.options.checks import of_python
 from layerwise.options.settings import in_words
 from layerwise.torch.checkpoints import _states
-from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.groups._members import stepper_of
 
 
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from layerwise.core.slot import own_entries
+from layerwise.engines import compiled
 from layerwise.errors import StateError
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.sharding._cuts import is_dtensor, like, local
@@ -41,13 +42,11 @@ def _saved(x: Any) -> Any:
 
 def restored(state: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the state of a parameter of this shape as it was before it was saved."""
-    return {key: _restored(x, shape) for key, x in state.items()}
+    return {key: _restored(x, shape) if isinstance(x, Tensor) and x.dtype in BYTES else x for key, x in state.items()}
 
 
-def _restored(x: Any, shape: tuple[int, ...]) -> Any:
-    if not isinstance(x, Tensor) or x.dtype not in BYTES or x.layout is not torch.strided or x.is_nested:
-        return x
-    if tuple(x.shape) not in ((*shape, 1), (*shape, 2)):
+def _restored(x: Tensor, shape: tuple[int, ...]) -> Any:
+    if x.layout is not torch.strided or x.is_nested or tuple(x.shape) not in ((*shape, 1), (*shape, 2)):
         return x
     here = local(x).clone()
     here = here if x.shape[-1] == 1 else here.view(torch.int16)
@@ -79,7 +78,8 @@ def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, Stat
     if not isinstance(state, Mapping):
         raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
     own = own_entries(state)
-    theirs = {key: _beside(plan, key, x) for key, x in state.items() if key not in own}
+    others = state.items() if len(own) < len(state) else ()
+    theirs = {key: _beside(plan, key, x) for key, x in others if key not in own}
     if theirs and not own:
         return {}, theirs
     own = restored(own, plan.shape)
@@ -88,8 +88,10 @@ def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, Stat
         alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
     if not alike[kind]:
         own = _ungrouped(own)
-    placed = {key: plan.placed(key, resolved(value)) for key, value in own.items() if key != "step"}
-    return {**placed, "step": as_step(name, own["step"])}, theirs
+    step = as_step(name, own.pop("step"))
+    if kind is None or plan.is_cut or not compiled.in_memory(list(own.values())):
+        own = {key: plan.placed(key, resolved(value)) for key, value in own.items()}
+    return {**own, "step": step}, theirs
 
 
 def _kind(plan: Plan, state: State) -> Any:

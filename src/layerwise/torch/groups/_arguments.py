@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from layerwise.errors import ArgumentError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.options.checks import is_used_up
+from layerwise.torch.groups._members import Group
 
 NAMED = "Pass model.named_parameters()."
 SHOWN = 3  # names in a message
@@ -55,7 +56,7 @@ def warn_of_set(params: Any) -> None:
         warn(f"`params` is a {type(params).__name__}: {why}. {NAMED}", FutureWarning)
 
 
-def check_group(group: Mapping[str, Any]) -> None:
+def check_group(group: Group) -> None:
     """Raise unless a group has something to take its parameters from."""
     if "params" not in group:
         keys = ", ".join(map(repr, group)) or "nothing"
@@ -63,7 +64,7 @@ def check_group(group: Mapping[str, Any]) -> None:
     check_params(group["params"])
 
 
-def check_blocks(blocks: Any, group: Mapping[str, Any], named: bool) -> None:
+def check_blocks(blocks: Any, group: Group, named: bool) -> None:
     """Raise if blocks are given by name, but the parameters have no names."""
     if isinstance(blocks, Mapping) and group["params"] and not named:
         raise HyperparameterError(
@@ -85,7 +86,7 @@ def listed(params: Any) -> Any:
     return [params] if isinstance(params, Tensor) else params if isinstance(params, set) else list(params)
 
 
-def warn_of_odd(groups: Sequence[Mapping[str, Any]], given: Any) -> None:
+def warn_of_odd(groups: Sequence[Group], given: Any) -> None:
     """Warn if the last of these groups got nothing out of an iterator, or has names that are already taken."""
     if isinstance(given, Iterator) and not isgenerator(given) and not groups[-1]["params"]:
         warn(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import proxy, ref
 
 import torch
@@ -13,6 +13,14 @@ from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from layerwise.errors import ParameterError
+
+Group = Mapping[str, Any]
+"""A group of parameters, as it is read."""
+GroupDict = dict[str, Any]
+"""The same, where it is changed."""
+
+if TYPE_CHECKING:
+    from layerwise.torch.step._stepper import Stepper
 
 
 class Members:
@@ -76,13 +84,13 @@ def place_of(i: int, number: int) -> str:
     return f"parameter {i} of group {number}"
 
 
-def is_named(group: Mapping[str, Any]) -> bool:
+def is_named(group: Group) -> bool:
     """Return True if a group's parameters have names other than their numbers."""
     return "param_names" in group or any(isinstance(one, tuple) for one in group["params"])
 
 
 @contextmanager
-def named_by_places(groups: Sequence[dict[str, Any]]) -> Iterator[None]:
+def named_by_places(groups: Sequence[GroupDict]) -> Iterator[None]:
     """Name parameters by their position in groups without names, if other groups have names; undo this on an error.
 
     PyTorch requires names for all groups or for none, but callers that add a group later seldom have names.
@@ -150,3 +158,9 @@ def _without(components: set[str]) -> Form:
 # Forms in which names are compared: first unchanged, then without the prefixes of wrappers, level by level.
 FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
 without_wrappers = FORMS[-1]
+
+
+def stepper_of(optimizer: Any) -> Stepper:
+    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
+    found: Stepper = optimizer._stepper.of(optimizer)
+    return found

@@ -19,13 +19,13 @@ from layerwise.options.by_name import ByName, is_by_name
 from layerwise.options.misspellings import NOT_HERE, guess
 from layerwise.options.settings import Hyper, in_words
 from layerwise.storage.options import Wanted, check_fits, wanted
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.groups._rules import RULE, SWITCHES, RuleOptions, RulePerOptimizer, name_of
 from layerwise.torch.groups._settings import (
     PLAIN,
     RATES,
     CheckedGroup,
     CheckedSettings,
-    Group,
     GroupRates,
     check_rates_captured,
     rates_on,
@@ -59,15 +59,7 @@ class GroupOptions:
         # The remembered keys may be objects that cannot be pickled.
         return GroupOptions, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
-    def rule_of(self, group: Mapping[str, Any]) -> Any:
-        """Return the rule of a group."""
-        return self.kinds.of(group).rule
-
-    def wanted(self, group: Mapping[str, Any]) -> Wanted:
-        """Return a group's requested storage of weights and state."""
-        return wanted(group, self.kinds.of(group).rule)
-
-    def blocks_of(self, group: Mapping[str, Any]) -> ByName:
+    def blocks_of(self, group: Group) -> ByName:
         """Return the blocks of a group's parameters: first those by name, then the group's own."""
         own = group["blocks"]
         if own is None or (is_by_name(own) and replace(self.blocks, given=own) == self.blocks):
@@ -78,11 +70,11 @@ class GroupOptions:
             self._blocks[key] = replace(self.blocks, default=as_blocks("blocks", split))
         return self._blocks[key]
 
-    def known(self, group: Mapping[str, Any]) -> Sequence[str]:
+    def known(self, group: Group) -> Sequence[str]:
         """Return the names of all options that a group has."""
         return self.kinds.of(group).known
 
-    def filled(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def filled(self, group: Group) -> dict[str, Any]:
         """Return a group with every option of its rule."""
         return {**self.kinds.of(group).defaults, **self.kinds.named(group)}
 
@@ -94,7 +86,7 @@ class GroupOptions:
         """Return the values of keys that groups leave out."""
         return {**self.kinds.defaults, **self.kinds.probe.in_plain_form(self.kinds.defaults)}
 
-    def given(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def given(self, group: Group) -> dict[str, Any]:
         """Return a group's given keys, without those that have no effect: adapt=False if the rule has no trust ratio,
         or the name of the only rule.
         """
@@ -103,7 +95,7 @@ class GroupOptions:
             nothing |= {RULE} if name_of(group[RULE]) == self.kinds.probe.hyper.optimizer else set()
         return {key: value for key, value in group.items() if key not in nothing}
 
-    def check_keys(self, group: Mapping[str, Any]) -> None:
+    def check_keys(self, group: Group) -> None:
         """Raise if a group has a key that nothing reads."""
         kind = self.kinds.of(group)
         known = (*kind.known, *self.kinds.keys)
@@ -132,12 +124,12 @@ class GroupOptions:
                 self._warned.add(key)  # programs put keys of their own into groups, and into all of them
                 warn(f"a parameter group has the unknown option {key!r}. {hint}")
 
-    def note_keys(self, group: Mapping[str, Any]) -> None:
+    def note_keys(self, group: Group) -> None:
         """Remember a group's keys, which its creator wants."""
         self._seen.update(group)
         self._sizes[id(group)] = len(group)
 
-    def warn_of_new_keys(self, group: Mapping[str, Any]) -> None:
+    def warn_of_new_keys(self, group: Group) -> None:
         """Warn about keys that were put into a group after its creation, and that nothing reads."""
         if self._sizes.get(id(group)) == len(group):
             return
@@ -149,7 +141,9 @@ class GroupOptions:
             except HyperparameterError as problem:
                 warn(str(problem))
 
-    def rates(self, groups: Sequence[Group], before: GroupRates | None, numbers: Sequence[int] | None) -> GroupRates:
+    def rates(
+        self, groups: Sequence[GroupDict], before: GroupRates | None, numbers: Sequence[int] | None
+    ) -> GroupRates:
         """Return the rates of groups with their settings; raise if an option that has changed is wrong.
 
         Options that were set in another form are converted to plain Python objects.
@@ -163,25 +157,25 @@ class GroupOptions:
             CheckedSettings(groups, self._checked, self.counted, numbers), groups, self._check_now, before
         )
 
-    def _checked(self, group: Group) -> CheckedGroup:
+    def _checked(self, group: GroupDict) -> CheckedGroup:
         if len(self._made) > KEPT + 2 * len(self._sizes):  # schedulers of betas create a pair at each step
             self._made.clear()
         self.warn_of_new_keys(group)
-        return CheckedGroup(self.rule_of(group), self.check(group), self.wanted(group), self.blocks_of(group))
+        return self.check(group)
 
-    def _check_now(self, group: Group) -> None:
+    def _check_now(self, group: GroupDict) -> None:
         kind = self.kinds.of(group)
         self._check_rates(kind, group)
         check_rates_captured(group)
         group.update(kind.in_plain_form({name: group[name] for name in RATES}))
 
-    def check(self, group: Mapping[str, Any]) -> Hyper:
-        """Return the group's hyperparameters; raise if one of its options is wrong."""
+    def check(self, group: Group) -> CheckedGroup:
+        """Return what follows from a group's options, or raise if one of them is wrong."""
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
-        self.blocks_of(group)
-        want = self.wanted(group)
+        blocks, rule = self.blocks_of(group), self.kinds.of(group).rule
+        want = wanted(group, rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
         for name in ("capturable", "master_weights"):
@@ -195,9 +189,9 @@ class GroupOptions:
                     "differentiable", f"{self.differentiable} in every group", group["differentiable"], "All or none."
                 )
             )
-        return h
+        return CheckedGroup(rule, h, want, blocks)
 
-    def check_fits(self, group: Mapping[str, Any], dtype: torch.dtype) -> None:
+    def check_fits(self, group: Group, dtype: torch.dtype) -> None:
         """Raise if a number that scales whole tensors is infinite in the dtype of their arithmetic."""
         most = torch.finfo(dtype).max
         for name in ("lr", "weight_decay", "eps"):
@@ -208,22 +202,22 @@ class GroupOptions:
                     sentence(name, f"at most {most:.3g} for parameters of {dtype}", value, way_out)
                 )
 
-    def settings(self, group: Mapping[str, Any]) -> Hyper:
+    def settings(self, group: Group) -> Hyper:
         """Return the group's checked hyperparameters, cached for as long as they stay the same."""
         kind = self.kinds.of(group)
         self._check_rates(kind, group)
         static, on = _static(kind, group), rates_on(group)
-        key = (kind.hyper.optimizer, on, *map(_hashable, static.values()))
+        key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
         found = self._made.get(key)  # once, because another thread may forget it
         if found is None:
             found = self._made[key] = kind.settings({**static, **{name: group[name] for name in RATES}})
         return found
 
-    def _check_rates(self, kind: RuleOptions, group: Mapping[str, Any]) -> None:
+    def _check_rates(self, kind: RuleOptions, group: Group) -> None:
         for name, way_out in RATES.items():
             _check_rate(name, group[name], way_out, optional=name == "lr" and kind.without_lr)
 
-    def scheduled(self, optimizer: Any, group: Mapping[str, Any]) -> bool:
+    def scheduled(self, optimizer: Any, group: Group) -> bool:
         """Return True if a scheduler moves the group's lr.
 
         Every scheduler leaves `initial_lr` in the group, as does the checkpoint of a run with a scheduler. PyTorch's
@@ -237,7 +231,7 @@ class GroupOptions:
         self._made.clear()
         self._sizes.clear()
 
-    def new(self, group: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def new(self, group: Group, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return a new group with every option; raise if one of them, or of the given keys, is wrong."""
         self.check_keys(given)
         made = self.filled(group)
@@ -245,13 +239,13 @@ class GroupOptions:
         self.complete(made)
         return made
 
-    def complete(self, group: dict[str, Any]) -> None:
+    def complete(self, group: GroupDict) -> None:
         """Give open options of a group their definite value, as schedulers and checkpoints need it."""
         h = self.settings(group)
         group |= {name: getattr(h, name) for name in h.settled_here if name != "lr" or group["lr"] is None}
         group |= self.in_plain_form(group)
 
-    def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def in_plain_form(self, group: Group) -> dict[str, Any]:
         """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
         named = self.kinds.named(group)
         return {**{key: named[key] for key in self.kinds.keys}, **self.kinds.of(group).in_plain_form(group)}
@@ -280,12 +274,12 @@ def agreed_by_groups(params: Sequence[Any], given: Mapping[str, Any]) -> dict[st
     }
 
 
-def without_nones(group: Mapping[str, Any]) -> dict[str, Any]:
+def without_nones(group: Group) -> dict[str, Any]:
     """Return a group without options that are None, if None is the default in PyTorch's optimizers."""
     return {key: x for key, x in group.items() if x is not None or key not in MAY_BE_NONE}
 
 
-def described_groups(name: str, groups: Sequence[Mapping[str, Any]], of: GroupOptions) -> str:
+def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> str:
     """Return the groups in words: lr, the rule if groups name it, and values other than the defaults."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
@@ -304,7 +298,7 @@ def _same(value: Any, default: Any) -> bool:
     return _hashable(value) == _hashable(default)
 
 
-def _static(kind: RuleOptions, group: Mapping[str, Any]) -> dict[str, Any]:
+def _static(kind: RuleOptions, group: Group) -> dict[str, Any]:
     """Return the options of a group except its rates."""
     try:
         return {name: group[name] for name in kind.options if name not in RATES}
@@ -317,7 +311,7 @@ def _static(kind: RuleOptions, group: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def proportional_rates(groups: Sequence[Mapping[str, Any]], lr: float | Tensor) -> list[Any]:
+def proportional_rates(groups: Sequence[Group], lr: float | Tensor) -> list[Any]:
     """Return an lr for each group in the present proportions, given the first group's lr."""
     now = [group["lr"] for group in groups]
     if not isinstance(now[0], Tensor) and now[0] == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -18,6 +19,7 @@ from layerwise.options.checks import FLAG, number
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
 from layerwise.storage.options import OPTIONS, checked
+from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
 
 SWITCHES = arguments.OF_GROUP
@@ -29,7 +31,7 @@ WAY_OUT = 'Pass one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; the ot
 class RuleOptions:
     """A rule with its options, and their default values in a group."""
 
-    def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
+    def __init__(self, rule: ModuleType, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
         self.rule, self.hyper = rule, hyper
         self.options = options_in_order(hyper)
         self.known = (*self.options, *SWITCHES)
@@ -45,7 +47,7 @@ class RuleOptions:
         found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
         return found
 
-    def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def in_plain_form(self, group: Group) -> dict[str, Any]:
         """Return those of a group's options that are not plain Python objects, such as NumPy numbers, as such objects.
 
         Rates that are tensors stay: a captured step reads them.
@@ -86,11 +88,11 @@ class RulePerOptimizer:
         self.defaults = probe.defaults
         """The default values of keys in groups."""
 
-    def of(self, group: Mapping[str, Any]) -> RuleOptions:
+    def of(self, group: Group) -> RuleOptions:
         """Return the rule of a group."""
         return self.probe
 
-    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def named(self, group: Group) -> dict[str, Any]:
         """Return a group with its rule in the stored form, if groups name their rules."""
         return dict(group)
 
@@ -115,11 +117,11 @@ class RulePerGroup(RulePerOptimizer):
     def __reduce__(self) -> Any:
         return RulePerGroup, (self._given,)
 
-    def of(self, group: Mapping[str, Any]) -> RuleOptions:
+    def of(self, group: Group) -> RuleOptions:
         name = group.get(RULE)
         return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
 
-    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+    def named(self, group: Group) -> dict[str, Any]:
         return {**group, RULE: name_of(group.get(RULE))}
 
     def _kind(self, name: str) -> RuleOptions:

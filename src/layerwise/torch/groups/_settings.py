@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from math import inf
 from operator import is_, itemgetter
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,6 +19,7 @@ from layerwise.options.by_name import ByName
 from layerwise.options.checks import as_float
 from layerwise.options.settings import Hyper
 from layerwise.storage.options import Wanted
+from layerwise.torch.groups._members import Group, GroupDict
 
 # Keys that change from step to step, so that plans must not depend on them.
 RATES = {
@@ -26,14 +28,13 @@ RATES = {
 }
 NOT_PLANNED = frozenset(("params", "param_names", *RATES))  # keys that change without other settings
 PLAIN = frozenset((bool, int, float, str, type(None)))
-Group = dict[str, Any]
 on_gpu: Callable[[], bool] = torch.cuda.is_initialized
 
 
 class CheckedGroup(NamedTuple):
     """The settings of one group as they were checked."""
 
-    rule: Any
+    rule: ModuleType
     h: Hyper
     want: Wanted
     blocks: ByName
@@ -48,8 +49,8 @@ class CheckedSettings:
 
     def __init__(
         self,
-        groups: Sequence[Group],
-        check: Callable[[Group], CheckedGroup],
+        groups: Sequence[GroupDict],
+        check: Callable[[GroupDict], CheckedGroup],
         counted: Callable[[Hyper], Hyper],
         numbers: Sequence[int] | None = None,
     ) -> None:
@@ -70,12 +71,12 @@ class CheckedSettings:
         self.planned_for = [(h, group["capturable"], now.want, now.blocks) for h, group, now in each]
         """The settings of each group on which plans depend."""
 
-    def named(self, i: int, check: Callable[[Group], Any], group: Group) -> Any:
+    def named(self, i: int, check: Callable[[GroupDict], Any], group: GroupDict) -> Any:
         """Return the result of checking a group; an error names the group, if there are several."""
         with of_group(self.of[i] if len(self._sizes) > 1 else None):
             return check(group)
 
-    def unchanged(self, groups: Sequence[Group]) -> bool:
+    def unchanged(self, groups: Sequence[GroupDict]) -> bool:
         """Return True if no option has changed, or could have changed unnoticed, and rates are on or off as before."""
         if not self.fixed or self._sizes != list(map(len, groups)):
             return False
@@ -93,8 +94,8 @@ class GroupRates:
     def __init__(
         self,
         settings: CheckedSettings,
-        groups: Sequence[Group],
-        check: Callable[[Group], None],
+        groups: Sequence[GroupDict],
+        check: Callable[[GroupDict], None],
         before: GroupRates | None,
     ) -> None:
         self.settings, self._numbers = settings, list(range(len(groups)))
@@ -118,7 +119,7 @@ class GroupRates:
     def _is_given(self, given: tuple[list[Any], list[Any]]) -> bool:
         return all(len(x) == len(y) and all(map(is_, x, y)) for x, y in zip(self._given, given, strict=True))
 
-    def unchanged(self, groups: Sequence[Group]) -> bool:
+    def unchanged(self, groups: Sequence[GroupDict]) -> bool:
         """Return True if groups are known to have the same rates and options, and none can change unnoticed."""
         seen = self._objects
         if seen is None or len(groups) != len(self._numbers):
@@ -150,12 +151,13 @@ def is_fixed(x: Any) -> bool:
     return type(x) in PLAIN or callable(x) or (type(x) is tuple and all(map(is_fixed, x)))
 
 
-def rates_on(group: Mapping[str, Any]) -> tuple[bool | None, ...]:
+def rates_on(group: Group) -> tuple[bool | None, ...]:
     """Return whether each rate is on: False for 0, and None if there is no such rate.
 
     Settings depend on nothing else about a rate. A rate that only a device knows counts as on.
     """
-    return tuple(x if x is None else _is_on(x) for x in (group["lr"], group["weight_decay"]))
+    lr, weight_decay = group["lr"], group["weight_decay"]
+    return lr if lr is None else _is_on(lr), weight_decay if weight_decay is None else _is_on(weight_decay)
 
 
 def _is_on(rate: Any) -> bool:
@@ -182,7 +184,7 @@ def of_group(number: int | None) -> Iterator[None]:
         raise type(problem)(f"group {number}: {problem}") from None
 
 
-def check_capture(group: Mapping[str, Any], scheduled: bool, shared: bool) -> None:
+def check_capture(group: Group, scheduled: bool, shared: bool) -> None:
     """Raise if a CUDA graph cannot capture a step, or would repeat a number that is meant to change."""
     if shared:
         raise ContradictionError(
@@ -202,7 +204,7 @@ def check_capture(group: Mapping[str, Any], scheduled: bool, shared: bool) -> No
         )
 
 
-def check_rates_captured(group: Mapping[str, Any]) -> None:
+def check_rates_captured(group: Group) -> None:
     """Raise if a captured step would keep the present value of a rate."""
     for name in RATES:
         rate = group[name]
@@ -214,7 +216,7 @@ def check_rates_captured(group: Mapping[str, Any]) -> None:
             raise ContradictionError(sentence(name, f"on {device} with capturable=True", str(rate.device), way_out))
 
 
-def check_offloaded(group: Mapping[str, Any]) -> None:
+def check_offloaded(group: Group) -> None:
     """Raise if a step on the host is to be captured."""
     if group["capturable"]:
         raise ContradictionError(

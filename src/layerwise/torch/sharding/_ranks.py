@@ -126,8 +126,10 @@ class Ranks:
     def _copies(self) -> tuple[cuts.Axis, ...]:
         """Return the processes that have copies of tensors, as an axis of the parameters' device."""
         group = self.groups["replica_group"]
+        if group is None:
+            return ()
         devices = (p.device.type for p, _ in self._members.all())
-        return () if group is None else (cuts.axis_of(group.group, device=next(devices, "")),)
+        return (cuts.axis_of(group.group, device=next(devices, "")),)
 
     def _check_left(self, found: Sequence[Any]) -> None:
         """Raise if one of the parameters with these cuts has left its state behind."""

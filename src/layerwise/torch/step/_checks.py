@@ -27,7 +27,7 @@ def kinds_of(params: list[Tensor], grads: list[Tensor]) -> Iterator[Hashable]:
     return iter(
         [
             None
-            if is_marked(p)
+            if vars(p) and is_marked(p)
             else (p.shape, p.dtype, p.device, p.is_contiguous() or id(p), g.shape, g.dtype, g.device)
             for p, g in zip(params, grads, strict=True)
         ]

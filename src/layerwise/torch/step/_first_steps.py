@@ -11,15 +11,15 @@ from torch import Tensor
 
 from layerwise.catalog.hidden import is_called_otherwise, is_vector, is_whole
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
-from layerwise.core.step import Step
+from layerwise.engines.compiled import AllMeasured
 from layerwise.engines.measurements import adapts
 from layerwise.errors import HyperparameterError
-from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.groups._settings import is_on_device
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._prepared import Ready, on_host
+from layerwise.torch.step._prepared import TensorStep, on_host
 from layerwise.torch.step._work import DueGroup
 
 FINER = 'Pass master_weights="split", or rounding="stochastic".'
@@ -31,7 +31,7 @@ BLOCKS = (
 PEAKS = ("lr", "initial_lr", "max_lr")  # the last two are schedulers', which may begin with a smaller rate
 
 
-def exempt(found: Sequence[FirstStep], groups: Sequence[Mapping[str, Any]]) -> str:
+def exempt(found: Sequence[FirstStep], groups: Sequence[Group]) -> str:
     """Return advice on how to exempt tensors that began at zero.
 
     If only they have no weight decay, as biases and norms in trainers' groups, an option exempts them. `param_groups`
@@ -60,19 +60,21 @@ def _has_none_if_decayed(one: FirstStep) -> bool:
         return False
 
 
-def firsts(step: Step, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
+def firsts(step: TensorStep, dues: Sequence[DueGroup], which: Collection[int]) -> Iterator[FirstStep]:
     """Yield the first steps, just taken, of parameters with these ids, except those without problems."""
-    own: Ready = step.own
-    each = zip(step.plans, own.params, own.storage_plans, own.states, step.of_plans(), strict=False)
-    for due in dues:
+    measured, at = step.measured, 0
+    zero = _began_at_zero(measured)
+    each = zip(step.plans, step.params, step.storage_plans, step.states, strict=True)
+    for due in dues if measured else ():
         peak, lam = _peak(due.group), _number(due.group["weight_decay"])
         adapted = adapts(due.h, lam)
-        for plan, p, storage_plan, state, measured in islice(each, len(due.params)):
+        for plan, p, storage_plan, state in islice(each, len(due.params)):
+            jobs = range(at, at := at + len(plan.held))
             if not adapted or id(p) not in which:
                 continue
             dtype = storage_plan.rounds_to(state) if storage_plan.is_low else None
-            if p.numel() and (dtype is not None or any(map(_began_at_zero, measured))):
-                for name, found in plan.measured(map(on_host, measured)):
+            if p.numel() and (dtype is not None or True in zero[jobs.start : jobs.stop]):
+                for name, found in plan.measured(on_host(measured[i]) for i in jobs):
                     yield FirstStep(name, plan.h, found, lam, peak, dtype)
 
 
@@ -117,16 +119,22 @@ def uncut(dues: Sequence[DueGroup], plans: Sequence[Plan], new: Collection[int])
             )
 
 
-def _peak(group: Mapping[str, Any]) -> float:
+def _peak(group: Group) -> float:
     """Return the largest learning rate of a group that is known."""
     return max((_number(group[key]) for key in PEAKS if group.get(key) is not None), default=0.0)
 
 
-def _began_at_zero(measured: Mapping[str, Any]) -> bool:
-    """Return True if all weights, or all weights of a block, were measured to be zero."""
-    found = measured.get("weight_norm")
-    found = measured.get("weight_rms", 1.0) if found is None else found
-    return 0.0 in np.ravel(found.detach().numpy() if isinstance(found, Tensor) else found).tolist()
+def _began_at_zero(measured: Sequence[Mapping[str, Any]]) -> list[bool]:
+    """Return, for each job, whether the weights, or those of a block, are measured to be all zero."""
+    norms, means = (
+        measured.column(name) if isinstance(measured, AllMeasured) else [one.get(name) for one in measured]
+        for name in ("weight_norm", "weight_rms")
+    )
+    found = []
+    for norm, mean in zip(norms, means, strict=True):
+        x = mean if norm is None else norm
+        found.append(x is not None and 0.0 in np.ravel(x.detach().numpy() if isinstance(x, Tensor) else x))
+    return found
 
 
 def _number(x: Any) -> float:
@@ -152,13 +160,13 @@ class FirstSteps:
         some = any(self._groups.blocks_of(group).is_given for group in self._members.groups)
         self.odd = [*fast, *not_hidden(dues, plans, new), *([] if some else uncut(dues, plans, new))]
 
-    def warn(self, step: Step, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
+    def warn(self, step: TensorStep, dues: Sequence[DueGroup], skip: Tensor | None) -> None:
         """Warn about problems that the step shows, if it is the first of some parameters."""
         if self.odd:
             odd, self.odd, self._warned = self.odd, [], True
             warn_of(odd, WaysOut("", FINER, SLOWER, OTHERS.format(odd[-1].h.optimizer.lower()), BLOCKS))
         if self.waiting and not (skip is not None and skip):
             found = list(firsts(step, dues, self.waiting))
-            for p in step.own.params:
+            for p in step.params:
                 self.waiting.pop(id(p), None)
             warn_of(found, WaysOut(exempt(found, self._members.groups), FINER, SLOWER))

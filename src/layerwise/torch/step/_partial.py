@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, ParameterError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._members import Group, Members
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import alive
@@ -30,7 +30,7 @@ class PartialSteps:
         self._stepper = stepper
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # as `Stepper.step`
-    def step(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> None:
+    def step(self, p: Tensor, group: Group | None, i: int | None) -> None:
         """Step one parameter; its group and its index there may be given."""
         number = self._number_of(p, group, i)
         if p.grad is None:
@@ -95,7 +95,7 @@ class PartialSteps:
             self.refuse(now.h)
         return work
 
-    def _number_of(self, p: Tensor, group: Mapping[str, Any] | None, i: int | None) -> int:
+    def _number_of(self, p: Tensor, group: Group | None, i: int | None) -> int:
         """Return the number of the parameter's group; raise if this is not its group."""
         for number, own in enumerate(self._stepper.members.groups):
             if (group is None or own is group) and _has(own["params"], p, i):

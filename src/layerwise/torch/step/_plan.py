@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any, cast
 
 import torch
@@ -49,6 +51,10 @@ class Plan(plan.Plan):
     replicas: tuple[Axis, ...] = ()  # the axes over which it is replicated
 
     @property
+    def is_cut(self) -> bool:  # type: ignore[override]
+        return self.cut is not None
+
+    @property
     def lies(self) -> Cut | Flat | None:
         """The local part of the parameter."""
         return self.cut or self.flat
@@ -77,6 +83,9 @@ class Plan(plan.Plan):
 
     def zeros(self, lib: Library, field: str, dtype: str) -> Callable[[Tensor], Tensor]:
         cut, shape, kept = self.cut, self.state_shapes[field], self.kept[field]
+        if cut is None and self.elementwise[field]:
+            made: Any = partial(torch.zeros_like, dtype=getattr(torch, dtype), requires_grad=False)
+            return cast("Callable[[Tensor], Tensor]", made)
         if cut is None or shape is None or kept is None:
             return super().zeros(lib, field, dtype)
         alike = all(kept)
@@ -140,7 +149,7 @@ def check_step(name: str, p: Tensor, g: Tensor, differentiable: bool) -> None:
 
 
 def plan_of(
-    rule: Any,
+    rule: ModuleType,
     p: Tensor,
     h: Hyper,
     name: str,
@@ -172,7 +181,7 @@ def plan_of(
 
 
 def _plan_of_tensor(
-    rule: Any,
+    rule: ModuleType,
     shape: Shape,
     kind: tuple[torch.dtype, torch.device],
     h: Hyper,

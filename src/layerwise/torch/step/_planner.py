@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from layerwise.core.plan import with_names
 from layerwise.core.slot import own_entries
-from layerwise.core.step import Step
 from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import ByName
-from layerwise.options.settings import Hyper
 from layerwise.torch.groups._members import Members
 from layerwise.torch.groups._options import GroupOptions
+from layerwise.torch.groups._settings import CheckedGroup
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.step import _state
@@ -24,7 +24,7 @@ from layerwise.torch.step._checks import check_apart, kinds_of, readable
 from layerwise.torch.step._engines import engines_of
 from layerwise.torch.step._first_steps import FirstSteps
 from layerwise.torch.step._plan import Plan, check_step, plan_of
-from layerwise.torch.step._prepared import prepared
+from layerwise.torch.step._prepared import TensorStep
 from layerwise.torch.step._work import Work
 
 
@@ -64,18 +64,16 @@ class Planner:
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
 
-    def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
+    def plan_for(self, p: Tensor, now: CheckedGroup, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        groups = self._setup.groups
-        lies = cuts.cut_of(name, p)
-        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), lies, copies=self.copies)
+        return plan_of(now.rule, p, now.h, name, now.blocks, cuts.cut_of(name, p), copies=self.copies)
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
 
         Equal parameters are checked and planned once, for the first of them.
         """
-        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        work, alike, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
         dues, params, states = work.dues, work.params, self._members.optimizer.state
         kept = {p: own_entries(state) for p in params if (state := states.get(p))}
         names = self._members.names_of(dues)
@@ -83,9 +81,11 @@ class Planner:
         each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
         for due in dues:
             differentiable, blocks = due.group["differentiable"], due.blocks
+            by_name = blocks.given is not None
             for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
                 shared = lies is None and kind is not None and not differentiable
-                key = (id(due.h), blocks(name), kind) if shared else id(p)  # names may repeat
+                own_blocks = blocks(name) if by_name else blocks.default
+                key = (id(due.h), own_blocks, kind) if shared else id(p)  # names may repeat
                 made_for, before = self._plans.get(p, (blocks, None))
                 found = known.get(key)
                 if found is None:
@@ -102,34 +102,37 @@ class Planner:
                     if found is None or (*own, made_for) != settings:
                         found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
                     known[key] = found
-                plans.append(found if found.name == name else found.named(name))
-                if p in kept:
-                    _state.check_kept(plans[-1], stepped, kept[p])
+                alike.append(found)
+        plans = with_names(alike, names)
+        for p, stepped, plan in zip(params, work.stepped, plans, strict=True) if kept else ():
+            if p in kept:
+                _state.check_kept(plan, stepped, kept[p])
         check_apart(names, params, kept)
         return work, plans
 
-    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
+    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> TensorStep:
         """Return the step of planned parameters, after their state was created and converted to the wanted format."""
         states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
-        storage_plans = _storings(work, plans)
+        dues, storage_plans = work.dues, _storings(work, plans)
         self._warn_of_layouts(plans, storage_plans)
-        self.firsts.look_at_new(work.dues, plans)
-        owns, each = list[Any](), zip(work.params, work.stepped, plans, storage_plans, strict=True)
-        for due in work.dues:
-            own = [states[p] for p in due.params]
+        self.firsts.look_at_new(dues, plans)
+        owns, end = list[Any](), 0
+        for due in dues:
+            own, some = [states[p] for p in due.params], slice(end, end := end + len(due.params))
             # Counts that once had to be on the device stay there, and others that step with them move there as well.
             where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
-            for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
+            for state, p, stepped, plan in zip(own, due.params, work.stepped[some], plans[some], strict=True):
                 self._plans[p] = due.blocks, plan
                 # On another device the step would wait for these measurements.
                 if stepped.device.type == "cpu" and not (state and own_entries(state)):
                     self.firsts.waiting[id(p)] = p
-                _state.ready(state, stepped, plan.name, stored, where)
-                if differentiable:
+            _state.make_missing(own, work.stepped[some], plans[some], storage_plans[some], where)
+            if differentiable:
+                for state in own:
                     _state.apart(state)
             owns += map(own_entries, own)
         engines = engines_of(self._setup.engine, differentiable)
-        return prepared(work, plans, storage_plans, states, owns, on_device, engines, agreement)
+        return TensorStep(work, plans, storage_plans, states, owns, on_device, engines, agreement)
 
     def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
         """Warn once about each parameter whose layout does not allow the requested storage of its state."""

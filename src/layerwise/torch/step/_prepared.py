@@ -34,31 +34,11 @@ from layerwise.torch.step._work import Work
 States = Mapping[Tensor, Mapping[str, Any]]
 
 
-def prepared(
-    work: Work,
-    plans: Sequence[Plan],
-    storage_plans: Sequence[StoragePlan],
-    states: States,
-    own: Sequence[Mapping[str, Any]],
-    on_device: bool,
-    engines: Sequence[Engine],
-    agreement: Agreement | None = None,
-) -> Step:
-    """Return a step of planned parameters, whose own state exists in the wanted format."""
-    jobs = list(chain.from_iterable(map(StoragePlan.jobs, storage_plans, plans, work.stepped, own)))
-    ready = Ready(work, plans, storage_plans, own, on_device, agreement)
-    arrays, grads = ready.arrays(work), work.grads_here
-    seen = Snapshot(work.planned_for, work.params, states, arrays, grads)
-    step = Step(seen, engines, plans, jobs, ready)
-    ready.begin(work, step)
-    return step
-
-
-def with_numbers(step: Step, work: Work) -> Step | None:
+def with_numbers(step: TensorStep, work: Work) -> TensorStep | None:
     """Return a step like this one with other numbers in its settings, or None if more differs."""
     options, sizes = work.planned_for
     # With other ranks, plans are part of what is agreed on.
-    if step.own.agreement is not None or not _differ_in_numbers((options, sizes), step.seen.settings):
+    if step.agreement is not None or not _differ_in_numbers((options, sizes), step.seen.settings):
         return None
     hs = (h for (h, *_), n in zip(options, sizes, strict=True) for _ in range(n))
     hs = (h.on(quick(x.device, x.dtype)) for h, x in zip(hs, work.params_here, strict=True))
@@ -66,8 +46,7 @@ def with_numbers(step: Step, work: Work) -> Step | None:
     fitted = (h.fit(one.piece.shape, one.piece.block_dims, eps) for h, eps, plan in each for one in plan.held)
     made = step.with_numbers((options, sizes), fitted)
     if made is not None:
-        made.own = copy(step.own)
-        made.own.counts = step.own.counts.with_settings(work.hs)
+        made.counts = step.counts.with_settings(work.hs)
     return made
 
 
@@ -79,27 +58,23 @@ def _differ_in_numbers(settings: Any, before: Any) -> bool:
     )
 
 
-class Ready:
-    """The data of a step of these parameters; other ranks may hold parts of them."""
-
-    counts: Counts
+class TensorStep(Step):
+    """A step of planned parameters, whose own state is there and in the wanted form; other ranks may hold parts."""
 
     def __init__(
         self,
         work: Work,
         plans: Sequence[Plan],
         storage_plans: Sequence[StoragePlan],
+        states: States,
         own: Sequence[Mapping[str, Any]],
         on_device: bool,
-        agreement: Agreement | None,
+        engines: Sequence[Engine],
+        agreement: Agreement | None = None,
     ) -> None:
         here = work.params_here
-        self.params, self.storage_plans, self.on_device, self.agreement = (
-            list(work.params),
-            storage_plans,
-            on_device,
-            agreement,
-        )
+        self.params, self.storage_plans, self.on_device = list(work.params), storage_plans, on_device
+        self.agreement = agreement
         self.states = own
         """The state of each parameter."""
         masters = [(x, local(state[MASTER])) for x, state in zip(here, own, strict=True) if MASTER in state]
@@ -107,8 +82,15 @@ class Ready:
         remainders = Remainders(here, own)
         self._remainders = remainders if remainders.any else None
         self._wrappers = [p for p, x in zip(work.stepped, here, strict=True) if p is not x]
-        self._words: Any = None
+        self._words: Callable[[Sequence[Now]], dict[str, Any]] | None = None
         self._peers = None if agreement is None else self._with_others(work, plans, agreement)
+        jobs = list(chain.from_iterable(map(StoragePlan.jobs, storage_plans, plans, work.stepped, own)))
+        seen = Snapshot(work.planned_for, work.params, states, self.arrays(work), work.grads_here)
+        super().__init__(seen, engines, plans, jobs)
+        alone = self.whole and agreement is None
+        self.by_engine = alone and not self._wrappers and not self._masters
+        """Whether engines get these very tensors, and look at them themselves; others see views or local parts."""
+        self.counts = Counts(work, own, on_device, self.prepared.counts and alone)
 
     def _with_others(self, work: Work, plans: Sequence[Plan], agreement: Agreement) -> RankSums:
         stored = list(map(dtypes, work.params_here, self.states))
@@ -120,34 +102,25 @@ class Ready:
         described = repr([options, [plan.described() for plan in plans], stored])
         return RankSums(agreement, [one for plan in plans for one in plan.held], described)
 
-    def begin(self, work: Work, step: Step) -> None:
-        """Attach to this step."""
-        alone = step.whole and self.agreement is None
-        self.by_engine = alone and not self._wrappers and not self._masters
-        """Whether engines get these very tensors, and check them themselves; otherwise they get views or local
-        parts.
-        """
-        self.counts = Counts(work, self.states, self.on_device, step.prepared.counts and alone)
-
     def arrays(self, work: Work) -> list[Tensor]:
         """Return the local parts of all parameters, and of their state without the counts."""
         kept = [x for state in self.states for key, x in state.items() if key != "step"]
         return [*work.params_here, *(map(local, kept) if self._wrappers else kept)]
 
-    def run(self, step: Step, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
+    def take(self, work: Work, skip: Tensor | None, scale: Any, skips: Skips | None = None) -> None:
         """Run the step, count it, and round master weights into their parameters; raise `Changed` like engines.
 
         `skip` is only known on the device; `skips` is reported to other processes.
         """
         nows = self.counts.nows(*work.rates, scale)
-        if self._peers is not None and skips is not None:
+        if self._peers is not None and self._words is not None and skips is not None:
             self._peers.begin(nows, skips, partial(self._words, nows))
         if self._remainders:
             self._remainders.follow()
-        if work.ahead is not None and self._goes_on(step, work, work.ahead, nows):
+        if work.ahead is not None and self._goes_on(work, work.ahead, nows):
             work.ahead.take()
         else:
-            step.run(work.grads_here, nows, skip, self._peers)
+            self.run(work.grads_here, nows, skip, self._peers)
         if self._remainders:
             self._remainders.written()
         self.counts.count(skip)
@@ -156,23 +129,23 @@ class Ready:
         if self._wrappers:
             increment_version(self._wrappers)
 
-    def ahead(self, step: Step, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
+    def ahead(self, work: Work, scale: Any, wait: Callable[[], None]) -> Ahead | None:
         """Return the step if its sums are measured only after a wait; None if it has to be taken at once."""
         try:
             nows = list(self.counts.nows(*work.rates, scale))
-            if work.ahead is not None and self._goes_on(step, work, work.ahead, nows):
+            if work.ahead is not None and self._goes_on(work, work.ahead, nows):
                 return work.ahead
             work.leave()
             if self._remainders and not self._remainders.current:
                 return None
-            steps = step.prepared.ahead(*step.of_jobs(work.grads_here, nows))
+            steps = self.prepared.ahead(*self.of_jobs(work.grads_here, nows))
             next(steps)
         except Changed:
             return None
-        return Ahead(steps, wait, step.prepared, nows, self.arrays(work))
+        return Ahead(steps, wait, self.prepared, nows, self.arrays(work))
 
-    def _goes_on(self, step: Step, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
-        return ahead.is_of(step.prepared, list(nows), self.arrays(work))
+    def _goes_on(self, work: Work, ahead: Ahead, nows: Sequence[Now]) -> bool:
+        return ahead.is_of(self.prepared, list(nows), self.arrays(work))
 
 
 class Counts:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ REMADE = (
     "Create the optimizer with the current parameters, and load its state through torch.distributed.checkpoint, "
     "which reshards it."
 )
+CPU = torch.device("cpu")
 MOST_STEPS = 2**53  # exact as a float, of which powers are computed, and far below the limit of int64
 
 
@@ -64,18 +67,28 @@ def check_there(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} is on the meta device and has no values. Load its values.")
 
 
-def ready(state: State, p: Tensor, name: str, storage_plan: StoragePlan, on_device: bool) -> None:
-    """Create the missing parts of the parameter's state."""
-    device = p.device if on_device else torch.device("cpu")
-    if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.long, device=device)
-    elif not isinstance(state["step"], Tensor):
-        state["step"] = as_step(name, state["step"]).to(device)
-    elif on_device and state["step"].device != device:
-        state["step"] = state["step"].to(device)
-    storage_plan.put_state_in_form(p, state)
-    if storage_plan.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
-        storage_plan.put_weights_in_form(p, state, local(p.detach()))
+def make_missing(
+    states: Sequence[State],
+    params: Sequence[Tensor],
+    plans: Sequence[Plan],
+    own: Sequence[StoragePlan],
+    on_device: bool,
+) -> None:
+    """Make the missing parts of parameters' states."""
+    for state, p, plan in zip(states, params, plans, strict=True):
+        count = state.get("step")
+        device = p.device if on_device else CPU
+        if count is None:
+            state["step"] = torch.zeros((), dtype=torch.long, device=device)
+        elif not isinstance(count, Tensor):
+            state["step"] = as_step(plan.name, count).to(device)
+        elif on_device and count.device != device:
+            state["step"] = count.to(device)
+    for storage_plan, some in groupby(zip(own, params, states, strict=True), itemgetter(0)):
+        storage_plan.put_state_in_form([(p, state) for _, p, state in some])
+    for storage_plan, p, state in zip(own, params, states, strict=True):
+        if storage_plan.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
+            storage_plan.put_weights_in_form(p, state, local(p.detach()))
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
@@ -89,7 +102,7 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
 
 
-def has_state(state: Mapping[str, Any] | None) -> bool:
+def has_state(state: State | None) -> bool:
     """Return True if a parameter has our state, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 
@@ -103,7 +116,7 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
         states.pop(p, None)
 
 
-def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
+def check_kept(plan: Plan, p: Tensor, state: State) -> None:
     """Raise unless the kept state of a parameter, without others' entries, is valid and on the right device."""
     parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
@@ -140,12 +153,12 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
     return "is expanded: its elements share memory. Pass its contiguous()." if shares else ""
 
 
-def parts_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
+def parts_of(plan: Plan, state: State) -> dict[str, Part]:
     """Return the requirements of the parts of a parameter's state."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 
-def check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
+def check_shapes(plan: Plan, parts: Mapping[str, Part], state: State) -> None:
     """Raise unless the existing state has these shapes."""
     for key, part in parts.items():
         if key in state and tuple(state[key].shape) != part.shape:

@@ -14,22 +14,19 @@ import torch
 from torch import Tensor
 
 from layerwise.core.lock import OneAtATime
-from layerwise.core.step import Step, keep_latest, run_or_remake
+from layerwise.core.step import keep_latest, run_or_remake
 from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, sentence
 from layerwise.options.settings import Hyper
-from layerwise.torch.groups._members import Members, apart
+from layerwise.torch.groups._members import Group, Members, apart
 from layerwise.torch.groups._settings import (
+    CheckedGroup,
     GroupRates,
-    at_hand,
     capturing,
     check_capture,
-    check_offloaded,
     on_gpu,
     scalar,
 )
-from layerwise.torch.offload import _stepper as stepping
-from layerwise.torch.offload._host import Host
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
@@ -39,8 +36,8 @@ from layerwise.torch.sharding._sums import Skips
 from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
 from layerwise.torch.step._planner import Planner, Setup
-from layerwise.torch.step._prepared import on_host, with_numbers
-from layerwise.torch.step._work import Work
+from layerwise.torch.step._prepared import TensorStep, on_host, with_numbers
+from layerwise.torch.step._work import Elsewhere, Work
 
 PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
 
@@ -59,7 +56,7 @@ class Stepper:
         self.optimizer = self.members.optimizer
         """The optimizer of these steps, by a weak reference."""
         self.one_at_a_time = OneAtATime()
-        self.steps: dict[bytes, Step] = {}
+        self.steps: dict[bytes, TensorStep] = {}
         """The prepared steps by their parameters, the most recently taken at the end."""
         self.planner = Planner(setup, self.members)
         follow = partial(_follow_ranks, self.steps, self.planner)
@@ -69,12 +66,10 @@ class Stepper:
         self.when_zeroed: list[Callable[[], None]] = []
         self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
         self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
-        self._captured: list[Step] = []  # replayed by CUDA graphs
+        self._captured: list[TensorStep] = []  # what CUDA graphs replay
         self._idle = 0  # parameters without gradients in the last step
-        self.host = Host() if setup.offload else None
-        """The host's side, if parameters on devices are stepped in host memory."""
-        if self.host is not None:
-            self.when_zeroed.append(self.host.forget_early)
+        self.elsewhere: Elsewhere | None = None
+        """What finds the gradient of a parameter that has none."""
 
     def of(self, optimizer: Any, steps: bool = False) -> Stepper:
         """Return the `Stepper` of an optimizer that has this one among its attributes.
@@ -85,7 +80,7 @@ class Stepper:
         own = self.members.own()
         if own is optimizer or not (steps or own is None):
             return self
-        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.groups, self.skipped)
+        optimizer._stepper = made = type(self)(optimizer, self.setup, self.ranks.groups, self.skipped)
         return made
 
     def forget(self) -> None:
@@ -94,26 +89,21 @@ class Stepper:
         self._rates.clear()
         self.steps.clear()
         self.planner.forget()
-        if self.host is not None:
-            self.host.forget()
 
     def in_place_of(self, p: Tensor) -> Tensor:
         """Return the array that is stepped in a parameter's place, with its present numbers."""
-        return p if self.host is None else self.host.in_place_of(p)
+        return p
 
     def take_over(self, p: Tensor) -> None:
         """Copy the numbers that were written to the array stepped in a parameter's place back to it."""
-        if self.host is not None:
-            self.host.send_back([p])
-            self.host.returned([p])
 
     # ---- the work of a step
 
-    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
-        """Return a group's hyperparameters; raise if one of its options is wrong now."""
-        h = self.groups.check(group)
-        self._check_here(group, h)
-        return h
+    def settings_of(self, group: Group) -> CheckedGroup:
+        """Return what follows from a group's options, or raise if one of its options is wrong, here and now."""
+        now = self.groups.check(group)
+        self._check_here(group, now.h)
+        return now
 
     def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
         """Return the work of these parameters of all groups, or of the groups with these numbers.
@@ -126,23 +116,17 @@ class Stepper:
         if found is None or not found.unchanged(groups):
             found = self.groups.rates(groups, found, numbers)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
-        if self.setup.offload or self.ranks.model_group is not None or (on_gpu() and capturing()):
+        if self.ranks.groups["model_group"] is not None or (on_gpu() and capturing()):
             for group, now in zip(groups, found.settings.each, strict=True):
                 self._check_here(group, now.h)
-        if self.host is None:
-            return Work.of(found, groups, asked)
-        work = Work.of(found, groups, asked, elsewhere=self.host.gradient_of)
-        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
-        return work._replace(rates=(lr, weight_decay))
+        return Work.of(found, groups, asked, self.elsewhere)
 
     def _follow_names(self) -> None:
         """Plan again, because a parameter has another name: its blocks, random bits and measurements depend on it."""
         self._names = list(map(copy, map(NAMES, self.optimizer.param_groups)))
         self.steps.clear()
 
-    def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
-        if self.setup.offload:
-            check_offloaded(group)
+    def _check_here(self, group: Group, h: Hyper) -> None:
         if capturing():
             check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
@@ -188,10 +172,7 @@ class Stepper:
                 work = self._local(work, agreement)
             if might_skip or self.planner.resolves:
                 work = self.planner.readable(work)
-            if self.host is None:
-                self.step_work(work, might_skip, agreement)
-            else:
-                stepping.take(self, self.host, work, might_skip, agreement)
+            self.take(work, might_skip, agreement)
 
     def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
         """Step parameters in place, by what was prepared before, or by a new preparation."""
@@ -204,11 +185,13 @@ class Stepper:
                 return
         self._agreed_step(key, work, step, plans, might_skip, agreement)
 
+    take = step_work
+
     def _agreed_step(
         self,
         key: bytes,
         work: Work,
-        step: Step | None,
+        step: TensorStep | None,
         plans: Sequence[Plan],
         might_skip: bool,
         agreement: Agreement | None,
@@ -224,7 +207,7 @@ class Stepper:
         states, on_device = self.optimizer.state, skip is not None
         new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
         try:
-            if step is None or step.own.on_device != on_device:
+            if step is None or step.on_device != on_device:
                 step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
             step = self._taken(work, step, skip, skips, agreement)
         except Exception as answer:
@@ -260,7 +243,7 @@ class Stepper:
         """Return the key that distinguishes steps of different parameters."""
         return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes cache their hash
 
-    def unchanged(self, key: bytes, work: Work, at_once: bool) -> Step | None:
+    def unchanged(self, key: bytes, work: Work, at_once: bool) -> TensorStep | None:
         """Return the step that these parameters took before, if nothing that it depends on has changed except numbers.
 
         If it runs `at_once`, an engine that gets these very tensors checks them itself, and may raise `Changed`.
@@ -269,35 +252,28 @@ class Stepper:
         if step is None or not step.seen.consists_of(work.params, self.optimizer.state):
             return None
         same = step.seen.settings == work.planned_for
-        looks = same and at_once and step.own.by_engine
-        if not looks and not step.seen.lies_as(step.own.arrays(work), work.grads_here):
+        looks = same and at_once and step.by_engine
+        if not looks and not step.seen.lies_as(step.arrays(work), work.grads_here):
             return None
         return step if same else with_numbers(step, work)
 
     def _taken(
-        self, work: Work, step: Step, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
-    ) -> Step:
+        self, work: Work, step: TensorStep, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
+    ) -> TensorStep:
         """Run a step, or a new one if an engine notices that this one is no longer valid."""
         given = skip, self.scale, skips
 
-        def anew() -> Step:
+        def anew() -> TensorStep:
             nonlocal work
             work, plans = self.planner.planned(work)  # raises errors for whatever is wrong
             return self.planner.prepare(work, plans, skip is not None, agreement)
 
-        return run_or_remake(step, anew, lambda one: one.own.run(one, work, *given))[0]
+        return run_or_remake(step, anew, lambda one: one.take(work, *given))[0]
 
     @property
     def scale(self) -> Any:
         scale = getattr(self.optimizer, "grad_scale", None)
-        if scale is None:
-            return 1.0
-        return scalar(scale if self.host is None else at_hand(scale), self.groups.differentiable)
-
-    def arrived(self, p: Tensor) -> None:
-        """Handle a gradient that is complete in the backward pass, for a step on the host."""
-        with self.one_at_a_time, signals_wait:
-            stepping.arrived(self, p)
+        return 1.0 if scale is None else scalar(scale, self.groups.differentiable)
 
     # ---- skipping
 
@@ -313,7 +289,7 @@ class Stepper:
 
     # ---- afterwards
 
-    def remember(self, key: bytes, step: Step, skip: Tensor | None) -> None:
+    def remember(self, key: bytes, step: TensorStep, skip: Tensor | None) -> None:
         """Keep the step for the next time, within the limit, and count a skipped step that only the device knows of."""
         if skip is not None:
             # In place, so that a captured step continues to count.
@@ -325,7 +301,7 @@ class Stepper:
 
     def steppers(self) -> dict[str, str]:
         """Return, by parameters' names, the engine that took the last step of each."""
-        each = (zip(step.own.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
+        each = (zip(step.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
         latest = {p: (str(plan.name), by) for p, plan, by in chain.from_iterable(each)}
         found = dict[str, str]()
         for name, by in latest.values():
@@ -334,22 +310,16 @@ class Stepper:
 
     def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
         """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
-        each = (zip(step.own.params, step.stats(on_host), strict=False) for step in self.steps.values())
+        each = (zip(step.params, step.stats(on_host), strict=False) for step in self.steps.values())
         latest = dict(chain.from_iterable(each))
         found: list[str] = []
         for p, measured in latest.items():
             for name, one in measured:
-                found.append(apart(name, found))
+                found.append(apart(str(name), found))
                 yield p, found[-1], one
 
 
-def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
+def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
     """Prepare steps again, because these processes now have copies."""
     steps.clear()
     planner.copies = copies
-
-
-def stepper_of(optimizer: Any) -> Stepper:
-    """Return this optimizer's `Stepper`."""
-    found: Stepper = optimizer._stepper.of(optimizer)
-    return found

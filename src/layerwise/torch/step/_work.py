@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
-from types import NoneType
+from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -13,11 +13,12 @@ from torch import Tensor
 from layerwise.options.by_name import ByName
 from layerwise.options.settings import Hyper
 from layerwise.storage.options import Wanted
+from layerwise.torch.groups._members import Group
 from layerwise.torch.sharding._flat import missing_gradient
 
 if TYPE_CHECKING:
     from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.groups._settings import CheckedSettings, Group, GroupRates
+from layerwise.torch.groups._settings import CheckedSettings, GroupRates
 
 GRADIENT = attrgetter("grad")
 Elsewhere = Callable[[Tensor], Tensor | None]
@@ -29,7 +30,7 @@ class DueGroup(NamedTuple):
 
     number: int
     group: Group
-    rule: Any
+    rule: ModuleType
     h: Hyper
     want: Wanted
     blocks: ByName

@@ -16,11 +16,11 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.step._partial import PartialSteps
-from layerwise.torch.step._stepper import stepper_of
 
 LEFT = "this module was not stepped; the modules before it in this backward pass were"
 
@@ -194,7 +194,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
     every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
     for group in optimizer.param_groups:
-        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
+        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group).h)
     units = units_of(optimizer.parameters())
     if stepper_of(optimizer).ranks.agreement() is not None:
         _check_sharded(optimizer, alone, units)

@@ -13,36 +13,37 @@ from torch import Tensor, nn
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.offload._host import RETURNING, RING, Host, follow
+from layerwise.torch.groups._members import stepper_of
+from layerwise.torch.offload._host import RETURNING, RING, follow
 from layerwise.torch.offload._on_host import Sums
+from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._wrapped_modules import units_of
-from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Overlap:
     """The hooks of `overlap`; `remove()` removes them."""
 
-    def __init__(self, optimizer: Optimizer, host: Host, modules: Iterable[Any]) -> None:
+    def __init__(self, optimizer: Optimizer, stepper: OffloadedStepper, modules: Iterable[Any]) -> None:
         # Parameters hold the hooks: a reference to the host's side would keep it as long as the model.
-        self._stepper, self._units = ref(stepper_of(optimizer)), frozenset(units_of(optimizer.parameters()))
+        self._stepper, self._units = ref(stepper), frozenset(units_of(optimizer.parameters()))
         params: list[Any] = [p for p in optimizer.parameters() if p.requires_grad]
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._arrived) for p in params]
         for module in modules:
             # Sharded weights are gathered at another time, perhaps before the module is called.
-            host.by_module |= {id(p) for p in module.parameters() if not is_dtensor(p)}
+            stepper.host.by_module |= {id(p) for p in module.parameters() if not is_dtensor(p)}
             self._hooks += [module.register_forward_pre_hook(_wait), module.register_state_dict_pre_hook(_wait)]
 
     def _arrived(self, p: Tensor) -> None:
         # With several processes, only FSDP2's hooks run after gradients are reduced; those of others run before.
         complete = id(p) in self._units or not several_processes()
-        stepper: Stepper | None = self._stepper()
+        stepper: OffloadedStepper | None = self._stepper()
         if stepper is not None and complete:
             stepper.arrived(p)
 
     def remove(self) -> None:
         """Copy in `optimizer.step()` again; a second call changes nothing."""
-        stepper: Stepper | None = self._stepper()
+        stepper: OffloadedStepper | None = self._stepper()
         host = None if stepper is None else stepper.host
         if host is not None and host.sums is not None and host.sums.count:
             raise ContradictionError("gradients were accumulated on the host. Call opt.zero_grad() before remove().")
@@ -100,17 +101,18 @@ def overlap(
                 ("Pass the optimizer of layerwise.torch itself."),
             )
         )
-    host = stepper_of(optimizer).host
-    if host is None:
+    stepper = stepper_of(optimizer)
+    if not isinstance(stepper, OffloadedStepper):
         raise ContradictionError("overlap() needs an optimizer with offload=True, but this one steps on the device.")
     found = _called([modules] if _is_called(modules) else modules)
+    host = stepper.host
     host.every = checks.integer(1)("every", every, "Pass the number of backward passes per step.")
     checks.one_of("device", "host")("accumulate", accumulate, "Pass where gradients are accumulated.")
     host.most = checks.integer(1)("memory", memory, "Pass a number of bytes, such as 2**28.")
     host.forget()
     if accumulate == "host":
         host.sums = Sums(memory)
-    return Overlap(optimizer, host, found)
+    return Overlap(optimizer, stepper, found)
 
 
 def _called(modules: Any) -> list[nn.Module]:

@@ -12,6 +12,7 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError, sentence, warn
 from layerwise.options.by_name import check_matched, matches
 from layerwise.options.misspellings import NOT_HERE, guess
+from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._options import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
@@ -71,7 +72,7 @@ class ParamGroups(list[dict[str, Any]]):
         return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
-def _has_no_ratio(group: Mapping[str, Any]) -> bool:
+def _has_no_ratio(group: Group) -> bool:
     """Return True if the rule of a group, with its options, measures no norm of its weights."""
     if RULE not in group:
         return False

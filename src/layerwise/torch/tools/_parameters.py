@@ -8,15 +8,16 @@ from torch import Tensor
 
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.groups._members import GroupDict, stepper_of
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import Stepper, stepper_of
+from layerwise.torch.step._stepper import Stepper
 
 
 class Member(NamedTuple):
     """A parameter, with the steps of its optimizer and its group."""
 
     stepper: Stepper
-    group: dict[str, Any]
+    group: GroupDict
     p: Tensor
     name: str
 
@@ -28,7 +29,7 @@ class Member(NamedTuple):
 
     def plan(self) -> Plan:
         """Return the plan of its step."""
-        return self.stepper.planner.plan_for(self.p, self.group, self.stepper.settings_of(self.group), self.name)
+        return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
 
 
 def checked(optimizer: Any) -> Optimizer:

@@ -12,6 +12,7 @@ from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
+from layerwise.torch.groups._members import Group
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
@@ -90,13 +91,13 @@ def _is_held(state: Mapping[str, Any]) -> bool:
 
 
 def _set(own: Member, value: Tensor) -> None:
-    want = own.stepper.groups.wanted(own.group)
+    want = own.stepper.groups.check(own.group).want
     if not want.master and not _is_held(own.state):
         return
     with torch.no_grad():
         # Needed to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.ready(state, stepped, plan.name, plan.storage_plan(stepped, want), own.group["capturable"])
+        _state.make_missing([state], [stepped], [plan], [plan.storage_plan(stepped, want)], own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 
@@ -104,7 +105,7 @@ def _set(own: Member, value: Tensor) -> None:
 # ---- the given state_dict
 
 
-def _check_keys(ours: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+def _check_keys(ours: Group, given: Mapping[str, Any]) -> None:
     missing, unknown = sorted(ours.keys() - given.keys()), sorted(map(str, given.keys() - ours.keys()))
     if missing or unknown:
         lists = f"missing keys: {shown(missing)}; unknown keys: {shown(unknown)}"

@@ -29,25 +29,25 @@ def terms_0(k, p, g, s):
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (p, y1 / at_least(root(exp_avg_sq_), least))
+    return (y1 / at_least(root(exp_avg_sq_), least), p)
 
 @triton.jit
 def apply(k, p, g, s, x):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     (exp_avg_sq,) = s
-    x1 = x[1]
+    x0 = x[0]
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (p - answer0 * unless_off(answer0, p) - answer1 * x1, exp_avg_sq_)
+    return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
 
 @triton.jit
 def answer_0(k, S, n, old, a, to):
     mean0 = S[-2] / n
     mean1 = S[-1] / n
-    weight_rms = root(mean0)
+    weight_rms = root(mean1)
     y1 = at_least(weight_rms, tl.load(k + EPS2))
-    update_rms = root(mean1)
+    update_rms = root(mean0)
     y3 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
     y4 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y3)
     trust_ratio = y1 * y4
@@ -67,16 +67,6 @@ def terms_0_scale_parameter_false(k, p, g, s):
     return (y1 / at_least(root(exp_avg_sq_), least),)
 
 @triton.jit
-def apply_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
-    (exp_avg_sq,) = s
-    x0 = x[0]
-    y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y1 = y0 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (p - answer0 * unless_off(answer0, p) - answer1 * x0, exp_avg_sq_)
-
-@triton.jit
 def answer_0_scale_parameter_false(k, S, n, old, a, to):
     mean0 = S[-1] / n
     update_rms = root(mean0)
@@ -94,14 +84,14 @@ def terms_0_with_exp_avg(k, p, g, s):
     y0 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
-    return (p, y1 / at_least(root(exp_avg_sq_), least))
+    return (y1 / at_least(root(exp_avg_sq_), least), p)
 
 @triton.jit
 def apply_with_exp_avg(k, p, g, s, x):
     b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
     exp_avg_sq, exp_avg = s
-    x1 = x[1]
-    exp_avg_ = b1 * exp_avg + answer2 * x1
+    x0 = x[0]
+    exp_avg_ = b1 * exp_avg + answer2 * x0
     y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
     y2 = y1 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
@@ -111,9 +101,9 @@ def apply_with_exp_avg(k, p, g, s, x):
 def answer_0_with_exp_avg(k, S, n, old, a, to):
     mean0 = S[-2] / n
     mean1 = S[-1] / n
-    weight_rms = root(mean0)
+    weight_rms = root(mean1)
     y1 = at_least(weight_rms, tl.load(k + EPS2))
-    update_rms = root(mean1)
+    update_rms = root(mean0)
     y3 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
     y4 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y3)
     y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y1, 1.0)
@@ -133,17 +123,6 @@ def terms_0_with_exp_avg_scale_parameter_false(k, p, g, s):
     y1 = y0 + (g - g)
     exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y1 * y1 + eps1)
     return (y1 / at_least(root(exp_avg_sq_), least),)
-
-@triton.jit
-def apply_with_exp_avg_scale_parameter_false(k, p, g, s, x):
-    b2, a2, eps1, least, b1, answer0, answer1, answer2, answer3, answer4 = k
-    exp_avg_sq, exp_avg = s
-    x0 = x[0]
-    exp_avg_ = b1 * exp_avg + answer2 * x0
-    y1 = at_most(at_least(g, -1125899906842624.0), 1125899906842624.0)
-    y2 = y1 + (g - g)
-    exp_avg_sq_ = b2 * exp_avg_sq + a2 * (y2 * y2 + eps1)
-    return (p - answer0 * unless_off(answer0, p) - answer1 * exp_avg_, exp_avg_sq_, exp_avg_)
 
 @triton.jit
 def answer_0_with_exp_avg_scale_parameter_false(k, S, n, old, a, to):
@@ -186,10 +165,10 @@ def apply_with_exp_avg_caution_true(k, p, g, s, x):
 def answer_0_with_exp_avg_caution_true(k, S, n, old, a, to):
     mean0 = S[-2] / n
     mean1 = S[-1] / n
-    update_rms = root(mean1)
+    update_rms = root(mean0)
     y1 = at_least(update_rms / tl.load(k + THRESHOLD), 1.0)
     y2 = tl.where(tl.load(k + CLIPS) == 0.0, 1.0, 1.0 / y1)
-    weight_rms = root(mean0)
+    weight_rms = root(mean1)
     y4 = at_least(weight_rms, tl.load(k + EPS2))
     y5 = tl.where(tl.load(k + INSIDE) == 1.0, tl.load(k + RHO) * y4, 1.0)
     trust_ratio = y4 * y2
@@ -443,12 +422,12 @@ def answer_2_by_lines_with_exp_avg_caution_true_scale_parameter_false(k, S, n, o
 
 PROGRAMS = {
     "Adafactor": Functions(values, terms=(terms_0,), apply=apply, answers=(answer_0,)),
-    "AdafactorScaleParameterFalse": Functions(values, terms=(terms_0_scale_parameter_false,),
-        apply=apply_scale_parameter_false, answers=(answer_0_scale_parameter_false,)),
+    "AdafactorScaleParameterFalse": Functions(values, terms=(terms_0_scale_parameter_false,), apply=apply,
+        answers=(answer_0_scale_parameter_false,)),
     "AdafactorWithExpAvg": Functions(values, terms=(terms_0_with_exp_avg,), apply=apply_with_exp_avg,
         answers=(answer_0_with_exp_avg,)),
     "AdafactorWithExpAvgScaleParameterFalse": Functions(values, terms=(terms_0_with_exp_avg_scale_parameter_false,),
-        apply=apply_with_exp_avg_scale_parameter_false, answers=(answer_0_with_exp_avg_scale_parameter_false,)),
+        apply=apply_with_exp_avg, answers=(answer_0_with_exp_avg_scale_parameter_false,)),
     "AdafactorWithExpAvgCautionTrue": Functions(values, terms=(terms_0_with_exp_avg, terms_1_with_exp_avg_caution_true),
         apply=apply_with_exp_avg_caution_true, answers=(answer_0_with_exp_avg_caution_true,
         answer_1_with_exp_avg_caution_true)),

@@ -75,7 +75,7 @@ class Codec:
         """Return warnings about a group of theirs, or about steps that differ from those of our group."""
         return None
 
-    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+    def doubts(self, saved: Group) -> Iterable[str]:
         """Return warnings about a checkpoint of theirs."""
         return filter(None, map(self.doubt, saved["param_groups"]))
 

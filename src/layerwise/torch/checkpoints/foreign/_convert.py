@@ -114,7 +114,7 @@ def _refused(message: str) -> Iterator[None]:
 # ---- theirs to ours
 
 
-def _check_groups(source: str, saved: Mapping[str, Any]) -> None:
+def _check_groups(source: str, saved: Group) -> None:
     for number, group in enumerate(saved["param_groups"]):
         if _origin.OURS & group.keys():
             raise StateError(
@@ -199,7 +199,7 @@ def _written(
     return {"state": states, "param_groups": groups}, doubts
 
 
-def _in_numbers(state: Mapping[str, Any], p: Tensor) -> State:
+def _in_numbers(state: State, p: Tensor) -> State:
     """Return a parameter's state with numbers for codes, in tensors of its own."""
     numbers = named_state(restored(own_entries(state), p.shape)).in_numbers()
     found: State = {key: int(x) if key == "step" else x.clone() for key, x in numbers.items()}

@@ -6,7 +6,7 @@ of 32 with a float16 scale: the softsign of m, and the root of v.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -129,7 +129,7 @@ class Bounded(OfBits):
 
     options: ClassVar[str]  # our options with the same steps
 
-    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+    def doubts(self, saved: Group) -> Iterable[str]:
         yield from super().doubts(saved)
         states = [_unwrapped(one)["state1"] for one in saved["state"].values()]
         if bounded := sum(x.dtype is not torch.uint8 for x in states):

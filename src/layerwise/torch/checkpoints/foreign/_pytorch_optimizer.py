@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import torch
@@ -88,7 +88,7 @@ class Came(T5Adafactor):
 class Lars(Momentum):
     """A momentum of gradients, which theirs scales and decays only for matrices."""
 
-    def doubts(self, saved: Mapping[str, Any]) -> Iterable[str]:
+    def doubts(self, saved: Group) -> Iterable[str]:
         for number, group in enumerate(saved["param_groups"]):
             buffers = [saved["state"].get(key, {}).get("momentum_buffer") for key in group["params"]]
             if group["weight_decay"] and any(x is not None and x.ndim < 2 for x in buffers):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from types import ModuleType
 
 from layerwise.core.plan import LocalPart, Place, Places, Plan, Region
 from layerwise.layout.pieces import Piece, piece_dims
@@ -21,7 +21,9 @@ from layerwise.torch.sharding._flat._buffers import Flat, Spread
 Shape = tuple[int, ...]
 
 
-def parts_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tuple[LocalPart, ...], dict[str, int]]:
+def parts_in_buffer(
+    rule: ModuleType, members: Sequence[Plan], flat: Flat
+) -> tuple[tuple[LocalPart, ...], dict[str, int]]:
     """Return the boxes in this rank's buffer, and the lengths of the parts of its state that are stored box by box."""
     lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
     found: list[LocalPart] = []
@@ -43,7 +45,7 @@ def _regions_of_boxes(piece: Piece, spread: Spread, places: Places, dims: Shape)
     return [box.region for box in boxes]
 
 
-def _places(rule: Any, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, Place]:
+def _places(rule: ModuleType, piece: Piece, size: Shape, lengths: dict[str, int]) -> dict[str, Place]:
     """Return the places of a box's parts of the state, and count them."""
     places = {}
     for key, extends in zip(rule.State._fields, piece_dims(rule, piece), strict=True):

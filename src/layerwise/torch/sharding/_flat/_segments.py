@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ParameterError, SynchronizationError
+from layerwise.torch.groups._members import GroupDict
 from layerwise.torch.sharding._cuts import axis_of, in_group, is_dtensor, ranks_named
 from layerwise.torch.sharding._flat._boxes import gaps
 from layerwise.torch.sharding._flat._buffers import Flat, Spread, Stretch, know
@@ -77,7 +78,7 @@ class Segments:
         return [{**group, "params": list(group["params"])} for group in self._groups]
 
 
-def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[dict[str, Any]] = ({},)) -> Segments:
+def segments_of(shards: Sequence[Shard], saved_whole: bool, groups: Sequence[GroupDict] = ({},)) -> Segments:
     """Describe another package's shards, in its groups. All ranks with parts of their tensors call this together."""
     for p in (one.p for one in shards if one.stretches is None):
         know(p, None)
