@@ -50,7 +50,7 @@ def hole(part: ast.FormattedValue) -> str:
 
 
 def strings(node: ast.AST) -> Iterator[str]:
-    """Yield the strings below a node of a syntax tree, those inside another one's holes included; no docstrings."""
+    """Yield the strings below a node of a syntax tree, without docstrings. Strings in holes stay in their place."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
             continue
@@ -68,7 +68,18 @@ def sentences(path: Path) -> set[str]:
         found = strings(ast.parse(source))
     else:
         found = ("".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', one)) for one in IN_CPP.findall(source))
-    return {" ".join(text.split()) for text in found if SEVERAL_WORDS.search(text)}
+    return {" ".join(text.split()) for text in found if SEVERAL_WORDS.search(text) and not is_code(text)}
+
+
+def is_code(text: str) -> bool:
+    """Return True for a type, or a call with a list. Without brackets, short sentences are Python as well."""
+    if "[" not in text:
+        return False
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return False
+    return True
 
 
 def refusals() -> set[str]:
