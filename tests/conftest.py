@@ -12,6 +12,7 @@ from xla import quick_flags
 
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
 LONGEST = [Path(__file__).parent / name for name in ("sharding", "offload", "jax_front", "gpu", "contract", "parity")]
+PROJECT = Path(__file__).parent / "project"
 
 gc.disable()  # until all tests are collected: what is imported stays
 
@@ -69,6 +70,12 @@ def faithful_interpreter():
 
     with faithfully():
         yield
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out, unless they are asked for, tests of documents, tools, benchmarks and tests: `make test-project`."""
+    asked = (Path(config.invocation_params.dir, str(one).partition("::")[0]) for one in config.args)
+    return True if collection_path == PROJECT and not any(one.is_relative_to(PROJECT) for one in asked) else None
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -44,7 +44,7 @@ def _kind(entry: Entry) -> str:
 
 KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}
 FEWEST, USUALLY = 2, 3  # that `make test` and `make test-all` try a combination with
-OF_RULES = ("parity", "reference")  # folders; and files that are in none
+OF_RULES = ("parity", "project", "reference")  # folders; and files that are in none
 # Without one that is also an argument of all optimizers, in NumPy.
 OPTIONS = set().union(*TAKEN.values()) - {"decay"}
 

@@ -1,13 +1,20 @@
-"""`make quick FILE=…`: the tests that noticed small errors in a file, or, if none is recorded, in files of its room."""
+"""`make quick FILE=…`: the tests that noticed small errors in a file or, if none is recorded, in files of its room.
+
+Where `make touched` has noted which tests call which functions, those that call the file's come after them.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+from touched import tests_of
+
 from mutants import record
 from mutants.errors import ROOT
 from mutants.rooms import room_of
+
+SECONDS = 10.0  # of tests that call a file's functions
 
 
 def nearest(file: str) -> list[str]:
@@ -18,11 +25,12 @@ def nearest(file: str) -> list[str]:
     of_room = [error for error in room.errors if kept.get(error.name, {}).get("test")]
     own = [error for error in of_room if error.file == file] or of_room
     found = dict.fromkeys(kept[error.name]["test"].partition("[")[0] for error in own)
-    return [test for test in found if _is_there(test)]
+    called = (test for test in tests_of(file, SECONDS) if test.partition("[")[0] not in found)
+    return [test for test in (*found, *called) if _is_there(test)]
 
 
 def _is_there(test: str) -> bool:
-    file, *_, name = test.split("::")
+    file, *_, name = test.partition("[")[0].split("::")
     return (ROOT / file).exists() and f"def {name}(" in (ROOT / file).read_text("utf-8")
 
 
