@@ -84,7 +84,7 @@ def pytest_generate_tests(metafunc):
     from selection import chosen
 
     yield
-    kept = chosen(metafunc.definition, metafunc._calls)
+    kept = chosen(metafunc.definition, metafunc._calls, metafunc.config.option.keyword)
     if metafunc.config.option.markexpr == "not slow":
         kept = [case for case in kept if not case.is_slow] or kept[:1]  # without a case it would be a test of its own
     metafunc._calls[:] = [case.call for case in kept]

@@ -206,6 +206,7 @@ CASE = Case(
     consistent=_consistent,
     relative={"trust_coefficient": 1.0},
     learns_at=0.2,
+    fixed=("nesterov",),
     shows_with={
         "norm": {"weight_decay": 0.1},
         "caution": {"weight_decay": 0.1},
