@@ -40,7 +40,7 @@ COMPILE = find $(VENV)/lib -name '*.py' -newer $@.begun ! -path '*/tests/*' ! -p
 SOURCES := $(shell find src csrc ! -path '*/__pycache__*' ! -name README.md) CMakeLists.txt
 NEEDS := pyproject.toml constraints.txt | $(VENV)/.tools
 
-.PHONY: setup demo test quick test-all test-timm test-deepspeed test-tensorflow test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check docs site site-serve stub generate sanitize mutants clean help
+.PHONY: setup demo test quick test-all test-timm test-deepspeed test-tensorflow test-gpu test-oldest test-newest test-pure check cross bench bench-gpu dist dist-pure release-check test-project touched site site-serve stub generate sanitize mutants clean help
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -49,7 +49,7 @@ help:
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
 	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make quick RULE=lamb  what says most of one optimizer, in a minute, without the extension"
-	@echo "make quick FILE=src/layerwise/torch/step/_stepper.py  the tests that noticed small errors in that file"
+	@echo "make quick FILE=src/layerwise/torch/step/_stepper.py  the tests that noticed small errors in that file, or call it"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-deepspeed  what trains under DeepSpeed, which is installed for it"
@@ -59,7 +59,7 @@ help:
 	@echo "make test-pure    the same with the wheel that has no extension"
 	@echo "make test-tensorflow  Keras on TensorFlow, in an environment of its own"
 	@echo "make check        lint, format, types, and what is generated"
-	@echo "make docs         run the examples in docstrings and documentation"
+	@echo "make test-project  that documents are true: their examples run; tests of tools, benchmarks and tests"
 	@echo "make dist         the source distribution, and the wheel built from it, in build/dist"
 	@echo "make dist-pure    the source distribution, and the wheel without the extension, in build/pure"
 	@echo "make release-check  what a release is, tried in empty environments, and what a person must still do"
@@ -86,12 +86,18 @@ test: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
 QUICK = tests/test_rules.py tests/test_options.py tests/test_mutants.py tests/numpy_front/test_options.py tests/contract/test_steps.py \
   tests/contract/test_stats.py tests/contract/test_state.py tests/contract/test_resume.py
 
-# Of one file: the tests that noticed small errors in it.
+# Of one file: the tests that noticed small errors in it, and some that call its functions, if `make touched` has been run.
+# An extension that is for this machine's processor alone is kept for C++; the first time, it takes minutes.
 quick: | $(VENV)/.dev
 	@$(if $(RULE)$(FILE),,echo "Of what? make quick RULE=lamb, or make quick FILE=src/layerwise/torch/step/_stepper.py"; exit 1)
-	@$(if $(FILE),tests="$$(PYTHONPATH=tests:src $(PY) -m mutants.nearest $(FILE))" && \
-	  PYTHONPATH=src $(PYTEST) -m "not slow" $$tests $(PYTEST_ARGS))
+	@$(if $(filter csrc/%,$(FILE)),$(call build-with,HERE=ON,build/quick,_native) >/dev/null && $(call beside-sources,build/quick))
+	@$(if $(FILE),mkdir -p build && PYTHONPATH=tests:src $(PY) -m mutants.nearest $(FILE) >build/quick.txt && \
+	  PYTHONPATH=$(if $(filter csrc/%,$(FILE)),build/quick,src) $(PYTEST) -m "not slow" @build/quick.txt $(PYTEST_ARGS))
 	@$(if $(RULE),PYTHONPATH=src $(PYTEST) -k "$(RULE) and not (torch or jax or strict or Keras or MLX or Paddle)" $(QUICK) $(PYTEST_ARGS))
+
+# `make test`, slower, noting for `make quick` which tests call which functions.
+touched: $(VENV)/.dev $(VENV)/.ttsem $(VENV)/.package
+	@$(PYTEST) -m "not slow" -p touched $(PYTEST_ARGS)
 
 # With all draws of every property. What `make test` has run already is left out by PYTEST_ARGS='-m "slow or hypothesis"'.
 test-all: $(VENV)/.parity $(VENV)/.ttsem $(VENV)/.package
@@ -154,8 +160,9 @@ check: $(VENV)/.dev $(VENV)/.package
 	@diff -u src/layerwise/_native.pyi build/_native.pyi || { echo "The stub is out of date: make stub"; exit 1; }
 	@$(VENV)/bin/zizmor --offline --quiet .
 
-docs: $(VENV)/.parity $(VENV)/.package
-	@$(PY) -m pytest tests/test_docs.py $(PYTEST_ARGS)
+# No change of the library needs them: what its pages say, and what is beside it.
+test-project: $(VENV)/.parity $(VENV)/.package
+	@$(PYTEST) tests/project $(PYTEST_ARGS)
 
 # The wheel is built as pip builds it anywhere: of nothing but the archive, in an environment of its own.
 dist: $(VENV)/.tools
@@ -204,11 +211,11 @@ bench-gpu: $(VENV)/.parity $(VENV)/.package
 
 # Each build is apart from the package: a copy of it with an extension of its own, found first.
 sanitize: $(VENV)/.dev $(VENV)/.package
-	@$(call build-with,address$(comma)undefined,build/sanitize,driver _native)
-	@$(call build-with,thread,build/sanitize-threads,driver)
+	@$(call build-with,SANITIZE=address$(comma)undefined,build/sanitize,driver _native)
+	@$(call build-with,SANITIZE=thread,build/sanitize-threads,driver)
 	build/sanitize/driver
 	TSAN_OPTIONS="halt_on_error=1" build/sanitize-threads/driver 12 without-forks
-	@cp -r src/layerwise build/sanitize/ && cp build/sanitize/_native*.so build/sanitize/layerwise/
+	@$(call beside-sources,build/sanitize)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=build/sanitize $(PY) -m pytest -q tests/engines $(PYTEST_ARGS)
 
@@ -217,9 +224,10 @@ mutants: $(VENV)/.dev $(VENV)/.package
 	@PYTHONPATH=tests $(PY) -m mutants.run $(MUTANTS_ARGS)
 
 comma := ,
-build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_SANITIZE=$(1) \
+build-with = $(VENV)/bin/cmake -S . -B $(2) -G Ninja -DLAYERWISE_$(1) \
   -DPython_EXECUTABLE="$(abspath $(PY))" -DCMAKE_MAKE_PROGRAM="$(abspath $(VENV)/bin/ninja)" >/dev/null && \
   $(VENV)/bin/cmake --build $(2) --target $(3)
+beside-sources = rm -rf $(1)/layerwise && cp -r src/layerwise $(1)/ && cp $(1)/_native*.so $(1)/layerwise/
 
 # Fronts and tables of the pages, made of what the rules declare, and the lists of public names and of messages.
 generate: $(VENV)/.dev $(VENV)/.package

@@ -90,5 +90,6 @@ def caption(result: Result) -> str:
 
 def caveats(result: Result) -> str:
     """Return what this does not show, in three sentences."""
-    counts = sorted({str(len(case.seeds(result.seeds))) for act in result.acts for case in act.cases()})
+    rows = [row for act in result.acts for row in result.last(act)]
+    counts = sorted({str(len(row.case.seeds(result.seeds))) for row in rows})
     return CAVEATS.format(seeds="one seed" if counts == ["1"] else f"{' or '.join(counts)} seeds")

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 
@@ -75,7 +76,8 @@ def _whole(low: int, high: float = float("inf")) -> Callable[[str], int]:
 
 
 def new_result(numbers: Sequence[int] | None = None, quick: bool = False, seed: int = 0, threads: int = 1) -> Result:
-    acts = tuple(act.quick() if quick else act for act in ACTS if not numbers or act.number in numbers)
+    asked = (replace(act, brief=True) for act in ACTS if not numbers or act.number in numbers)
+    acts = tuple(act.quick() if quick else act for act in asked)
     return Result(acts, range(seed, seed + (1 if quick else SEEDS)), threads, quick)
 
 

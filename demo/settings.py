@@ -90,6 +90,7 @@ class Act:
     task: Task
     contenders: tuple[Contender, ...]
     batches: tuple[int, ...]
+    brief: bool = False  # one seed at batches that no sentence is about: all but the last
 
     @property
     def heading(self) -> str:
@@ -97,8 +98,12 @@ class Act:
 
     def cases(self) -> list[Case]:
         """Return each contender at each batch, with the settings found there."""
-        large = self.task.large
-        return [Case(self.task, one, batch, batch == large) for one in self.contenders for batch in self.batches]
+        large, last = self.task.large, self.batches[-1]
+        return [
+            Case(self.task, one, batch, batch == large, self.brief and batch != last)
+            for one in self.contenders
+            for batch in self.batches
+        ]
 
     def runs(self, seeds: range) -> Iterator[Run]:
         return (Run(case, seed) for case in self.cases() for seed in case.seeds(seeds))
@@ -117,6 +122,7 @@ class Case:
     contender: Contender
     batch: int
     retuned: bool = False
+    once: bool = False  # with one seed
 
     @property
     def tuned(self) -> Tuned:
@@ -155,7 +161,7 @@ class Case:
         return f"{self.tuned.lr:g}, tuned at batch {self.task.small:,}, times √{k:,}"
 
     def seeds(self, seeds: range) -> range:
-        return seeds[: self.task.seeds]
+        return seeds[: 1 if self.once else self.task.seeds]
 
     @property
     def steps(self) -> int:

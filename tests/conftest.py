@@ -12,6 +12,7 @@ from xla import quick_flags
 
 # What takes longest begins first, so that with several workers (`-n`) none is left with it at the end.
 LONGEST = [Path(__file__).parent / name for name in ("sharding", "offload", "jax_front", "gpu", "contract", "parity")]
+PROJECT = Path(__file__).parent / "project"
 
 gc.disable()  # until all tests are collected: what is imported stays
 
@@ -71,13 +72,19 @@ def faithful_interpreter():
         yield
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave out, unless they are asked for, tests of documents, tools, benchmarks and tests: `make test-project`."""
+    asked = (Path(config.invocation_params.dir, str(one).partition("::")[0]) for one in config.args)
+    return True if collection_path == PROJECT and not any(one.is_relative_to(PROJECT) for one in asked) else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_generate_tests(metafunc):
     """Leave out cases before pytest makes items of them, which takes long: of four, `make test` tries one."""
     from selection import chosen
 
     yield
-    kept = chosen(metafunc.definition, metafunc._calls)
+    kept = chosen(metafunc.definition, metafunc._calls, metafunc.config.option.keyword)
     if metafunc.config.option.markexpr == "not slow":
         kept = [case for case in kept if not case.is_slow] or kept[:1]  # without a case it would be a test of its own
     metafunc._calls[:] = [case.call for case in kept]

@@ -7,14 +7,16 @@ A mechanism depends on what a rule sums and keeps (`KINDS`), and not on which ru
 combination of a test's other parameters with an optimizer of each kind, and three at least, in turn from one to the
 next; `make test` tries it with two, or with as many more as try all kinds where the test has few combinations. Where it
 says `@pytest.mark.thinned(n, m)`, `make test` tries n and `make test-all` m, or as many as usual; with
-`@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all. What
-says something of each rule is in one of `OF_RULES`, or marked `every`, and tried with all of them by `make test`.
+`@pytest.mark.kinds("rows and columns")` one of this kind is always among them. `EVERY=1 make test-all` tries all, and
+`-k lamb` every case of that optimizer. What says something of each rule is in one of `OF_RULES`, or marked `every`, and
+tried with all of them by `make test`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from itertools import zip_longest
 from pathlib import Path
@@ -44,7 +46,7 @@ def _kind(entry: Entry) -> str:
 
 KINDS = {name: _kind(entry) for name, entry in ENTRIES.items()}
 FEWEST, USUALLY = 2, 3  # that `make test` and `make test-all` try a combination with
-OF_RULES = ("parity", "reference")  # folders; and files that are in none
+OF_RULES = ("parity", "project", "reference")  # folders; and files that are in none
 # Without one that is also an argument of all optimizers, in NumPy.
 OPTIONS = set().union(*TAKEN.values()) - {"decay"}
 
@@ -75,9 +77,10 @@ class Case(NamedTuple):
         self.call.marks.append(mark.mark)
 
 
-def chosen(test: Any, calls: list[Any]) -> list[Case]:
+def chosen(test: Any, calls: list[Any], keyword: str = "") -> list[Case]:
     """Return what `make test-all` tries of a test, with what `make test` does not marked as slow."""
-    kept = thin([case for call in calls if _applies(case := Case.of(test, call))])
+    asked = {name for name in TAKEN if name.lower() in re.findall(r"\w+", keyword.lower())}
+    kept = thin([case for call in calls if _applies(case := Case.of(test, call))], asked)
     for case in _repeated(kept):
         case.mark(pytest.mark.repeats)
     return kept
@@ -91,8 +94,11 @@ def _applies(case: Case) -> bool:
     return needed | {name for one in case.others for name in _options(one)} <= TAKEN[case.optimizer]
 
 
-def thin(cases: list[Case]) -> list[Case]:
-    """Mark as slow what `make test-all` tries of a test and `make test` does not, and leave out what neither does."""
+def thin(cases: list[Case], asked: Collection[str] = ()) -> list[Case]:
+    """Mark as slow what `make test-all` tries of a test and `make test` does not, and leave out what neither does.
+
+    Cases of optimizers that were asked for are tried.
+    """
     groups: dict[Any, list[Case]] = {}
     for case in cases:
         if case.optimizer:
@@ -101,7 +107,8 @@ def thin(cases: list[Case]) -> list[Case]:
     # From the test's own name, so that no test has other cases because there is one more.
     for turn, group in enumerate(groups.values(), crc32(cases[0].test.nodeid.encode()) if cases else 0):
         most, in_all = _most(group, len(groups))
-        ordered = sorted(_in_turn(group, turn), key=lambda case: case.is_slow)
+        ordered = sorted(_in_turn(group, turn), key=lambda case: (case.optimizer not in asked, case.is_slow))
+        most, in_all = (max(n, sum(case.optimizer in asked for case in group)) for n in (most, in_all))
         for case in ordered[most:]:
             case.mark(pytest.mark.slow)
         if not os.environ.get("EVERY"):

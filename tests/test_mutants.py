@@ -6,12 +6,15 @@ Errors elsewhere are tried by `make mutants`. Here, their rows are checked.
 from __future__ import annotations
 
 import ast
+import json
 from importlib import import_module
 from inspect import getsource
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import touched
 from cases import CASES
 from mutants import record
 from mutants.errors import ROOT, Error
@@ -85,7 +88,8 @@ def test_every_file_is_of_a_room_and_every_room_has_errors() -> None:
     assert elsewhere == [], "the room's `paths` lack its file"
 
 
-def test_every_file_has_tests_that_are_nearest_to_it() -> None:
+def test_every_file_has_tests_that_are_nearest_to_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(touched, "FOLDER", tmp_path)
     files = [str(file.relative_to(ROOT)) for file in (ROOT / "src/layerwise").rglob("*.py")]
     assert [file for file in files if not nearest(file)] == []
     [first, *_] = nearest("src/layerwise/options/checks.py")
@@ -93,6 +97,17 @@ def test_every_file_has_tests_that_are_nearest_to_it() -> None:
     assert len(nearest("src/layerwise/torch/step/_work.py")) > 20  # of which nothing is recorded: those of its room
     with pytest.raises(SystemExit, match=r"^tests/cases\.py is no file of the library"):
         nearest("tests/cases.py")
+
+
+def test_tests_that_call_a_file_are_near_to_it_the_quickest_of_each_function_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(touched, "FOLDER", tmp_path)
+    file, own = "src/layerwise/rules/lamb.py", "tests/test_mutants.py::test_"
+    tests = [f"{own}errors_have_names_of_their_own", f"{own}caught", f"{own}every_rule_has_mutants[a]"]
+    seconds = {"step": [(3.0, tests[0]), (1.0, tests[1])], "shapes": [(0.5, tests[2])], "of": [(99.0, tests[0])]}
+    (tmp_path / "gw0.json").write_text(json.dumps({f"{file}::{name}": one for name, one in seconds.items()}))
+    assert nearest(file) == [tests[1], tests[2], tests[0]]
 
 
 def test_the_table_is_of_the_errors_that_there_are() -> None:

@@ -39,13 +39,8 @@ def test_without_momentum_no_buffer_is_kept(api, name, options, gone):
     assert gone in walk(api.busy(name, arrays(1)), [1]).state()["matrix"]
 
 
-def whole(case):
-    """Options with which every part of the state is as large as its parameter."""
-    return {"factored": False} if "factored" in case.options else {}
-
-
 def first(case) -> str:
-    fields = (field for field, shape in kept_of(case, (4, 3), {**case.busy, **whole(case)}) if shape == (4, 3))
+    fields = (field for field, shape in kept_of(case, (4, 3), {**case.busy, **case.whole}) if shape == (4, 3))
     return next(fields)
 
 
@@ -74,7 +69,7 @@ FIELDS = {
 @pytest.mark.parametrize("what", FIELDS)
 @each
 def test_a_field_that_does_not_fit_is_named_and_changes_nothing(api, case, what):
-    run = walk(api.busy(case.name, arrays(1), **whole(case)), range(2))
+    run = walk(api.busy(case.name, arrays(1), **case.whole), range(2))
     saved = run.spoiled("matrix", first(case), FIELDS[what])
     refused(walk(run, [2]), saved, "matrix", first(case))
     walk(run, [3])

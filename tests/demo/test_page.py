@@ -104,7 +104,7 @@ class TestReport:
                 found[case["name"], case["batch"]] = [run[act["metric"]] for run in case["runs"]]
                 assert case["lr"] > 0
                 assert case["steps"] * case["batch"] == act["task"]["epochs"] * act["task"]["examples"]
-        assert found == USUAL
+        assert found == {one: figures[: 1 if one[1] == 32 else None] for one, figures in USUAL.items()}
         settings = ("layerwise.torch.Lamb", "weight_decay=0.01", "tuned at batch 128", "momentum=0.9")
         assert all(words in usual for words in settings)
         cell = re.search(r"<td ([^>]*)>[^<]*master_weights=[^<]*</td>", usual).group(1)

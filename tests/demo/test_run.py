@@ -152,7 +152,7 @@ class TestEnds:
         monkeypatch.setenv("FORCE_COLOR", "1")  # makes no terminal of a pipe
         code, out, err, [written] = ended()
         assert (code, err, written["partial"]) == (0, "", False)
-        assert "18 of 18  act 1  LARS, batch 1,024, seed 2: accuracy 96.0 %" in out
+        assert "12 of 12  act 1  LARS, batch 1,024, seed 2: accuracy 96.0 %" in out
         assert out.endswith(f"Report: {tmp_path / 'layerwise-demo.html'}\n")
         assert "\x1b" not in out
 
@@ -161,7 +161,7 @@ class TestEnds:
         code, out, _, [written] = ended("mine.html")
         assert (code, written["partial"]) == (130, True)
         assert "Interrupted. What was finished is in" in out
-        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [3, 3, 3, 3, 3, 0]
+        assert [len(case["runs"]) for case in written["acts"][0]["cases"]] == [1, 3, 1, 3, 1, 0]
         assert [path.name for path in tmp_path.iterdir()] == ["mine.html"]
 
     @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from jax_front.front import FRONTS, NAMES, made, mainly, tree
 
 from layerwise.schedules import Polynomial
 
-pytestmark = pytest.mark.thinned(2, 4)
+pytestmark = pytest.mark.thinned(1, 4)
 SHAPES = {"w": (64, 80), "b": (80,)}
 FORMATS = {
     "float32": {},

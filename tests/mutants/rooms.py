@@ -114,7 +114,7 @@ ROOMS: tuple[Room, ...] = (
         "converters",
         "convert/ jax/_forms.py jax/_of_optax.py catalog/presets.py options/arguments.py options/names.py",
         "jax_front/test_conversion.py contract/test_conversion.py parity/test_mlx_states.py "
-        "test_presets.py jax_front/test_presets.py test_docs.py",
+        "test_presets.py jax_front/test_presets.py project/test_docs.py",
     ),
     _room("recipes", "recipes/", "test_recipes.py cli/test_recommend.py"),
     _room("trainers", "trainers/ run.py", "trainers", slow=True),

@@ -16,15 +16,12 @@ from layerwise.errors import ContradictionError, EngineError, HyperparameterErro
 from layerwise.numpy import Adafactor, Lamb, Lars
 from layerwise.rules.states import is_of_layer, is_statistic
 
-# Options that decide which statistics there are, and what goes with others.
-FORM = {"factored", "min_dim_size_to_factor"}
-TOGETHER = {"relative_step", "momentum_dtype", "warmup_init", "nesterov"}
 CHANGES = [
     pytest.param(case, name, value, id=f"{case.name}-{name}-{getattr(value, '__name__', value)}")
     for case in CASES
     for name, values in case.options.items()
     for value in values[1:]
-    if name not in FORM | TOGETHER and not (name == "max_grad_norm" and value is None)
+    if name not in case.fixed and not (name == "max_grad_norm" and value is None)
 ]
 
 

@@ -147,6 +147,7 @@ CASE = Case(
     vectors=_vectors,
     properties=_properties,
     limits=_limits,
+    fixed=("nesterov",),
     smooth={"eps_root": 1e-8},
     shows_with={"decay": {"weight_decay": 0.1}},
 )

@@ -57,6 +57,8 @@ class Case:
         relative: Options under which a step of any direction is lr times as long as the weights.
         by_ratio: Whether a step is by a ratio that is no option.
         jumps: Whether a step jumps where a number changes its sign.
+        whole: Options under which every part of its state is as large as the parameter.
+        fixed: Options that a run cannot change alone: they decide what state there is, or go with others.
         smooth: Options under which a step has a derivative also at zero.
         learns_at: A learning rate, with the busy options, at which a small network learns.
         magnifies: By how much more than other optimizers it magnifies rounding to float32.
@@ -74,6 +76,8 @@ class Case:
     relative: Options = field(default_factory=dict)
     by_ratio: bool = False
     jumps: bool = False
+    whole: Options = field(default_factory=dict)
+    fixed: tuple[str, ...] = ()
     smooth: Options = field(default_factory=dict)
     learns_at: float = 0.02
     magnifies: float = 1.0

@@ -206,5 +206,11 @@ CASE = Case(
     consistent=_consistent,
     relative={"trust_coefficient": 1.0},
     learns_at=0.2,
-    shows_with={"norm": {"weight_decay": 0.1}, "max_grad_norm_per_tensor": {"eps": 0.1}},
+    fixed=("nesterov",),
+    shows_with={
+        "norm": {"weight_decay": 0.1},
+        "caution": {"weight_decay": 0.1},
+        ("adapt", "step"): {"eps": 0.1},
+        "max_grad_norm_per_tensor": {"eps": 0.1},
+    },
 )

@@ -285,6 +285,7 @@ CASE = Case(
     consistent=_consistent,
     measured={"adapt": True},
     relative={"adapt": True},
+    fixed=("nesterov",),
     shows_with={
         ("decay", "l2"): {"weight_decay": 0.1},
         ("adapt", "decayed"): {"weight_decay": 0.1},

@@ -133,5 +133,6 @@ CASE = Case(
     properties=_properties,
     limits=_limits,
     consistent=_consistent,
+    fixed=("nesterov",),
     shows_with={"decay": {"weight_decay": 0.1}, "dampening": {"momentum": 0.9}},
 )

@@ -31,7 +31,7 @@ MOST = 4
 START = 120.0  # seconds for a rank to import what it needs, on a machine that may be busy
 CALL = 60.0  # seconds for a call
 ALONE = 10.0  # seconds that the others get once a rank is dead
-LAST = 20.0  # seconds for a rank to say where it hangs, or to go
+LAST = 60.0  # seconds for a rank to say where it hangs, or to go
 WARNINGS = ("-W", "error", "-W", "ignore:Muon is for hidden matrices")  # of which models here have others on purpose
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",

@@ -26,8 +26,9 @@ def module() -> Any:
 
 
 def _said(*given: str) -> str:
-    """What it prints, where a process group is already there."""
+    """What it prints of a smaller model, where a process group is already there."""
     example, out = module(), StringIO()
+    example.CONTEXT, example.WIDTH, example.LAYERS = 16, 32, 1
     with redirect_stdout(out):
         example.work(example.arguments(given))
     return out.getvalue()

@@ -36,6 +36,7 @@ REST = "the rest"
 ON_TWO = "FSDP2, resharded after forward"
 # For the library.
 LIKE_OTHERS = {"FSDP2, resharded after forward", "FSDP2, not resharded", "FSDP2, offloaded", "graph kept", "wide"}
+LIKE_OTHERS |= {"TP and FSDP2", "checkpointed"}
 
 # ---- the steps are those after the pass
 

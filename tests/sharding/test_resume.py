@@ -37,6 +37,7 @@ OPTIONS = {
     "full": FULL,
     "from rank 0": StateDictOptions(full_state_dict=True, cpu_offload=True, broadcast_from_rank0=True),
 }
+LIKE_OTHERS = "flat", "from rank 0"  # for the library
 FILE = "full.pt"
 SINGLE = torch.float32
 
@@ -116,7 +117,9 @@ RELATIVE = {"lr": None, "warmup_init": True, "factored": "largest"}
 
 @fronts
 @pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("how", OPTIONS)
+@pytest.mark.parametrize(
+    "how", [pytest.param(one, marks=pytest.mark.slow if one in LIKE_OTHERS else ()) for one in OPTIONS]
+)
 def test_the_same_layout_goes_on_bit_for_bit(ranks, saved, front, how):
     goes_on(ranks, saved, front, Row("fsdp on 2", dtype=SINGLE), how)
 
@@ -158,12 +161,12 @@ def goes_on(ranks: Any, saved: Any, front: Any, row: Row, how: str) -> None:
             pytest.param("fsdp on 4", there, "dcp", marks=pytest.mark.slow)
             for there in ("plain", "fsdp on 1", "hybrid")
         ),
+        pytest.param("strided", "fsdp on 3", "dcp", marks=pytest.mark.slow),
         pytest.param("plain", "fsdp on 4", "dcp", marks=pytest.mark.slow),
         *(
             pytest.param("tensor parallel on 4", "fsdp on 3", how, marks=pytest.mark.slow)
             for how in ("flat", "from rank 0")
         ),
-        ("strided", "fsdp on 3", "dcp"),
     ],
 )
 def test_another_layout_goes_on_with_the_same_numbers(ranks, saved, front, here, there, how):
@@ -246,7 +249,7 @@ def _resumed_with_others(front: Any, layout: Layout, path: str) -> tuple[Any, An
 
 @fronts
 @pytest.mark.thinned(1, 2)
-@pytest.mark.parametrize("there", ["fsdp on 2", "fsdp on 3", None])
+@pytest.mark.parametrize("there", ["fsdp on 2", pytest.param("fsdp on 3", marks=pytest.mark.slow), None])
 def test_entries_of_others_are_sharded_like_the_parameter(ranks, tmp_path, front, there):
     kept, weights = ranks.run(2, _saved_with_others, front, "fsdp on 2", str(tmp_path))[0]
     again, end = ranks.run(world_of(there), _resumed_with_others, front, there, str(tmp_path))[0]

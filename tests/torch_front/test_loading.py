@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from cases import case_of
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, OneCycleLR, StepLR
 from torch_front.front import BUSY, FRONTS, bits, busy, everything, fronts, in_slices, lows, parameters, twins, walk
@@ -29,11 +30,6 @@ def saved(x: Any) -> Any:
     torch.save(x, file)
     file.seek(0)
     return torch.load(file, weights_only=True)
-
-
-def whole(front: Any) -> dict[str, Any]:
-    """Options with which every part of the state is as large as its parameter."""
-    return {"factored": False} if hasattr(front._hyper, "factored") else {}
 
 
 # ---- options and rates
@@ -289,9 +285,9 @@ def test_the_memory_format_of_a_parameter_is_that_of_its_state(front, monkeypatc
     in_slices(monkeypatch, 16)
     p = torch.randn(2, 4, 3, 3, generator=torch.Generator().manual_seed(1)).to(memory_format=torch.channels_last)
     a = {"conv": Parameter(p)}
-    opt = busy(front, a.items(), **whole(front))
+    opt = busy(front, a.items(), **case_of(front.__name__).whole)
     walk(opt, a, range(2))
-    fresh = busy(front, (b := twins(a)).items(), **whole(front))
+    fresh = busy(front, (b := twins(a)).items(), **case_of(front.__name__).whole)
     fresh.load_state_dict(saved(opt.state_dict()))
     walk(opt, a, [2])
     walk(fresh, b, [2])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-CSRC = Path(__file__).parents[1] / "csrc"
+CSRC = Path(__file__).parents[2] / "csrc"
 pytestmark = pytest.mark.skipif(not CSRC.is_dir(), reason="the sources are not here")
 SYSTEM = r"#include <(unistd|pthread|sched|windows|dlfcn|sys/\w+)\.h>|\bsigaction\(|\bgetenv\(|/proc/|/sys/"
 SPELLING = r"__attribute__|__declspec|__forceinline|#pragma (?!once)|_Pragma|__builtin_(?!bit_cast)|__GNUC__|_MSC_VER"

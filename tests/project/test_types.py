@@ -12,7 +12,7 @@ import pytest
 
 from tools.requirements import requirements
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def imported_by(path):

@@ -9,7 +9,7 @@ import pytest
 from sharding.layouts import LAYOUTS
 from sharding.wrappings import WRAPPINGS
 
-PAGE = Path(__file__).with_name("README.md")
+PAGE = Path(__file__).parents[1] / "sharding/README.md"
 
 
 def table(heading: str) -> dict[str, int]:

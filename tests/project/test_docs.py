@@ -21,7 +21,7 @@ from cases import CASES, KERNELED, Case
 import layerwise
 from layerwise import presets
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 LISTS = {
     "CHANGELOG.md": "name it under Optimizers.",
     "docs/choosing.md": 'add a row to the table under "Which one".',

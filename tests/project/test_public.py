@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[1] / "tools"))
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
 public = import_module("public")
 
 SLOW = ("keras", "paddle")  # need the packages of the parity tests, which take seconds to import

@@ -61,3 +61,10 @@ def test_one_at_a_time_goes_through_all_kinds() -> None:
     one = thin(cases(Function("a", [pytest.mark.thinned(1).mark]), 2 * n))
     tried = [KINDS[case.call.params["name"]] for case in one if not case.is_slow]
     assert {*tried[:n]} == {*tried[n:]} == {*KINDS.values()}
+
+
+def test_of_an_optimizer_that_is_asked_for_every_case_is_tried() -> None:
+    for asked in KINDS:
+        found = thin(cases(Function("a", [pytest.mark.thinned(1).mark]), 3), {asked})
+        tried = [case for case in found if not case.is_slow and case.call.params["name"] == asked]
+        assert len(tried) == 3

@@ -11,7 +11,7 @@ from cases import case_of
 
 from layerwise.catalog.registry import Entry
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(not (ROOT / "tools").exists(), reason="the tools are in the source alone")
 
 

@@ -14,7 +14,7 @@ from scripts import HOME, load
 
 from layerwise import presets
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 load("checkout")
 load("rows")
 load("tune_demo")

@@ -12,7 +12,7 @@ import pytest
 import layerwise
 from layerwise.recipes import CURVES
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 MKDOCS = (DOCS.parent / "mkdocs.yml").read_text("utf-8")
 
 

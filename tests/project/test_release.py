@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 release, sbom, readme = import_module("release"), import_module("sbom"), import_module("readme")
 
