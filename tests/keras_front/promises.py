@@ -528,7 +528,7 @@ def test_a_weight_decay_that_is_set_is_checked_as_one_that_was_given():
 def test_a_config_has_plain_python_objects():
     """Numbers of NumPy could not be written as JSON."""
     odd = {"betas": np.array([0.5, 0.75]), "eps": np.float32(0.25), "clipnorm": np.float64(1), "use_ema": np.True_}
-    odd |= {"ema_momentum": np.float64(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
+    odd |= {"ema_momentum": np.array(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
     config = front.Lamb(np.float64(LR), **odd).get_config()
     assert json.loads(json.dumps(config)) == {**config, "betas": [0.5, 0.75]}
 
