@@ -15,7 +15,7 @@ from layerwise.torch import Mixed
 from layerwise.torch.sharding._flat import whole_shape
 from layerwise.torch.step._given import listed
 from layerwise.torch.step._kinds import RULE
-from layerwise.torch.tools._groups import others_than_hidden
+from layerwise.torch.tools._groups import NO_MATRICES, chosen
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
 STATE = ("state_dtype", dict)  # by names of state, which are the rule's own
@@ -56,7 +56,7 @@ class Known(NamedTuple):
         if model is None:
             return cls({}, frozenset())
         names = {id(p): name for name, p in model.named_parameters()}
-        return cls(names, frozenset(map(id, others_than_hidden(model))))
+        return cls(names, frozenset(map(id, chosen(model, NO_MATRICES))))
 
 
 class Split(NamedTuple):
