@@ -157,7 +157,7 @@ def dims(*names: str) -> Range:
 THREE = (3.4445, -4.775, 2.0315)
 COEFFICIENTS = Range(
     '"jordan", "polar_express", three numbers, or three for each iteration',
-    (("jordan", "jordan"), ("polar_express", "polar_express"), (THREE, THREE), ([1, 0, 0], (1.0, 0.0, 0.0)),
+    (("jordan", "jordan"), (np.str_("polar_express"), "polar_express"), (THREE, THREE), ([1, 0, 0], (1.0, 0.0, 0.0)),
      (np.array(THREE), THREE), ([THREE], (THREE,)), ((THREE, [2, -1.5, 0.5]), (THREE, (2.0, -1.5, 0.5)))),
     (*NO_NUMBER, *ZEROS, 0.5, "Jordan", "", (), (1, 2), (1, 2, 3, 4), (1, 2, "3"), (1, 2, None), (1, 2, float("nan")),
      (THREE, 1), ((1, 2), (3, 4)), {1: 2}),

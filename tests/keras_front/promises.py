@@ -106,6 +106,33 @@ def test_steps_are_those_of_the_formula(case, seed):
     close(taken(getattr(front, case.name)(LR, **options), params, grads), ends, 1e-12, options)
 
 
+@not_on_jax
+@pytest.mark.every
+@each
+def test_variables_that_are_alike_step_as_alone(case):
+    """Small ones are stacked where that is cheaper than an operation for each."""
+    options, (params, grads) = settings(case.busy), data(0)
+    if case.hyper().of_matrices:
+        options["exclude_layers"] = []
+    params = [p * factor for factor in (1.0, 3.0, 0.25) for p in params]
+    grads = [[g * factor for factor in (2.0, 0.5, 1.0) for g in gs] for gs in grads]
+    alone = [
+        one
+        for i in range(len(params))
+        for one in taken(getattr(front, case.name)(LR, **options), params[i : i + 1], [gs[i : i + 1] for gs in grads])
+    ]
+    close(taken(getattr(front, case.name)(LR, **options), params, grads), alone, 1e-12, options)
+
+
+def test_an_excluded_variable_decays_not_with_others_like_it():
+    p, g = np.ones((3, 2)), np.full((3, 2), 0.5)
+    excluding = front.AdamW(LR, weight_decay=0.5)
+    excluding.exclude_from_weight_decay(var_names=["v1"])
+    ends = [one for decay in (0.5, 0.0) for one in taken(front.AdamW(LR, weight_decay=decay), [p], [[g]])]
+    close(taken(excluding, [p, p], [[g, g]]), ends, 1e-12)
+    assert np.abs(ends[0] - ends[1]).max() > 1e-3
+
+
 def referred(stepper, params, grads):
     named = dict(enumerate(params))
     for gs in grads:
@@ -528,7 +555,7 @@ def test_a_weight_decay_that_is_set_is_checked_as_one_that_was_given():
 def test_a_config_has_plain_python_objects():
     """Numbers of NumPy could not be written as JSON."""
     odd = {"betas": np.array([0.5, 0.75]), "eps": np.float32(0.25), "clipnorm": np.float64(1), "use_ema": np.True_}
-    odd |= {"ema_momentum": np.float64(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
+    odd |= {"ema_momentum": np.array(0.5), "weight_decay": np.float32(0.5), "keep_norm": np.str_("first")}
     config = front.Lamb(np.float64(LR), **odd).get_config()
     assert json.loads(json.dumps(config)) == {**config, "betas": [0.5, 0.75]}
 

@@ -104,6 +104,8 @@ def test_the_quoted_loss_in_few_bytes():
     small, adamw = rows["8-bit Muon + AdamW"], rows["AdamW"]
     said = quoted("small-memory.md", r"in ([\d.]+)\s+bytes a parameter, ended ([\d.]+) nats below AdamW in (\d+)")
     assert said == [round(small.bytes, 2), round(adamw.mean - small.mean, 2), adamw.bytes]
+    said = quoted("../README.md", r"Muon with AdamW in ([\d.]+) ended ([\d.]+)\s+nats below AdamW in (\d+)")
+    assert said == [round(small.bytes, 2), round(adamw.mean - small.mean, 2), adamw.bytes]
 
 
 # ---- figures that pages quote
@@ -180,6 +182,33 @@ def test_quoted_times_in_jax():
         row = rf"`{name.lower()}` \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|"
         assert quoted("performance.md", row) == times + compiled
         assert 0.25 <= float(ours["median_ms"]) / float(optax["median_ms"]) <= 0.5  # "a quarter to a half"
+
+
+def test_quoted_times_in_other_frameworks():
+    def ratios(api, optimizer, shapes):
+        rows = style.latest("frameworks.csv", "implementation", api=api, optimizer=optimizer, shapes=shapes)
+        return [float(row["ratio"]) for name, row in rows.items() if name.startswith("layerwise")]
+
+    number = r"([\d.]+)"
+    for row, api, optimizer, sets in (
+        (rf"Paddle: `AdamW` \| {number} \| {number} \|", "paddle", "AdamW", ("bert-base", "tiny-1000")),
+        (rf"Paddle: `Lamb` \| {number} \| {number} \|", "paddle", "Lamb", ("bert-base", "tiny-1000")),
+        (rf"MLX, compiled and plain: `AdamW` \| {number}, {number} \|", "mlx", "AdamW", ("bert-base",)),
+        (rf"MLX: `Adafactor` \|{f' {number}, {number} [|]' * 2}", "mlx", "Adafactor", ("bert-base", "tiny-1000")),
+        (
+            rf"MLX: `Lamb`, over MLX's AdamW \|{f' {number}, {number} [|]' * 2}",
+            "mlx",
+            "Lamb",
+            ("bert-base", "tiny-1000"),
+        ),
+        (rf"Keras on JAX `AdamW` {number}", "keras on jax", "AdamW", ("square-197",)),
+        (rf"`AdamW` [\d.]+, `Adafactor` {number}", "keras on jax", "Adafactor", ("square-197",)),
+        (rf"`Lamb` [\d.]+ to {number} in two", "keras on jax", "Lamb", ("square-197",)),
+        (rf"does not compile, `Lamb` {number}", "keras on tensorflow", "Lamb", ("square-197",)),
+        (rf"and on PyTorch {number}:", "keras on torch", "Lamb", ("square-197",)),
+    ):
+        wanted = [round(one, 2) for shapes in sets for one in ratios(api, optimizer, shapes)]
+        assert quoted("performance.md", row) == wanted, (api, optimizer)
 
 
 def test_quoted_times_of_sharded_steps():

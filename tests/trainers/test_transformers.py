@@ -1,6 +1,7 @@
 """The optimizers in transformers' Trainer: as a class with its options, and by name."""
 
 import pickle
+import warnings
 
 import pytest
 
@@ -14,7 +15,7 @@ pytest.importorskip("accelerate")
 from torch import nn  # noqa: E402
 
 from layerwise.errors import HyperparameterError, UnknownOptionError  # noqa: E402
-from layerwise.torch import Lamb, Mixed, param_groups  # noqa: E402
+from layerwise.torch import Adafactor, Lamb, Mixed, param_groups  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -75,6 +76,46 @@ def test_a_name_is_the_class_with_what_the_arguments_say(tmp_path):
     same, _ = trained(arguments(tmp_path), optimizer_cls_and_kwargs=(Lamb, options))
     assert losses[-1] < 0.9 * losses[0]
     assert all(map(torch.equal, weights(trainer), weights(same)))
+
+
+class Normed(Classifier):
+    def __init__(self):
+        super().__init__()
+        self.net.insert(2, nn.LayerNorm(32))
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "off"),
+    [
+        ("lamb", "", {"adapt": False}),
+        ("lars", "skip_nonfinite=True", {"min_norm": 0.1}),
+        ("lars", "min_norm=0.5", {"min_norm": 0.5}),
+        ("lamb", "adapt=decayed", {"adapt": "decayed"}),
+    ],
+)
+def test_biases_and_norms_are_those_of_param_groups_unless_told_otherwise(tmp_path, name, asked, off):
+    args = arguments(tmp_path, optim=f"layerwise_{name}", max_steps=2, optim_args=asked or None)
+    trainer = transformers.Trainer(model := Normed(), args, train_dataset=ROWS)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        trainer.train()
+    groups = [{id(p): group for p in group["params"]} for group in trainer.optimizer.param_groups]
+    found = {name: of[id(p)] for name, p in model.named_parameters() for of in groups if id(p) in of}
+    small = [name for name, group in found.items() if off.items() <= group.items()]
+    vectors = [name for name, p in model.named_parameters() if p.ndim == 1]
+    assert small == ([*found] if asked in ("min_norm=0.5", "adapt=decayed") else vectors)
+    assert [str(one.message) for one in said if "began at zero" in str(one.message)] == []
+
+
+@pytest.mark.parametrize(
+    ("front", "options", "rate"),
+    [(Lamb, {}, 0.25), (Lamb, {"lr": 0.5}, 0.5), (Adafactor, {}, None), (torch.optim.SGD, {}, 1e-3)],
+)
+def test_a_class_without_a_rate_has_the_trainer_s(tmp_path, front, options, rate):
+    """Adafactor without one has a rate of its own."""
+    given = arguments(tmp_path, learning_rate=0.25)
+    trainer = transformers.Trainer(Classifier(), given, train_dataset=ROWS, optimizer_cls_and_kwargs=(front, options))
+    assert trainer.create_optimizer().defaults["lr"] == rate
 
 
 def test_every_name_makes_its_optimizer(tmp_path):

@@ -49,6 +49,11 @@ class Functions(Namespace):
         return x
 
     @staticmethod
+    def stacks() -> bool:
+        """Return True if operations cost more than to stack small variables."""
+        return False
+
+    @staticmethod
     def outside() -> AbstractContextManager[Any]:
         """Return a context in which variables have values, even while a step is traced."""
         return nullcontext()
@@ -72,6 +77,11 @@ class OnTorch(AtHand):
     """PyTorch's functions. On a GPU a Python number would mean waiting for it, and while PyTorch compiles there is
     none.
     """
+
+    @staticmethod
+    def stacks() -> bool:
+        """Return True."""
+        return True
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64."""
@@ -116,6 +126,11 @@ class OnTensorFlow(Functions):
             return None
         squares = ops.square(ops.cast(terms, "float64"))
         return ops.sum(squares, axis=dims, keepdims=True) if dims else squares
+
+    @staticmethod
+    def stacks() -> bool:
+        """Return True unless a strategy has variables on several devices."""
+        return not import_module("tensorflow").distribute.has_strategy()
 
     @staticmethod
     def outside() -> AbstractContextManager[Any]:

@@ -16,9 +16,11 @@ from layerwise.catalog.presets import Like, preset
 from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
+from layerwise.engines.rule import STACKED
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
 from layerwise.keras._backends import Functions, namespace
 from layerwise.keras._rest import OF_PRESETS, Rest
+from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Piece, lay_out
 from layerwise.options import names as names_in_apis
 from layerwise.options.arguments import KERAS
@@ -48,6 +50,8 @@ WITHOUT_EFFECT = {
     }
 }
 EXCLUDED = "excluded_from_weight_decay"  # in a config
+SMALL = 1 << 12  # elements of a variable that is stacked with others
+Member = tuple[Any, Any]  # a gradient and its variable
 SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 
 
@@ -176,14 +180,16 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
     def _rule_of(self, is_rest: bool) -> Any:
         return ADAMW.rule if is_rest else self._rule
 
-    def _piece(self, variable: Any, is_rest: bool) -> Piece:
+    def _piece(self, variable: Any, is_rest: bool, n: int = 0) -> Piece:
+        """Return the piece that a variable is, or that so many like it are if they are stacked."""
         name, dtype = variable.path, keras.backend.standardize_dtype(variable.dtype)
         if dtype not in EPSILON:
             allowed = ", ".join(EPSILON)
             raise ParameterError(f"{name} has the dtype {dtype}, but weights must be {allowed}. Set trainable=False.")
         h = self._rest.h if self._rest and is_rest else self._h
         h = h.on(None if dtype == "float64" else namespace().quick)
-        return lay_out(name, self._rule_of(is_rest), h, tuple(variable.shape), None, EPSILON[dtype]).pieces[0]
+        shape, blocks = ((n, *variable.shape), Blocks("each")) if n else (tuple(variable.shape), None)
+        return lay_out(name, self._rule_of(is_rest), h, shape, blocks, EPSILON[dtype]).pieces[0]
 
     def _state_variable(self, variable: Any, one: tuple[str, Any], h: Any) -> Any:
         field, shape = one
@@ -195,25 +201,50 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         return self.add_variable(shape, dtype=dtype, layout=layout, name=f"{variable.path.replace('/', '_')}_{field}")
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
-        """Step all variables, which share the numbers of the step."""
-        self._xp = namespace()
+        """Step all variables, which share the numbers of the step; small ones that are alike step as one."""
+        self._xp = xp = namespace()
+        members = list(zip(grads, trainable_variables, strict=True))
+        stacks, apart = self._alike(members) if xp.stacks() else ([], members)
         try:
-            super()._backend_update_step(grads, trainable_variables, learning_rate)
+            for stack in stacks:
+                self._step(stack, learning_rate)
+            super()._backend_update_step([g for g, _ in apart], [v for _, v in apart], learning_rate)
         finally:
             self._xp = None  # some numbers may be traced
 
+    def _alike(self, members: Sequence[Member]) -> tuple[list[Sequence[Member]], list[Member]]:
+        """Return gradients and variables: those that are stepped as one, and the others."""
+        groups: dict[Any, list[Member]] = {}
+        for place, (gradient, variable) in enumerate(members):
+            i = self._get_variable_index(variable)
+            kind = self._is_rest[i], variable.dtype, tuple(variable.shape), self._use_weight_decay(variable)
+            small = prod(variable.shape) <= SMALL and not self._pieces[i].h.of_matrices
+            groups.setdefault(kind if small else place, []).append((gradient, variable))
+        most = {kind: max(1, STACKED // max(1, prod(group[0][1].shape))) for kind, group in groups.items()}
+        stacks = [group[n : n + most[kind]] for kind, group in groups.items() for n in range(0, len(group), most[kind])]
+        return [one for one in stacks if len(one) > 1], [one for stack in stacks if len(stack) == 1 for one in stack]
+
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Step one variable."""
-        i = self._get_variable_index(variable)
-        xp, piece, kept, dtype = self._xp or namespace(), self._pieces[i], self._kept[i], _computing(variable)
-        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
-        rule, h = self._rule_of(self._is_rest[i]), piece.h
+        self._step([(gradient, variable)], learning_rate)
+
+    def _step(self, members: Sequence[Member], learning_rate: Any) -> None:
+        """Step variables that are alike: stacked, they are one variable of so many blocks."""
+        xp, places, n = self._xp or namespace(), [self._get_variable_index(v) for _, v in members], len(members)
+        i, variable, dtype = places[0], members[0][1], _computing(members[0][1])
+        rule = self._rule_of(self._is_rest[i])
+        piece = self._pieces[i] if n == 1 else self._piece(variable, self._is_rest[i], n)
+        kept = list(zip(*(self._kept[i] for i in places), strict=True))
+        read = [[v for _, v in members], [xp.dense(g) for g, _ in members], *kept]
+        each = ([None if one is None else ops.cast(one, dtype) for one in x] for x in read)
+        p, g, *state = (x[0] if n == 1 or x[0] is None else ops.stack(x) for x in each)
         now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
-        [(stepped,)] = local(xp, [Run((rule.step(xp, p, g, rule.State(*state), h, now),), piece.shape)])
-        self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
-        for x, new in zip(kept, stepped.state, strict=True):
-            if x is not None:
-                self.assign(x, ops.cast(new, x.dtype))
+        run = Run((rule.step(xp, p, g, rule.State(*state), piece.h, now),), piece.shape, piece.block_dims)
+        [(stepped,)] = local(xp, [run])
+        for targets, new in zip((read[0], *kept), (moved(xp, p, stepped.moves), *stepped.state), strict=True):
+            if targets[0] is not None:
+                for target, own in zip(targets, [new] if n == 1 else ops.unstack(new, n), strict=True):
+                    self.assign(target, ops.cast(own, target.dtype))
 
     def _now(self, xp: Functions, i: int, dtype: str, learning_rate: Any, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h

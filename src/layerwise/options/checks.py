@@ -89,7 +89,7 @@ def plain(value: Any, of_one: bool = False) -> Any:
 
 def of_python(value: Any) -> Any:
     """Return a NumPy number or text as the Python object, which every file and process can hold."""
-    return value.item() if isinstance(value, np.generic) else value
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) and not value.ndim else value
 
 
 def members(value: Any) -> tuple[Any, ...]:

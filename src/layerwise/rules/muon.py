@@ -82,12 +82,13 @@ POLAR_EXPRESS = (
     (1.875, -1.25, 0.375),
 )
 NAMED = {"jordan": JORDAN, "polar_express": POLAR_EXPRESS}
+_name = one_of(*NAMED).convert
 
 
 def _coefficients(value: Any) -> Any:
     """Return three numbers, or three for each iteration."""
-    if isinstance(value, str) and value in NAMED:
-        return value
+    if isinstance(value, str):
+        return _name(value)
     each = members(value)
     try:
         return _three(each)

@@ -15,7 +15,7 @@ from layerwise.torch import Mixed
 from layerwise.torch.groups._arguments import listed
 from layerwise.torch.groups._rules import RULE
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.tools._param_groups import others_than_hidden
+from layerwise.torch.tools._param_groups import NO_MATRICES, chosen
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
 STATE = ("state_dtype", dict)  # by names of state, which belong to one rule
@@ -57,7 +57,7 @@ class Known(NamedTuple):
         if model is None:
             return cls({}, frozenset())
         names = {id(p): name for name, p in model.named_parameters()}
-        return cls(names, frozenset(map(id, others_than_hidden(model))))
+        return cls(names, frozenset(map(id, chosen(model, NO_MATRICES))))
 
 
 class Split(NamedTuple):

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from ast import literal_eval
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial, wraps
 from typing import Any
+
+from torch import nn
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
 from layerwise.torch.groups._rules import RULE
+from layerwise.torch.tools._param_groups import SMALL, chosen
 from layerwise.trainers import classes
 from layerwise.trainers._split import by_name
 
@@ -18,6 +21,7 @@ def register() -> list[str]:
     names.
     """
     try:
+        from transformers import Trainer
         from transformers.trainer_optimizer import _OPTIMIZER_HANDLERS
         from transformers.training_args import OptimizerNames
     except ImportError as problem:
@@ -29,7 +33,24 @@ def register() -> list[str]:
     for name, optimizer in found.items():
         _OPTIMIZER_HANDLERS.setdefault(name, partial(_handler, optimizer))
         _add_name(OptimizerNames, name)
+    if not hasattr(Trainer.create_optimizer, "gives_its_rate"):
+        Trainer.create_optimizer = _with_rate(Trainer.create_optimizer)
     return list(found)
+
+
+def _with_rate(create: Any) -> Any:
+    """Return the Trainer's method, which gives its learning rate to a class of ours that comes without one."""
+
+    @wraps(create)
+    def create_optimizer(self: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer, options = self.optimizer_cls_and_kwargs or (None, {})
+        hyper = getattr(optimizer, "_hyper", None)
+        if hyper is not None and "lr" not in options and hyper.__dataclass_fields__["lr"].default is not None:
+            self.optimizer_cls_and_kwargs = optimizer, {**options, "lr": self.args.learning_rate}
+        return create(self, *args, **kwargs)
+
+    create_optimizer.gives_its_rate = True  # type: ignore[attr-defined]
+    return create_optimizer
 
 
 def _add_name(names: Any, name: str) -> None:
@@ -59,7 +80,28 @@ def _handler(optimizer: type[Any], context: Any) -> tuple[type[Any], dict[str, A
     given |= {name: _value(name, text) for name, text in context.optim_args.items()}
     if h.of_matrices:
         given["others"] = _with_adams(given.get("others"), context.adam_kwargs)
+    elif getattr(h, "adapt", False) and "adapt" not in given and context.model is not None:
+        return _sparing(optimizer, context.model), given
     return by_name(optimizer), given
+
+
+def _sparing(optimizer: type[Any], model: nn.Module) -> type[Any]:
+    """Return a class that makes the optimizer of the Trainer's groups, with biases and norms as in `param_groups`."""
+    small, usual = {id(p) for p in chosen(model, SMALL)}, optimizer._hyper.of_small or {"adapt": False}
+
+    def new(cls: type[Any], params: Any, **options: Any) -> Any:
+        off = {name: options.get(name, value) for name, value in usual.items()}
+        return optimizer([one for group in params for one in _apart(group, small, off)], **options)
+
+    # What it makes is none of its instances, so that its __init__ is not called.
+    return type(optimizer.__name__, (optimizer,), {"__new__": new, "__doc__": optimizer.__doc__})
+
+
+def _apart(group: Mapping[str, Any], small: Collection[int], off: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a group of the Trainer's in two, if it has both: the others, and biases and norms with these options."""
+    for options, wanted in (({}, False), (off, True)):
+        if found := [p for p in group["params"] if (id(p) in small) is wanted]:
+            yield {**options, **group, "params": found}
 
 
 def _with_adams(others: Any, adams: Mapping[str, Any]) -> Any:

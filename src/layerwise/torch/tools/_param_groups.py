@@ -151,9 +151,9 @@ def param_groups(
     return made
 
 
-def others_than_hidden(model: nn.Module) -> list[Tensor]:
-    """Return the parameters that rules for hidden matrices leave to others."""
-    test = _test("other_params", list(NO_MATRICES), {**KINDS, "head": _head_of(model)})
+def chosen(model: nn.Module, matchers: Iterable[Matcher]) -> list[Tensor]:
+    """Return the parameters that one of these chooses."""
+    test = _test("matchers", list(matchers), {**KINDS, "head": _head_of(model)})
     return [p for p, found in _places(model).items() if test(p, found)]
 
 
