@@ -34,7 +34,7 @@ class ForeachEngine(RuleEngine):
     """The rule on lists of tensors: on a CPU, where calls cost less than memory, only if no other may step in."""
 
     def __init__(self, anywhere: bool) -> None:
-        super().__init__(ListsOfTensors(), None, STACK, matrix_size=MATRIX, lists=Lists, name=FOREACH)
+        super().__init__(ListsOfTensors(), None, STACK, lists=Lists, name=FOREACH)
         self._anywhere = anywhere
 
     def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from layerwise.torch.step import _namespace as of_one
 from layerwise.torch.step._lists import Dims, Many, on_flats
 from layerwise.torch.step._namespace import PURE, Tensors, held, wide_dtype
+from layerwise.torch.step._products import multiplies
 
 
 def _added(x: Many, y: Any, a: float = 1.0) -> Many:
@@ -127,6 +128,7 @@ OF_LISTS: dict[str, Callable[..., Any]] = {
     "clip": clip,
     "ones_like": lambda x: x.like(torch.ones_like(x.flat)),
     "asarray": asarray,
+    "multiplies": lambda x, dtype: multiplies(x.of.device, dtype),
     "reshape": lambda x, shape: x.flat.reshape(shape),  # of numbers: one tensor of them all
     "squares": squares,
     "add_scaled": add_scaled,
