@@ -49,7 +49,7 @@ help:
 	@echo "make demo         what the optimizers are for, shown on real data in some minutes, with a report"
 	@echo "make test         every test that a change of the library needs, in some minutes"
 	@echo "make quick RULE=lamb  what says most of one optimizer, in a minute, without the extension"
-	@echo "make quick FILE=src/layerwise/torch/_stepper.py  the tests that noticed small errors in that file"
+	@echo "make quick FILE=src/layerwise/torch/step/_stepper.py  the tests that noticed small errors in that file"
 	@echo "make test-all     all tests: also those against other packages, and of long programs"
 	@echo "make test-timm    timm's own tests, on ours"
 	@echo "make test-deepspeed  what trains under DeepSpeed, which is installed for it"
@@ -88,7 +88,7 @@ QUICK = tests/test_rules.py tests/test_options.py tests/test_mutants.py tests/nu
 
 # Of one file: the tests that noticed small errors in it.
 quick: | $(VENV)/.dev
-	@$(if $(RULE)$(FILE),,echo "Of what? make quick RULE=lamb, or make quick FILE=src/layerwise/torch/_stepper.py"; exit 1)
+	@$(if $(RULE)$(FILE),,echo "Of what? make quick RULE=lamb, or make quick FILE=src/layerwise/torch/step/_stepper.py"; exit 1)
 	@$(if $(FILE),tests="$$(PYTHONPATH=tests:src $(PY) -m mutants.nearest $(FILE))" && \
 	  PYTHONPATH=src $(PYTEST) -m "not slow" $$tests $(PYTEST_ARGS))
 	@$(if $(RULE),PYTHONPATH=src $(PYTEST) -k "$(RULE) and not (torch or jax or strict or Keras or MLX or Paddle)" $(QUICK) $(PYTEST_ARGS))

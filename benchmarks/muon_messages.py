@@ -28,8 +28,7 @@ from layerwise.rules import muon
 from layerwise.rules.asks import Whole
 from layerwise.rules.matrices import multiplications
 from layerwise.torch.sharding._cuts import Cut, axis_of
-from layerwise.torch.sharding._hops import hops_of
-from layerwise.torch.sharding._routes import Owners, Route, waves_of
+from layerwise.torch.sharding._routes import Owners, Route, hops_of, waves_of
 from layerwise.torch.step._plan import plan_of
 from sharding_model import BANDWIDTH, HOP, MODELS, Tensor, milliseconds, row, size, tensors
 

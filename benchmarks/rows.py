@@ -14,7 +14,7 @@ from harness.memory import available
 from harness.peers import Peer
 from harness.report import aligned, origin
 from harness.timing import Clock, Step, Timing, wall
-from layerwise.engines.threads import available_processors
+from layerwise.engines.processor import available_processors
 
 RESULTS = Path(__file__).parent / "results"
 

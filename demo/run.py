@@ -18,7 +18,7 @@ from demo.settings import ACTS, SEEDS
 from demo.terminal import Watch, new_console, show
 from layerwise.cli.exits import INTERRUPTED, forget_output
 from layerwise.contrib._files import beside
-from layerwise.engines.threads import available_processors
+from layerwise.engines.processor import available_processors
 
 NAME = "layerwise-demo.html"
 ENOUGH = 2_000_000  # bytes; a whole report has half of that

@@ -18,7 +18,7 @@ from reference.case import Case as Known
 
 import layerwise.numpy
 from layerwise.catalog.registry import ENTRIES, Entry
-from layerwise.engines.printed import RULES
+from layerwise.engines.printed_programs import RULES
 from layerwise.options.settings import options_in_order
 from layerwise.rules.asks import Keep
 

@@ -111,10 +111,10 @@ def thin(cases: list[Case]) -> list[Case]:
 
 def _in_turn(group: list[Case], turn: int) -> list[Case]:
     """Return the cases in the order in which they are tried: one of each kind, then another of each."""
-    of_kinds: dict[str, list[Case]] = {}
+    once_per_kind: dict[str, list[Case]] = {}
     for case in group:
-        of_kinds.setdefault(_kind_of(case), []).append(case)
-    piles = [_turned(pile, turn // len(of_kinds)) for pile in _turned([*of_kinds.values()], turn)]
+        once_per_kind.setdefault(_kind_of(case), []).append(case)
+    piles = [_turned(pile, turn // len(once_per_kind)) for pile in _turned([*once_per_kind.values()], turn)]
     meant = _kinds(group[0])
     piles.sort(key=lambda pile: _kind_of(pile[0]) not in meant)
     return [case for row in zip_longest(*piles) for case in row if case is not None]

@@ -90,7 +90,7 @@ def test_every_file_has_tests_that_are_nearest_to_it() -> None:
     assert [file for file in files if not nearest(file)] == []
     [first, *_] = nearest("src/layerwise/options/checks.py")
     assert first == "tests/test_options.py::test_an_option_refuses_what_is_out_of_its_range_and_says_the_way_out"
-    assert len(nearest("src/layerwise/torch/step/_due.py")) > 20  # of which nothing is recorded: those of its room
+    assert len(nearest("src/layerwise/torch/step/_work.py")) > 20  # of which nothing is recorded: those of its room
     with pytest.raises(SystemExit, match=r"^tests/cases\.py is no file of the library"):
         nearest("tests/cases.py")
 

@@ -15,8 +15,8 @@ from cases import CASES, KERNELED, case_of
 from namespaces import NAMESPACES, trajectory
 
 from layerwise.catalog.registry import Entry
+from layerwise.engines.program_types import form_of, presence_of
 from layerwise.engines.programs import numbers
-from layerwise.engines.structures import form_of, presence_of
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 

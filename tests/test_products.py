@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from layerwise.engines.half_precision import processor_multiplies
+from layerwise.engines.processor import processor_multiplies
 from layerwise.numpy import Muon
 from layerwise.rules import muon
 from layerwise.rules.matrices import in_stretches
 from layerwise.rules.products import HALVES, operand, symmetric, worth_halving
-from layerwise.torch.step._products import multiplies, quick
+from layerwise.torch.arrays._library import multiplies, quick
 
 ERROR = {"float32": 1e-5, "float16": 6e-3, "bfloat16": 3e-2}
 

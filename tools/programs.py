@@ -18,7 +18,7 @@ from runs import Request, Run, choices
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf, operation, substituted
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.structures import ALONG, form_of, presence_of
+from layerwise.engines.program_types import ALONG, form_of, presence_of
 from layerwise.errors import ContradictionError
 from layerwise.rules.asks import ModelSum
 

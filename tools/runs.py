@@ -10,7 +10,7 @@ from unittest.mock import patch
 from symbols import COLUMN, MATRIX, ROW, SUMS_ALONG, Namespace, NotPrinted, Symbol, leaf
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines.structures import form_of
+from layerwise.engines.program_types import form_of
 from layerwise.errors import LayerwiseError
 from layerwise.options.settings import ClippedByNorm, Hyper
 from layerwise.rules.asks import Keep, Mean, Now, Stepped

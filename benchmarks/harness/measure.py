@@ -65,7 +65,7 @@ def tables_of(
 
     What does not fit with the first has only its reason there.
     """
-    left_out = {peer.label: why for peer in peers if (why := peer.why_not(work)) is not None}
+    left_out = {peer.label: why for peer in peers if (why := peer.reason_missing(work)) is not None}
     there = [peer for peer in peers if peer.label not in left_out]
     each = max(work.bytes, MOMENTS * parameters(work.shapes))
     base, rest = [peer for peer in there if peer is peers[0]], [peer for peer in there if peer is not peers[0]]

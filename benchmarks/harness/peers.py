@@ -36,7 +36,7 @@ class Peer:
     def installed(self) -> bool:
         return importlib.util.find_spec(self.package) is not None
 
-    def why_not(self, work: Any) -> str | None:
+    def reason_missing(self, work: Any) -> str | None:
         """Return the reason to leave it out untried, or None."""
         if self.gpu and not work.on_cuda:
             return "needs a GPU"

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from harness.measure import Row, Table
 from harness.timing import Timing
 from layerwise.cli.info import processor, version_of
-from layerwise.engines.threads import available_processors
+from layerwise.engines.processor import available_processors
 
 PACKAGES = ("layerwise", "numpy", "jax", "optax", "torch", "transformers")
 

@@ -19,7 +19,7 @@ from harness.tensors import stepping
 from harness.timing import Running, Step
 from layerwise.catalog.registry import ENTRIES
 from layerwise.drivers import Run, local
-from layerwise.engines import Job, places
+from layerwise.engines import Job, addresses
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Now
 from layerwise.torch.step._engines import ForeachEngine
@@ -165,7 +165,7 @@ class StepOfLists(WholeStep):
 
     def _step(self, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[Any], now: Now) -> None:
         jobs = [Job(self._rule, *one) for one in zip(self._h, params, states, strict=True)]
-        with patch.object(places, "places_of", Nowhere):
+        with patch.object(addresses, "addresses_of", Nowhere):
             ForeachEngine(anywhere=True).prepare(jobs).step(grads, [now] * len(jobs))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from layerwise._version import __version__
     from layerwise.catalog.presets import Preset, preset, presets
-    from layerwise.engines.threads import get_num_threads, set_num_threads
+    from layerwise.engines.processor import get_num_threads, set_num_threads
     from layerwise.layout.blocks import Blocks
     from layerwise.options.by_name import optional
     from layerwise.trainers import register
@@ -35,7 +35,7 @@ DOORS = {
     "Blocks": "layerwise.layout.blocks",
     "register": "layerwise.trainers",
     "optional": "layerwise.options.by_name",
-    **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.engines.threads"),
+    **dict.fromkeys(("get_num_threads", "set_num_threads"), "layerwise.engines.processor"),
     **dict.fromkeys(("Preset", "preset", "presets"), "layerwise.catalog.presets"),
 }
 CLASSES = ("layerwise.torch", "layerwise.numpy", "layerwise.keras", "layerwise.mlx", "layerwise.paddle")

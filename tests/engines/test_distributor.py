@@ -12,7 +12,7 @@ from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_o
 
 from layerwise import engines
 from layerwise.engines import compiled
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.errors import EngineError
 from layerwise.storage import Format, Storage
 from layerwise.storage.index import part_of
@@ -212,7 +212,7 @@ def test_arrays_that_are_not_plain_are_left_to_the_rule(made, why):
     if not job.p.flags.writeable:
         return
     theirs = copied(job)
-    NUMPY.engine(insisting=False).step([job])
+    NUMPY.engine(required=False).step([job])
     NUMPY.rule.step([theirs])
     assert bits([job]) == bits([theirs])
 

@@ -20,8 +20,8 @@ import layerwise.torch
 from layerwise import engines
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import EngineError
+from layerwise.torch.arrays._library import Tensors
 from layerwise.torch.step import _engines
-from layerwise.torch.step._namespace import Tensors
 
 WORLD, ENGINE = WORLDS[1], _engines.ForeachEngine(anywhere=True)
 ONE_BY_ONE = RuleEngine(Tensors())
@@ -218,7 +218,7 @@ def test_lists_step_on_accelerators_and_leave_a_cpu_to_others():
     there = here._replace(p=torch.ones(3, device="meta"))
     [row] = [row for row in _engines.ENGINES if row.name == "foreach"]
     assert row.engine.declines([here, there]) == ["on a CPU it is slower than tensor by tensor", ""]
-    assert row.insisting.declines([here, there]) == ["", ""]
+    assert row.required.declines([here, there]) == ["", ""]
     assert [engine.name for engine in _engines.engines_of("without kernels", False)] == ["foreach", "the rule"]
 
 

@@ -23,7 +23,7 @@ from layerwise.storage.groups import EIGHT
 from layerwise.storage.groups import count as groups_in
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import Stored
-from layerwise.torch.step._namespace import BITS
+from layerwise.torch.arrays._library import BITS
 
 pytestmark = needed
 KEY, T = Key(0x12345678, 0x9ABCDEF0), 2**33 + 7

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layerwise.engines import Candidate, choose, compiled, threads
+from layerwise.engines import Candidate, choose, compiled, processor
 from layerwise.errors import EngineError
 
 
@@ -31,9 +31,9 @@ def test_a_wheel_without_the_extension_says_what_it_is(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "layerwise._native", None)
     monkeypatch.delattr("layerwise._native", raising=False)
     monkeypatch.setattr(compiled, "__file__", str(package / "engines" / "compiled.py"))
-    assert compiled.why_not() == compiled.PURE
+    assert compiled.reason_missing() == compiled.PURE
     (package / "_native.cpython-310.so").touch()
-    assert compiled.why_not().startswith("the compiled extension cannot be imported (")
+    assert compiled.reason_missing().startswith("the compiled extension cannot be imported (")
 
 
 class Served:
@@ -62,12 +62,12 @@ def groups(root: Path, **files: str) -> Path:
     ],
 )
 def test_quota_of_control_groups(files, quota, tmp_path):
-    assert threads.cgroup_quota(tmp_path, groups(tmp_path, **files)) == quota
+    assert processor.cgroup_quota(tmp_path, groups(tmp_path, **files)) == quota
 
 
 @pytest.mark.parametrize(("quota", "count"), [(0.5, 1), (1.5, 2), (None, 3)])
 def test_there_are_no_more_threads_than_the_quota_pays_for(quota, count, monkeypatch):
     """Part of a processor's time is worth a thread."""
-    monkeypatch.setattr(threads, "cgroup_quota", lambda: quota)
-    monkeypatch.setattr(threads.os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
-    assert threads.available_processors() == count
+    monkeypatch.setattr(processor, "cgroup_quota", lambda: quota)
+    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda _: {1, 4, 5}, raising=False)
+    assert processor.available_processors() == count

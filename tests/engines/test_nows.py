@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layerwise.core.step import Nows
+from layerwise.core.step import StepNumbers
 from layerwise.engines import Job
 from layerwise.engines.compiled import PURE, _native, candidate
 from layerwise.engines.programs import ByRates
@@ -27,7 +27,7 @@ def each(t, lr, lam, sizes, scale=1.0):
 @pytest.mark.parametrize("alike", [True, False], ids=["one step", "several steps"])
 def test_each_tensor_has_its_own_step_and_the_rates_of_its_group(sizes, alike):
     t = [3 if alike else 3 + i % 2 for i in range(sum(sizes))]
-    found = Nows([H] * 6, sizes).of(t, LR, LAM, 2.0)
+    found = StepNumbers([H] * 6, sizes).of(t, LR, LAM, 2.0)
     assert list(found) == each(t, LR, LAM, sizes, 2.0)
     assert isinstance(found, ByRates) == alike
 
@@ -38,7 +38,7 @@ def test_columns_of_rates_step_as_their_numbers_one_by_one(several):
     """Rates of 0 are off, so that tensors with and without them are computed apart."""
     hs = [H, lamb.Lamb(eps=1e-3) if several else H] * 6
     lr, lam = LR * 2, LAM * 2
-    nows = Nows(hs, [1] * 12).of([1] * 12, lr, lam)
+    nows = StepNumbers(hs, [1] * 12).of([1] * 12, lr, lam)
     moved = []
     for engine, given in ((candidate().engine, nows), (candidate().engine, list(nows)), (RuleEngine(Arrays()), nows)):
         ps = [np.linspace(0.5, 1.5, 5) + i for i in range(12)]

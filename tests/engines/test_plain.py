@@ -27,12 +27,12 @@ def other(*shape, dtype=torch.float32):
 @pytest.fixture
 def known():
     assert not _native.reaches(other(2))
-    assert compiled.know_plain(Other, Other)
+    assert compiled.register_plain(Other, Other)
     yield
     assert not _native.open_plain(Other, Other, None)
     assert not _native.reaches(other(2))
     if before := sys.modules.get("layerwise.paddle._arrays"):
-        compiled.know_plain(before.paddle.Tensor, before.EagerParamBase)
+        compiled.register_plain(before.paddle.Tensor, before.EagerParamBase)
 
 
 @pytest.mark.usefixtures("known")

@@ -20,9 +20,9 @@ from torch.nn import Parameter
 from layerwise import engines
 from layerwise import numpy as of_numpy
 from layerwise import torch as of_torch
-from layerwise.engines import compiled, places
+from layerwise.engines import addresses, compiled
 from layerwise.errors import ParameterError
-from layerwise.torch import _planner
+from layerwise.torch.step import _planner
 
 pytestmark = needed
 
@@ -312,10 +312,10 @@ def test_a_prepared_step_refuses_other_gradients_and_a_skip_and_goes_on(world):
 @pytest.mark.parametrize("insisting", [True, False], ids=["compiled", "rule"])
 @pytest.mark.parametrize("which", ["p", "exp_avg_sq"])
 @pytest.mark.parametrize("change", ["moved", "negated", "shortened"])
-def test_a_prepared_step_says_that_an_array_is_not_where_it_was(insisting, which, change):
+def test_a_prepared_step_says_that_an_array_is_not_where_it_was(required, which, change):
     """At another address; or at the same one, but with the other sign, or with too little memory."""
     job = mapped(jobs_of(WORLDS[0], [(40, 30)])[0], lambda a: torch.from_numpy(a).clone())
-    ready = (WORLDS[1].engine() if insisting else WORLDS[1].rule).prepare([job])
+    ready = (WORLDS[1].engine() if required else WORLDS[1].rule).prepare([job])
     ready.step([job.g], [job.now])
     array = job.p if which == "p" else job.state.exp_avg_sq
     kept, before, size = array.data, array.clone(), array.untyped_storage().nbytes()
@@ -369,7 +369,7 @@ def test_a_first_step_takes_few_calls_for_each_tensor():
 
 def test_arrays_of_an_unknown_library_are_told_apart_by_their_objects():
     one, other = (SimpleNamespace(shape=(3,), dtype="float32") for _ in range(2))
-    marks = places.Marks([one])
+    marks = addresses.PythonMarks([one])
     assert marks.same([one])
     assert not marks.same([other])
     one.shape = (4,)

@@ -14,8 +14,8 @@ from cases import KERNELED, case_of
 from engines.worlds import WORLDS, bits, copied, make_job, mapped, needed, now_of
 
 from layerwise import engines
-from layerwise.engines import compiled, programs, structures
-from layerwise.engines.printed import RULES
+from layerwise.engines import compiled, program_types, programs
+from layerwise.engines.printed_programs import RULES
 from layerwise.errors import EngineError
 from layerwise.options.checks import number
 from layerwise.options.fields import option
@@ -81,7 +81,7 @@ def test_what_has_no_kernels_is_the_rules_and_its_neighbours_are_not(job):
     with pytest.raises(EngineError, match="compiled engine does not take .*" + re.escape(programs.missing(job))):
         NUMPY.engine().step([copied(job)])
     ours, theirs = copied(job), copied(job)
-    measured = NUMPY.engine(insisting=False).step([ours, job_with(Warm(lr=0.1))])
+    measured = NUMPY.engine(required=False).step([ours, job_with(Warm(lr=0.1))])
     NUMPY.rule.step([theirs])
     assert bits([ours]) == bits([theirs])
     assert [isinstance(one, compiled.Measured) for one in measured] == [False, True]
@@ -119,11 +119,11 @@ def test_every_setting_has_kernels(case):
 @pytest.mark.parametrize(
     ("value", "form"),
     [(None, None), (True, True), (False, False), ("l2", "l2")]
-    + [(x, structures.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
+    + [(x, program_types.ANY) for x in (0, 0.0, 1, 0.5, inf, (0.9, 0.999), ((0,), (1,)))],
 )
 def test_a_number_is_no_form(value, form):
     """0 and 1 are numbers like others, though False == 0 and True == 1."""
-    assert structures.form_of(value) is form
+    assert program_types.form_of(value) is form
 
 
 # ---- the numbers of a step
@@ -190,7 +190,7 @@ def reached(case, options):
     job = make_job(case, case.hyper(**options), SHAPE, (), 0)
     steps = [programs.numbers(job.h, now_of(job.h, t)) for t in range(1, 5)]
     program = compiled.form_of(job) if job.h.has_kernels else None
-    return program, structures.presence_of(job.state), job.h.state_dtypes(), steps
+    return program, program_types.presence_of(job.state), job.h.state_dtypes(), steps
 
 
 @of_each

@@ -12,7 +12,7 @@ from engines.worlds import EPS, WORLDS, bits, copied, make_job, mapped, needed
 
 from layerwise import engines
 from layerwise.engines import compiled
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.errors import EngineError
 
 pytestmark = needed

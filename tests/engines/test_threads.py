@@ -146,14 +146,14 @@ def test_the_extension_has_as_many_threads_as_were_asked_for(asked, had, threads
 
 def test_the_environment_says_how_many_threads_and_which_instructions(monkeypatch):
     before = _native.instruction_set()
-    monkeypatch.setattr("layerwise.engines.threads._given", None)
+    monkeypatch.setattr("layerwise.engines.processor._given", None)
     for name, value in {"LAYERWISE_NUM_THREADS": "3", "LAYERWISE_ISA": "Baseline"}.items():
         monkeypatch.setenv(name, value)
-    compiled.heed_environment()
+    compiled.read_environment()
     assert (layerwise.get_num_threads(), _native.num_threads(), _native.instruction_set()) == (3, 3, "baseline")
     monkeypatch.setenv("LAYERWISE_ISA", "mmx")
     with pytest.raises(EngineError, match=r"LAYERWISE_ISA must be one of .*baseline on this machine, but is 'mmx'"):
-        compiled.heed_environment()
+        compiled.read_environment()
     assert not _native.use_instruction_set("mmx")
     assert _native.instruction_set() == "baseline"
     assert _native.use_instruction_set(before)

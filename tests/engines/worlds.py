@@ -13,11 +13,11 @@ import torch
 
 from layerwise import engines
 from layerwise.engines import compiled
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Now
-from layerwise.torch.step._namespace import Tensors
+from layerwise.torch.arrays._library import Tensors
 
 needed = pytest.mark.skipif(compiled._native is None, reason="the extension is not built")
 NAMES = ("float32", "float64", "bfloat16", "float16")
@@ -119,8 +119,8 @@ class World:
     def rule(self) -> Any:
         return Stepping(self.engine_of_rule)
 
-    def engine(self, insisting: bool = True) -> Any:
-        return Stepping(compiled.CompiledEngine(), *([] if insisting else [self.engine_of_rule]))
+    def engine(self, required: bool = True) -> Any:
+        return Stepping(compiled.CompiledEngine(), *([] if required else [self.engine_of_rule]))
 
 
 WORLDS = [

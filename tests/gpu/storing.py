@@ -19,7 +19,7 @@ from layerwise.storage import WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of
 from layerwise.storage.stored import Stored
-from layerwise.torch.step._namespace import BITS, Tensors
+from layerwise.torch.arrays._library import BITS, Tensors
 
 RULE = RuleEngine(Tensors(), None, None)
 MOMENTUM = {"Adafactor": {"beta1": 0.9}, "Lars": {"momentum": 0.9}}

@@ -13,7 +13,7 @@ from cases import case_of
 from engines.worlds import bits, new_gradient, now_of, numbers
 from gpu.world import DEVICE, GPU, cases, copies, given, jobs_of, near, prepared, step
 
-from layerwise.engines import Counter, places
+from layerwise.engines import Counter, addresses
 from layerwise.engines.gpu import step_params
 from layerwise.engines.gpu.layout import aligned
 from layerwise.rules.asks import Now
@@ -155,7 +155,7 @@ def turned(g):
 def test_gradients_may_lie_otherwise_from_one_step_to_the_next(case, extension, monkeypatch):
     """In another dtype, with other strides, at another alignment, as one number for a row; and as before again."""
     if not extension:
-        monkeypatch.setattr(places, "_native", None)
+        monkeypatch.setattr(addresses, "_native", None)
     jobs = jobs_of(case, [(6, 5), (2, 3, 2, 5)])
     others = copies(jobs)
     ready = prepared(jobs)

@@ -13,7 +13,7 @@ from gpu.world import DEVICE
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.printed import storage
 from layerwise.storage import bits, groups, weights
-from layerwise.torch.step._namespace import BITS
+from layerwise.torch.arrays._library import BITS
 
 N = 4096
 KEY = bits.Key(0x9E3779B9, 0xFFFFFFF1)

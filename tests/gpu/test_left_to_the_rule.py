@@ -14,7 +14,7 @@ from gpu.world import DEVICE, ENGINE, GPU, RULE, SMALL, cases, copies, given, ha
 
 from layerwise import engines
 from layerwise.engines.gpu import GpuEngine, candidate, installed, kinds
-from layerwise.engines.gpu.installed import why_not
+from layerwise.engines.gpu.installed import reason_missing
 from layerwise.engines.gpu.kinds import declined
 from layerwise.errors import EngineError
 
@@ -40,7 +40,7 @@ def check(make, reason):
     ours, theirs = make(), make()
     with pytest.raises(EngineError, match=reason):
         Stepping(GpuEngine(sizes=SMALL)).step([ours])
-    GPU.engine(insisting=False).step([ours])
+    GPU.engine(required=False).step([ours])
     GPU.rule.step([theirs])
     assert bits([ours]) == bits([theirs])
 
@@ -126,7 +126,7 @@ def test_a_machine_without_its_packages_has_no_engine_and_knows_why(absent, vers
     monkeypatch.setattr(installed, "version", lambda name: version)
     row = candidate(RULE)
     assert (row.declined or "").startswith(reason)
-    assert why_not().startswith(reason)
+    assert reason_missing().startswith(reason)
     assert isinstance(row.engine, GpuEngine) is not bool(reason)
 
 
@@ -134,7 +134,7 @@ def test_tensors_in_the_machines_memory_are_left_to_others_unless_who_asks_insis
     monkeypatch.setattr(kinds, "DEVICES", ("cpu",))
     row, [job] = candidate(RULE), make_jobs_on_cpu()
     assert row.engine.declines([job]) == ["the parameter is not on a GPU"]
-    assert row.insisting.declines([job]) == [""]
+    assert row.required.declines([job]) == [""]
 
 
 def make_jobs_on_cpu():

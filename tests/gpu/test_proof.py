@@ -23,7 +23,7 @@ from torch_front.front import BUSY, FRONT_OF, bits
 from layerwise import engines
 from layerwise.catalog.registry import ENTRIES
 from layerwise.cli import info
-from layerwise.engines import Candidate, distributor
+from layerwise.engines import Candidate, assignment
 from layerwise.engines.gpu import proof
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
 from layerwise.engines.gpu.kernels import parts
@@ -58,7 +58,7 @@ def is_of(front, constants):
 def proof_of(monkeypatch):
     """A new proof, for the engine that tensors on a GPU get."""
     engine = proving()
-    table = Candidate("gpu", engine, insisting=proving(warns=False)), Candidate("rule", _engines.RULE)
+    table = Candidate("gpu", engine, required=proving(warns=False)), Candidate("rule", _engines.RULE)
     monkeypatch.setattr(_engines, "ENGINES", table)
     return engine.proof
 
@@ -350,7 +350,7 @@ def test_ranks_pass_or_fall_back_together_even_one_that_holds_nothing(case, righ
     assert 0 in seats[1][0].p.shape
     GPU.rule.step([alone := mapped(job, GPU.array)])
     table = [proving(), RULE]
-    one_of_all = SimpleNamespace(prepare=lambda jobs: distributor.prepare(table, jobs))
+    one_of_all = SimpleNamespace(prepare=lambda jobs: assignment.prepare(table, jobs))
     if not right:
         broken("passes.apply")
     with nullcontext() if right else pytest.warns(RuntimeWarning, match="fail their proof"):

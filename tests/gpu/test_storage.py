@@ -24,7 +24,7 @@ from gpu.storing import (
 from gpu.world import DEVICE, proving
 
 from layerwise import engines
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.engines.gpu import stored
 from layerwise.engines.gpu.kernels import formats
 from layerwise.engines.gpu.kinds import declined

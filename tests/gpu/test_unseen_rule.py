@@ -15,7 +15,7 @@ from gpu.world import ENGINE, GPU, near, prepared, step
 from test_printing import UNSEEN, load
 
 from layerwise.catalog.registry import Entry
-from layerwise.engines import printed, programs, structures
+from layerwise.engines import printed_programs, program_types, programs
 from layerwise.rules.asks import Now
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +38,8 @@ def unseen(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, spec.name, functions)
     spec.loader.exec_module(functions)
     table = {key: row_of(one, found.names[one]) for key, one in found.structures.programs.items()}
-    row = structures.Printed(found.structures.options, tuple(found.numbers), table)
-    monkeypatch.setitem(printed.RULES, module.__name__, row)
+    row = program_types.Printed(found.structures.options, tuple(found.numbers), table)
+    monkeypatch.setitem(printed_programs.RULES, module.__name__, row)
     monkeypatch.setattr(programs, "_found", {})
     return module
 

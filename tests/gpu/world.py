@@ -12,12 +12,12 @@ from cases import KERNELED
 from engines.worlds import LAYOUTS, Stepping, World, as_torch, make_job, mapped, numbers, stored
 
 from layerwise import engines
-from layerwise.engines.distributor import prepare
+from layerwise.engines.assignment import prepare
 from layerwise.engines.gpu import GpuEngine
 from layerwise.engines.gpu.layout import Sizes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch.step._namespace import Tensors
+from layerwise.torch.arrays._library import Tensors
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = Sizes(
@@ -45,8 +45,8 @@ def there(array: np.ndarray) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Gpu(World):
-    def engine(self, insisting: bool = True) -> Any:
-        return Stepping(GpuEngine(sizes=SMALL), *([] if insisting else [RULE]))
+    def engine(self, required: bool = True) -> Any:
+        return Stepping(GpuEngine(sizes=SMALL), *([] if required else [RULE]))
 
 
 GPU = Gpu("gpu", RULE, there, lambda a: a.clone(memory_format=torch.preserve_format), LAYOUTS[:4])

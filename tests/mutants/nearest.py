@@ -14,7 +14,7 @@ def nearest(file: str) -> list[str]:
     """Return these tests, each once, with all of its cases."""
     room, kept = room_of(file), record.read()
     if room is None:
-        sys.exit(f"{file} is no file of the library. Pass a path such as FILE=src/layerwise/torch/_stepper.py.")
+        sys.exit(f"{file} is no file of the library. Pass a path such as FILE=src/layerwise/torch/step/_stepper.py.")
     of_room = [error for error in room.errors if kept.get(error.name, {}).get("test")]
     own = [error for error in of_room if error.file == file] or of_room
     found = dict.fromkeys(kept[error.name]["test"].partition("[")[0] for error in own)

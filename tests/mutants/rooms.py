@@ -80,22 +80,21 @@ ROOMS: tuple[Room, ...] = (
     ),
     _room(
         "checkpoints",
-        "torch/checkpoints/ torch/sharding/_forms.py torch/step/_bytes.py torch/_members.py "
-        "torch/tools/_flat_states.py torch/tools/_weights.py",
+        "torch/checkpoints/ torch/groups/_members.py torch/tools/_flat_states.py torch/tools/_weights.py",
         "torch_front/test_loading.py torch_front/test_foreign_checkpoints.py torch_front/test_runs_of_others.py "
         "torch_front/test_names.py contract/test_state.py torch_front/test_split_weights.py "
         "torch_front sharding/test_resume.py sharding/test_flat_buffers.py",
     ),
     _room(
         "sharding",
-        "torch/sharding/ torch/_ranks.py",
+        "torch/sharding/",
         "sharding/test_model_group.py sharding/test_flat_buffers.py sharding/test_disagreement.py "
         "sharding/test_collectives.py sharding/test_replaced.py sharding",
     ),
     _room("offload", "torch/offload/ torch/step/_ahead.py torch/tools/_overlap.py", "offload"),
     _room(
         "tools",
-        "torch/tools/ torch/step/_schedule.py contrib/",
+        "torch/tools/ contrib/",
         "torch_front/test_stepping_alone.py torch_front/test_param_groups.py torch_front/test_monitor.py "
         "torch_front/test_hidden_matrices.py "
         "torch_front/test_noise_scale.py torch_front/test_schedulers.py test_lifetimes.py "

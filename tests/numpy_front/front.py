@@ -8,9 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from cases import CASES
-from contract.apis import SHAPES
-from contract.apis import bits as bits
-from contract.apis import close as close
+from contract.apis import SHAPES, bits
 
 FRONTS = [case.numpy for case in CASES]
 fronts = pytest.mark.parametrize("front", FRONTS)

@@ -18,10 +18,10 @@ from offload.training import replaced, to_device
 from torch import nn
 
 from layerwise.torch import Lamb, overlap
-from layerwise.torch._stepper import Stepper
 from layerwise.torch.offload import _copies
 from layerwise.torch.step import _ahead
-from layerwise.torch.step._ready import Ready
+from layerwise.torch.step._prepared import Ready
+from layerwise.torch.step._stepper import Stepper
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "drawn" / "offload.csv"
 LAYERS, ROOM = 6, 4

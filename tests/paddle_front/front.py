@@ -13,7 +13,6 @@ with warnings.catch_warnings():
 
 from cases import CASES
 from contract.apis import arrays
-from contract.apis import bits as bits
 
 import layerwise.paddle
 from layerwise.options.names import PADDLE

@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from layerwise.errors import LayerwiseError
 from layerwise.torch import Adafactor, Lamb, Lars, step_in_backward
-from layerwise.torch._stepper import Stepper
+from layerwise.torch.step._stepper import Stepper
 
 TOGETHER = "SynchronizationError"
 REST = "the rest"

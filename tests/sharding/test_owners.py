@@ -19,7 +19,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import layerwise.torch
-from layerwise.core.plan import Held
+from layerwise.core.plan import LocalPart
 from layerwise.drivers import ToBring
 from layerwise.layout.pieces import lay_out
 from layerwise.rules import muon
@@ -28,9 +28,8 @@ from layerwise.rules.matrices import AtOnce
 from layerwise.torch import Mixed, Muon
 from layerwise.torch.sharding import _routes
 from layerwise.torch.sharding._cuts import Cut, axis_of
-from layerwise.torch.sharding._held import held_of_cut
-from layerwise.torch.sharding._hops import hops_of
-from layerwise.torch.sharding._routes import Owners, Route, waves_of
+from layerwise.torch.sharding._local_parts import parts_of_cut
+from layerwise.torch.sharding._routes import Owners, Route, hops_of, waves_of
 
 Shape = tuple[int, ...]
 LLAMA_7B = [*[(4096, 4096)] * 4, *[(11008, 4096)] * 2, (4096, 11008)] * 32
@@ -43,11 +42,11 @@ def _routes_of(shapes: Sequence[Shape], ranks: int) -> list[Route]:
     """By rows over so many ranks."""
     mesh = mesh_of(ranks)
     axis = axis_of(mesh.get_group())
-    helds: dict[Shape, Held] = {}
+    helds: dict[Shape, LocalPart] = {}
     for shape in {*shapes}:
         cut = Cut(mesh, (Shard(0),), ((axis, 0),))
         layout = lay_out("p", muon, muon.Muon(), shape, None, 1e-7)
-        [helds[shape]] = held_of_cut(layout, {"momentum_buffer": (True, True)}, cut, ())
+        [helds[shape]] = parts_of_cut(layout, {"momentum_buffer": (True, True)}, cut, ())
     wholes = [ToBring(i, Whole(torch.empty(shape, device="meta"), (0,), (1,), abs)) for i, shape in enumerate(shapes)]
     return Owners((axis,)).routes(wholes, [helds[shape] for shape in shapes])
 

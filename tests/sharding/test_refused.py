@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 
-from layerwise.torch import Lamb, _stepper
+from layerwise.torch import Lamb
+from layerwise.torch.step import _stepper
 
 
 def _placed(mesh: Any, placement: Any) -> Any:

@@ -24,7 +24,7 @@ def _numpy():
 
 def _torch():
     torch = pytest.importorskip("torch")
-    from layerwise.torch.step._namespace import BITS
+    from layerwise.torch.arrays._library import BITS
 
     def array(x):
         return torch.asarray(np.array(x))

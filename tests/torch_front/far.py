@@ -15,7 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 import layerwise.torch as front
 from layerwise.catalog.registry import ENTRIES
-from layerwise.engines import compiled, places
+from layerwise.engines import addresses, compiled
 from layerwise.errors import EngineError
 
 
@@ -67,8 +67,8 @@ def watched_by_the_extension() -> None:
     for table in (torch.Tensor.__dlpack_c_exchange_api__, None):
         compiled._native.open_torch(*types, table)
         arrays, m = [there(), there()], there()
-        watching = places.places_of(arrays)
-        assert not isinstance(watching, places.Marks)
+        watching = addresses.addresses_of(arrays)
+        assert not isinstance(watching, addresses.PythonMarks)
         assert watching.same(arrays)
         assert watching.like([there()])
         assert not watching.like([torch.zeros(2, 3)])

@@ -16,9 +16,9 @@ from torch.nn import Parameter
 import layerwise.torch
 from layerwise.engines import Candidate
 from layerwise.engines.rule import RuleEngine
-from layerwise.torch._stepper import Stepper
-from layerwise.torch.step import _engines, _tensors
-from layerwise.torch.step._namespace import Tensors
+from layerwise.torch.arrays._library import Tensors
+from layerwise.torch.step import _checks, _engines
+from layerwise.torch.step._stepper import Stepper
 
 FRONT_OF = {case.name: getattr(layerwise.torch, case.name) for case in CASES}
 FRONTS = list(FRONT_OF.values())
@@ -124,4 +124,4 @@ def in_slices(monkeypatch: Any, size: int = 7) -> None:
 def told_on_device(monkeypatch: Any, skip: bool) -> None:
     """Let it be known only on the device, as a tensor, whether the step is to be skipped."""
     monkeypatch.setattr(Stepper, "might_skip", True)
-    monkeypatch.setattr(_tensors, "to_skip", lambda *_: torch.tensor(skip))
+    monkeypatch.setattr(_checks, "to_skip", lambda *_: torch.tensor(skip))

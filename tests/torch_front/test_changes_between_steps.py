@@ -10,10 +10,10 @@ import torch
 from torch.nn import Parameter
 from torch_front.front import bits, busy, everything, fronts, parameters, set_grads, twins, walk
 
-from layerwise.engines import compiled, places
+from layerwise.engines import addresses, compiled
 from layerwise.engines.programs import printed_for
 from layerwise.errors import GradientError, StateError
-from layerwise.torch.step import _counts
+from layerwise.torch.step import _prepared
 
 SHAPES = {"matrix": (6, 6), "vector": (6,), "scalar": ()}
 # Kernels look at their own tensors; all others are watched in one of three ways.
@@ -142,16 +142,16 @@ def watch(request, monkeypatch):
     What it does not read is compared in Python.
     """
     if request.param == "marks":
-        monkeypatch.setattr(places, "_native", None)
+        monkeypatch.setattr(addresses, "_native", None)
     elif compiled._native is None:
         pytest.skip("the extension is not built")
     if request.param == "methods":
         with_table = torch.Tensor.__dlpack_c_exchange_api__
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-        compiled.know_torch(torch)
+        compiled.register_torch(torch)
         monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", with_table)
     yield request.param
-    compiled.know_torch(torch)
+    compiled.register_torch(torch)
 
 
 @changes
@@ -223,14 +223,14 @@ def test_a_change_that_is_an_error_changes_nothing(front, watch, blocks, fused, 
 def test_counts_are_read_and_written_whatever_tensors_hold_them(watch):
     """`watch` is asked for so that tensors are read in every way."""
     steps = [torch.tensor(0), torch.tensor(2**40)]
-    assert _counts.counts(steps) == [0, 2**40]
-    _counts.count(steps, None)
+    assert _prepared.counts(steps) == [0, 2**40]
+    _prepared.count(steps, None)
     assert steps == [torch.tensor(1), torch.tensor(2**40 + 1)]
     for other in (torch.tensor(3.0), torch.tensor(3, dtype=torch.int32), torch.tensor([3]).as_subclass(torch.Tensor)):
         mixed = [steps[0], other]
         before = int(steps[0])
-        assert _counts.counts(mixed) == [before, 3]
-        _counts.count(mixed, None)
+        assert _prepared.counts(mixed) == [before, 3]
+        _prepared.count(mixed, None)
         assert [int(step) for step in mixed] == [before + 1, 4]
 
 

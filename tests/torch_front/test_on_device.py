@@ -12,8 +12,9 @@ from torch_front.front import bits, fronts, parameters, set_grads, told_on_devic
 
 from layerwise.engines import Counter
 from layerwise.errors import ContradictionError
-from layerwise.torch import Lamb, _planner, _stepper
-from layerwise.torch.step import _due, _plan, _settings, _tensors
+from layerwise.torch import Lamb
+from layerwise.torch.groups import _settings
+from layerwise.torch.step import _checks, _plan, _planner, _stepper
 
 NAN, INF = float("nan"), float("inf")
 
@@ -91,8 +92,8 @@ def test_a_tensor_in_pieces_is_counted_once(standing):
 @pytest.fixture
 def meta(monkeypatch):
     """Let parameters be on the meta device."""
-    check = _tensors.check_parameter
-    for module in (_tensors, _plan):
+    check = _checks.check_parameter
+    for module in (_checks, _plan):
         monkeypatch.setattr(module, "check_parameter", lambda name, p: None if p.is_meta else check(name, p))
 
     def on_meta(**options):
@@ -154,12 +155,12 @@ def test_counts_that_were_on_the_device_once_stay_there_and_others_join_them(eve
 
 def test_what_is_known_here_is_not_asked_of_the_device():
     gone = torch.ones(2, device="meta")
-    assert _tensors.to_skip([gone], torch.tensor(1.0), False) is True
-    assert _tensors.to_skip([gone], torch.tensor(0.0), False) is None
-    assert _tensors.to_skip([gone, torch.tensor([NAN])], None, True) is True
-    assert _tensors.to_skip([gone, torch.tensor([1.0])], None, True).is_meta
-    assert _tensors.to_skip([torch.zeros(0), torch.zeros(2, 0)], None, True) is None
-    assert _tensors.to_skip([], torch.tensor([2.0]), True) is True
+    assert _checks.to_skip([gone], torch.tensor(1.0), False) is True
+    assert _checks.to_skip([gone], torch.tensor(0.0), False) is None
+    assert _checks.to_skip([gone, torch.tensor([NAN])], None, True) is True
+    assert _checks.to_skip([gone, torch.tensor([1.0])], None, True).is_meta
+    assert _checks.to_skip([torch.zeros(0), torch.zeros(2, 0)], None, True) is None
+    assert _checks.to_skip([], torch.tensor([2.0]), True) is True
 
 
 # ---- what is skipped
@@ -167,13 +168,13 @@ def test_what_is_known_here_is_not_asked_of_the_device():
 
 @pytest.mark.parametrize("bad", [NAN, INF, -INF])
 @pytest.mark.parametrize("place", [0, 40, 99])
-@pytest.mark.parametrize("dtype", _tensors.FLOATING, ids=str)
+@pytest.mark.parametrize("dtype", _checks.FLOATING, ids=str)
 def test_one_number_that_is_not_finite_is_seen_among_gradients_of_all_kinds(dtype, place, bad):
-    grads = [torch.full((100,), torch.finfo(one).max, dtype=one) for one in _tensors.FLOATING]
+    grads = [torch.full((100,), torch.finfo(one).max, dtype=one) for one in _checks.FLOATING]
     grads += [torch.zeros(0, 3), torch.tensor(-1.0), torch.ones(3, 4).t()]
-    assert _tensors.to_skip(grads, None, True) is None
-    grads[_tensors.FLOATING.index(dtype)][place] = bad
-    assert _tensors.to_skip(grads, None, True) is True
+    assert _checks.to_skip(grads, None, True) is None
+    grads[_checks.FLOATING.index(dtype)][place] = bad
+    assert _checks.to_skip(grads, None, True) is True
 
 
 def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch):
@@ -194,9 +195,9 @@ def test_skipped_steps_are_counted_where_a_captured_step_counts_them(monkeypatch
 def test_alike_keeps_rows_together():
     first = [torch.ones(1), torch.ones(2, dtype=torch.float64), torch.ones(3), torch.ones(4)]
     second = [torch.ones(1), torch.ones(2), torch.ones(3, dtype=torch.float16), torch.ones(4)]
-    found = [[[len(x) for x in column] for column in some] for some in _tensors.alike(first, second)]
+    found = [[[len(x) for x in column] for column in some] for some in _checks.alike(first, second)]
     assert found == [[[1, 4], [1, 4]], [[2], [2]], [[3], [3]]]
-    assert list(_tensors.alike()) == []
+    assert list(_checks.alike()) == []
 
 
 @pytest.mark.parametrize("name", ["lr", "weight_decay"])
@@ -221,7 +222,7 @@ def test_a_rate_in_memory_is_refused_where_the_step_may_be_captured(front, name,
 def capturing(monkeypatch):
     fake = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
     monkeypatch.setattr(_settings.torch, "cuda", fake)
-    for module in (_due, _stepper):
+    for module in (_settings, _stepper):
         monkeypatch.setattr(module, "on_gpu", fake.is_initialized)
 
 

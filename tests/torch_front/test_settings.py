@@ -15,7 +15,7 @@ from torch_front.front import bits
 from layerwise import torch as front
 from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.torch import Lamb, Mixed, Muon
-from layerwise.torch.step import _settings
+from layerwise.torch.groups import _options
 
 DECAYS = r"`keep_norm` must be False with .*weight_decay=0\.1, but is True\. Drop one"
 
@@ -114,8 +114,8 @@ def test_a_momentum_that_contradicts_an_option_is_refused_at_the_next_step(optio
 
 def test_settings_are_checked_again_only_if_something_changed(monkeypatch):
     made = []
-    check = _settings.Groups.check
-    monkeypatch.setattr(_settings.Groups, "check", lambda self, group: made.append(1) or check(self, group))
+    check = _options.GroupOptions.check
+    monkeypatch.setattr(_options.GroupOptions, "check", lambda self, group: made.append(1) or check(self, group))
     opt = Lamb([{"params": [matrix("a")]}, {"params": [matrix("b", 1)]}], lr=0.1)
     step(opt, 2)
     made.clear()

@@ -16,7 +16,7 @@ from torch_front.storing import BLOCKS, by_one_engine, engines, give, held, made
 
 from layerwise.errors import HyperparameterError, StateError
 from layerwise.torch import SGD, Lamb, full_precision_state_dict, load_full_precision_state_dict
-from layerwise.torch.step._namespace import named_state
+from layerwise.torch.arrays._library import named_state
 
 pytestmark = pytest.mark.thinned(1, 2)
 FEW = {"matrix": (9, 7), "stack": (2, 3, 4), "bias": (17,), "other": (17,), "scalar": ()}

@@ -12,7 +12,7 @@ import typer
 import layerwise
 from layerwise.catalog.registry import ENTRIES
 from layerwise.cli.usage import one_of, read
-from layerwise.engines.threads import wanted_threads
+from layerwise.engines.processor import wanted_threads
 from layerwise.errors import LayerwiseError
 from layerwise.options.checks import integer
 

@@ -19,13 +19,12 @@ from typing import Any
 from layerwise.catalog.registry import ENTRIES
 from layerwise.contrib._files import printable
 from layerwise.engines.compiled import VARIABLE as ISA_VARIABLE
-from layerwise.engines.compiled import heed_environment, why_not
+from layerwise.engines.compiled import read_environment, reason_missing
 from layerwise.engines.gpu.installed import PROOF_VARIABLE
-from layerwise.engines.gpu.installed import why_not as why_no_gpu
-from layerwise.engines.half_precision import processor_multiplies
-from layerwise.engines.printed import RULES
-from layerwise.engines.threads import VARIABLE as THREADS_VARIABLE
-from layerwise.engines.threads import available_processors, wanted_threads
+from layerwise.engines.gpu.installed import reason_missing as why_no_gpu
+from layerwise.engines.printed_programs import RULES
+from layerwise.engines.processor import VARIABLE as THREADS_VARIABLE
+from layerwise.engines.processor import available_processors, processor_multiplies, wanted_threads
 from layerwise.storage.extension import extension
 
 PACKAGES = ("numpy", "torch", "triton", "jax", "optax", "keras", "mlx", "paddlepaddle")
@@ -186,8 +185,8 @@ def _verdict(torch: Any, front: Any, dtype: str, device: str) -> str:
 def _compiled() -> dict[str, Any]:
     native = extension()
     if native is None:
-        return {"available": False, "why": why_not()}
-    heed_environment()
+        return {"available": False, "why": reason_missing()}
+    read_environment()
     return {
         "available": True,
         "takes": "NumPy arrays and PyTorch's CPU tensors",

@@ -53,7 +53,7 @@ def footprint(
         devices: The number of devices.
         **storage: `master_weights`, `rounding` and `state_dtype`.
     """
-    from layerwise.torch.step._tensors import check_kind
+    from layerwise.torch.step._checks import check_kind
 
     for name, p in model.named_parameters():
         check_kind(name, p)
@@ -86,7 +86,7 @@ def _storing(p: Any, name: str, rule: str, h: Any, storage: Mapping[str, Any]) -
     module = ENTRIES[rule].rule
     given = {"master_weights": False, "rounding": None, "state_dtype": None, "seed": 0, **storage}
     plan = plan_of(module, p, h, name, lambda _: None, None)
-    return plan.storing(p, wanted({key: given[key] for key in OPTIONS}, module))
+    return plan.storage_plan(p, wanted({key: given[key] for key in OPTIONS}, module))
 
 
 def _part(p: Any, devices: int) -> int:

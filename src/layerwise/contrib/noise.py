@@ -34,10 +34,11 @@ from layerwise.errors import (
     sentence,
 )
 from layerwise.options import checks
+from layerwise.torch.arrays._library import computing
 from layerwise.torch.sharding._agreement import reduced
 from layerwise.torch.sharding._cuts import Axis, axis_of, is_dtensor, local
 from layerwise.torch.sharding._flat import flat_of
-from layerwise.torch.step import _tensors
+from layerwise.torch.step import _checks
 
 Norm = tuple[Tensor, int]  # of what is here of a tensor, and into how many parts that is cut
 BATCH = "Pass the number of examples in each micro-batch on each process; leave out those that are smaller."
@@ -108,7 +109,7 @@ class NoiseScale:
         # In its forward pass a sharded module has whole parameters, whose gradients are those of this process alone.
         for name, p in module.named_parameters():
             if p.requires_grad and id(p) not in self._hooked:
-                _tensors.check_parameter(name, p)
+                _checks.check_parameter(name, p)
                 if flat_of(p) is not None:  # whose gradient appears where no hook of its own is called
                     raise ParameterError(
                         f"{name} is a flat shard, of whose gradient nothing is seen in the backward pass. Measure "
@@ -120,7 +121,7 @@ class NoiseScale:
     def _note(self, name: str, number: int, g: Tensor) -> None:
         if self._updates % self._every:
             return
-        _tensors.check_gradient(name, self._hooked[number], g)
+        _checks.check_gradient(name, self._hooked[number], g)
         self._norms.append(_norm(g.detach()))
         self._passes[number] += 1
 
@@ -292,7 +293,7 @@ def _norm(x: Any) -> Norm:
         else:
             cuts = enumerate(x.placements)
             parts = math.prod(x.device_mesh.size(i) for i, placement in cuts if not placement.is_replicate())
-    return torch.linalg.vector_norm(local(x), dtype=_tensors.computing(x.dtype)), parts
+    return torch.linalg.vector_norm(local(x), dtype=computing(x.dtype)), parts
 
 
 def _squares(norms: Sequence[Norm]) -> float:

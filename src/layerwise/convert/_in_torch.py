@@ -12,9 +12,9 @@ from layerwise.convert._kept import Kept, Wanted, numbers_of
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _origin
-from layerwise.torch.step._bytes import restored
-from layerwise.torch.step._namespace import named_state
+from layerwise.torch.checkpoints._states import restored
 
 
 class Ours:

@@ -98,7 +98,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     """
     import torch
 
-    from layerwise.torch.step._bytes import saved as in_bytes
+    from layerwise.torch.checkpoints._states import saved as in_bytes
 
     leaves, saved = parameters(params), optimizer.state_dict()
     own, held = own_of(state), held_of(state, leaves)
@@ -125,7 +125,7 @@ def from_torch(
         names: The name in PyTorch of each leaf, as in `to_torch`.
         axes: The order of its dimensions in PyTorch, as in `to_torch`.
     """
-    from layerwise.torch.step._bytes import restored
+    from layerwise.torch.checkpoints._states import restored
 
     whole, leaves = begun(transform, params), parameters(params)
     found, counts = [], set()
@@ -199,7 +199,7 @@ def _read_torch(one: Mapping[str, Any], axes: Any) -> tuple[dict[str, Any], Any]
 
     Groups stay groups if dimensions keep their places.
     """
-    from layerwise.torch.step._namespace import named_state
+    from layerwise.torch.arrays._library import named_state
 
     stored, found = named_state(one), {part: _on_host(x) for part, x in one.items() if part != "step"}
     for part, scale in stored.of_codes().items():

@@ -17,7 +17,7 @@ LEAST = 1 / 7
 SPACING = {"bfloat16": 2.0**-7, "float16": 2.0**-10}
 
 
-class First(NamedTuple):
+class FirstStep(NamedTuple):
     """The first step of a tensor."""
 
     name: Any
@@ -84,7 +84,7 @@ class WaysOut(NamedTuple):
     blocks: str = ""
 
 
-def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
+def warn_of(firsts: Sequence[FirstStep], ways_out: WaysOut) -> None:
     """Say which tensors will hardly move, or move too far."""
     exempt, finer, slower, others, blocks = ways_out
     if odd := [one for one in firsts if one.misplaced]:
@@ -114,12 +114,12 @@ def warn_of(firsts: Sequence[First], ways_out: WaysOut) -> None:
         )
 
 
-def _alike(firsts: Sequence[First]) -> list[list[First]]:
+def _alike(firsts: Sequence[FirstStep]) -> list[list[FirstStep]]:
     """Return those that may be exempt from the ratio, and those that rather keep it."""
     each = [[one for one in firsts if bool(one.h.of_small) is kept] for kept in (False, True)]
     return [some for some in each if some]
 
 
-def _few(firsts: Sequence[First]) -> str:
+def _few(firsts: Sequence[FirstStep]) -> str:
     found = [str(one.name) for one in firsts]
     return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

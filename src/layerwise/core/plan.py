@@ -66,7 +66,7 @@ def _all_of_it(places: Places, dims: Shape) -> list[Region]:
 
 
 @dataclass(frozen=True)
-class Held:
+class LocalPart:
     """The local part of one piece of a tensor, which is one job."""
 
     piece: Piece
@@ -123,7 +123,7 @@ class Plan:
     h: Hyper
     shape: Shape
     layout: Layout
-    held: tuple[Held, ...]
+    held: tuple[LocalPart, ...]
     state_shapes: dict[str, Shape | None]  # of the whole of it
     kept: dict[str, Kept | None]
     elementwise: dict[str, bool]  # whether a part of the state has a number for each element
@@ -131,7 +131,7 @@ class Plan:
     @classmethod
     def of(cls, name: Name, rule: Any, h: Hyper, shape: Shape, layout: Layout, **more: Any) -> Self:
         """Return the plan of a tensor that is whole here."""
-        held = tuple(Held(piece, i) for i, piece in enumerate(layout.pieces))
+        held = tuple(LocalPart(piece, i) for i, piece in enumerate(layout.pieces))
         return cls(name, rule, h, shape, layout, held, *fields_of(rule, layout, len(shape)), **more)
 
     def named(self, name: Any) -> Self:

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from layerwise.catalog.hidden import is_vector, is_whole
-from layerwise.core.first_step import First
+from layerwise.core.first_step import FirstStep
 from layerwise.core.library import Array, Library
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot, StepResult
-from layerwise.core.step import Nows, Snapshot, Step, keep, taken
-from layerwise.core.storing import Storing
+from layerwise.core.step import Snapshot, Step, StepNumbers, keep_latest, run_or_remake
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.engines import Engine, Job
 from layerwise.errors import ParameterError, warn
 from layerwise.options.by_name import Name, few
@@ -77,7 +77,7 @@ class Ready:
     converted: Sequence[tuple[int, Array]]  # weights that become others because they are stored in another way
     loses: Sequence[str | None]  # the dtype of weights in 16 bits that are rounded to nearest, with nothing kept beside
     masters: Sequence[tuple[int, Array]]  # of which weights are copies
-    nows: Nows
+    nows: StepNumbers
     result: StepResult
 
 
@@ -128,12 +128,12 @@ class Slots:
         viewed = api.keeps and not step.whole
         return step if not viewed or step.seen.lies_as(due.params) else None
 
-    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[First]:
+    def take(self, api: Api, due: Due, engines: Sequence[Engine], step: Step | None) -> list[FirstStep]:
         """Step all of these tensors, or raise with none of them changed. Return the first steps of tensors.
 
         `step` is the one that is `unchanged`, if there is one.
         """
-        step, rates = taken(step, partial(self._made, api, due, engines), partial(self._run, api, due))
+        step, rates = run_or_remake(step, partial(self._made, api, due, engines), partial(self._run, api, due))
         key, ready = (*due.names,), step.own
         if next(reversed(self._steps.values()), None) is step:
             return []
@@ -141,7 +141,7 @@ class Slots:
             slot.last = ready.result, i
         new = [i for i, name in enumerate(due.names) if name not in self.slots and 0 not in ready.planned[i].plan.shape]
         self.slots.update(zip(due.names, ready.slots, strict=True))
-        keep(self._steps, key, step, [self.slots])
+        keep_latest(self._steps, key, step, [self.slots])
         return self._said_once(list(_firsts(api, ready, new, rates)))
 
     def _made(self, api: Api, due: Due, engines: Sequence[Engine]) -> Step:
@@ -149,12 +149,12 @@ class Slots:
         planned = api.planned(due)
         plans = [one.plan for one in planned]
         dtypes = map(self.lib.dtype, due.params)
-        storings = [Storing(self.lib, one.plan, x, one.want) for one, x in zip(planned, dtypes, strict=True)]
-        each = zip(storings, due.params, map(self.slots.get, due.names), strict=True)
+        storage_plans = [StoragePlan(self.lib, one.plan, x, one.want) for one, x in zip(planned, dtypes, strict=True)]
+        each = zip(storage_plans, due.params, map(self.slots.get, due.names), strict=True)
         slots, converted = zip(*(in_form(*one) for one in each), strict=True)
         jobs, alone = list[Job](), not api.keeps
-        for storing, plan, p, slot in zip(storings, plans, due.params, slots, strict=True):
-            own = storing.jobs(plan, p, slot.arrays)
+        for storage_plan, plan, p, slot in zip(storage_plans, plans, due.params, slots, strict=True):
+            own = storage_plan.jobs(plan, p, slot.arrays)
             jobs += [job._replace(p=None) for job in own] if alone and slot.master is None else own
         if any(job.h.asks_of_model for job in jobs):
             jobs = [job._replace(h=job.h.counting()) for job in jobs]
@@ -162,9 +162,9 @@ class Slots:
             planned,
             slots,
             [(i, x) for i, x in enumerate(converted) if x is not None],
-            [storing.rounds_to(slot.arrays) for storing, slot in zip(storings, slots, strict=True)],
+            [storage_plan.rounds_to(slot.arrays) for storage_plan, slot in zip(storage_plans, slots, strict=True)],
             [(i, slot.master) for i, slot in enumerate(slots) if slot.master is not None],
-            Nows([plan.h for plan in plans], [1] * len(plans)),
+            StepNumbers([plan.h for plan in plans], [1] * len(plans)),
             StepResult(plans),
         )
         seen = Snapshot((list(slots), api.kinds(due)), arrays=due.params if api.keeps else ())
@@ -187,7 +187,7 @@ class Slots:
         self.furthest = max(self.furthest, *rates.t)
         return rates
 
-    def _said_once(self, firsts: list[First]) -> list[First]:
+    def _said_once(self, firsts: list[FirstStep]) -> list[FirstStep]:
         """Return first steps without those of which there was a warning that is given once."""
         if not any(one.is_said_once for one in firsts):
             return firsts
@@ -195,29 +195,29 @@ class Slots:
         return [one for one in firsts if not (said and one.is_said_once)]
 
 
-def _firsts(api: Api, ready: Ready, new: Sequence[int], rates: Rates) -> Iterator[First]:
+def _firsts(api: Api, ready: Ready, new: Sequence[int], rates: Rates) -> Iterator[FirstStep]:
     """Yield the first steps of these tensors, given by their places."""
     measured = ready.result.stats() if new else []
     for i in new:
         plan, one = ready.planned[i].plan, ready.planned[i]
         kinds = is_vector(plan.h, plan.shape), not api.has_blocks and is_whole(plan.h, plan.shape)
         peak = api.peak(one, rates.lr[i])
-        yield First(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, ready.loses[i], *kinds)
+        yield FirstStep(plan.name, plan.h, measured[i], rates.weight_decay[i], peak, ready.loses[i], *kinds)
 
 
-def in_form(storing: Storing, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
+def in_form(storage_plan: StoragePlan, p: Array, slot: Slot | None) -> tuple[Slot, Array | None]:
     """Return a slot in its wanted storage, and the weights if they change with it. Nothing is changed yet."""
-    if slot is not None and storing.is_plain(slot.arrays):
+    if slot is not None and storage_plan.is_plain(slot.arrays):
         return slot, None
     arrays = {} if slot is None else dict(slot.arrays)
-    storing.put_state_in_form(p, arrays)
-    weights = storing.lib.copy(p) if storing.is_low else p
-    converted = weights if storing.put_weights_in_form(p, arrays, weights) else None
+    storage_plan.put_state_in_form(p, arrays)
+    weights = storage_plan.lib.copy(p) if storage_plan.is_low else p
+    converted = weights if storage_plan.put_weights_in_form(p, arrays, weights) else None
     if slot is not None:
         alike = arrays.keys() == slot.arrays.keys() and all(x is slot.arrays[key] for key, x in arrays.items())
         return slot if alike else replace(slot, arrays=arrays), converted
-    for field, stored in storing.chosen.items():
+    for field, stored in storage_plan.chosen.items():
         if stored.by_layout:
-            name = storing.plan.name
+            name = storage_plan.plan.name
             warn(f"{field!r} of {name!r} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
-    return Slot(arrays, shape=storing.plan.shape), converted
+    return Slot(arrays, shape=storage_plan.plan.shape), converted

@@ -11,8 +11,8 @@ from layerwise.core.library import Array
 from layerwise.core.plan import Plan
 from layerwise.drivers import Others
 from layerwise.engines import KEPT, Changed, Engine, Job, just_prepared
-from layerwise.engines.distributor import prepare
-from layerwise.engines.places import Looks, objects_of
+from layerwise.engines.addresses import ArraysSeen, state_objects_of
+from layerwise.engines.assignment import prepare
 from layerwise.engines.programs import MANY, ByRates
 from layerwise.options.by_name import Name
 from layerwise.options.settings import Hyper
@@ -27,9 +27,9 @@ class Snapshot:
     def __init__(
         self, settings: Any, params: Any = (), states: Any = None, arrays: Sequence[Array] = (), grads: Any = None
     ) -> None:
-        self.settings, self._looks = settings, Looks(list(arrays), grads)
+        self.settings, self._looks = settings, ArraysSeen(list(arrays), grads)
         self._dtypes = [g.dtype for g in grads or ()]
-        self.consists_of: Callable[[Any, Any], bool] = objects_of(list(params), states or {}).same
+        self.consists_of: Callable[[Any, Any], bool] = state_objects_of(list(params), states or {}).same
         """Return True if the states of these parameters consist of the same objects."""
 
     def with_settings(self, settings: Any) -> Snapshot:
@@ -136,7 +136,7 @@ class Step:
         yield from (list(plan.measured(map(read, own))) for plan, own in each)
 
 
-class Nows:
+class StepNumbers:
     """The numbers of tensors that step together, so many in each group with settings and rates of its own.
 
     An engine computes coefficients once for each object that it is given.
@@ -181,7 +181,7 @@ class Nows:
         return nows
 
 
-def taken(step: Step | None, make: Callable[[], Step], run: Callable[[Step], T]) -> tuple[Step, T]:
+def run_or_remake(step: Step | None, make: Callable[[], Step], run: Callable[[Step], T]) -> tuple[Step, T]:
     """Take a step that is unchanged, or else one that is made anew; once more anew if an engine sees a change."""
     try:
         step = make() if step is None else step
@@ -192,7 +192,7 @@ def taken(step: Step | None, make: Callable[[], Step], run: Callable[[Step], T])
             return step, run(step)
 
 
-def keep(kept: dict[Any, Any], key: Any, step: Any, tensors: Iterable[Sized]) -> None:
+def keep_latest(kept: dict[Any, Any], key: Any, step: Any, tensors: Iterable[Sized]) -> None:
     """Keep a step of some of these tensors as the last taken: one for each tensor, and a few more."""
     kept.pop(key, None)
     kept[key] = step

@@ -54,15 +54,15 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
 def _side_by_side(runs: Sequence[Run]) -> list[list[int]]:
     """Return the places of those that step side by side."""
     found: list[list[int]] = []
-    open_: dict[Hashable, tuple[list[int], int]] = {}
+    latest: dict[Hashable, tuple[list[int], int]] = {}
     for i, run in enumerate(runs):
         size = prod(run.shape)
-        some, sizes = open_.get(run.alike, ([], 0))
+        some, sizes = latest.get(run.alike, ([], 0))
         if run.alike is None or not some or sizes + size > AT_ONCE:
             found.append(some := [])
             sizes = 0
         some.append(i)
-        open_[run.alike] = some, sizes + size
+        latest[run.alike] = some, sizes + size
     return found
 
 

@@ -63,7 +63,7 @@ class Counter(NamedTuple):
     step: Array
 
 
-class Given(NamedTuple):
+class StepInputs(NamedTuple):
     """A job's share of the inputs that change from step to step."""
 
     g: Array
@@ -144,7 +144,7 @@ class Prepared:
 class Engine:
     name: str  # in sentences
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the engine does not take it, or an empty string.
 
         Before the first step only the jobs are known; later, the inputs `given` to them may be a reason as well.
@@ -171,7 +171,7 @@ class Candidate:
     name: str
     engine: Engine | None
     declined: str = ""
-    insisting: Engine | None = None  # in place of the engine where no other may step in
+    required: Engine | None = None  # in place of the engine where no other may step in
 
 
 def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]:
@@ -180,12 +180,12 @@ def choose(wanted: str | None, table: Sequence[Candidate]) -> tuple[Engine, ...]
     if not rows:
         names = ", ".join(f'"{row.name}"' for row in table)
         raise EngineError(f"`engine` must be None or one of {names}, but is {wanted!r}. None picks the fastest.")
-    return insisting(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
+    return required(rows) if wanted is not None else tuple(row.engine for row in rows if row.engine is not None)
 
 
-def insisting(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
+def required(rows: Sequence[Candidate]) -> tuple[Engine, ...]:
     """Return the engines of these rows, which leave no job to one outside of them."""
-    found = tuple(engine for row in rows if (engine := row.insisting or row.engine) is not None)
+    found = tuple(engine for row in rows if (engine := row.required or row.engine) is not None)
     if not found:
         raise EngineError(
             f"engine {rows[0].name!r} is not available: {rows[0].declined}. engine=None picks one that is."

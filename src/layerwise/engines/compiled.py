@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from layerwise.drivers import Others
-from layerwise.engines import KEPT, Candidate, Changed, Engine, Given, Job, Prepared, Stats
-from layerwise.engines.places import Marks, arrays_of, places_of
-from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, of_kinds, program_for
+from layerwise.engines import KEPT, Candidate, Changed, Engine, Job, Prepared, Stats, StepInputs
+from layerwise.engines.addresses import PythonMarks, addresses_of, arrays_of
+from layerwise.engines.processor import wanted_threads
+from layerwise.engines.programs import Measured, Numbers, clips, missing, numbers, once_per_kind, program_for
 from layerwise.engines.rounds import Rounds
-from layerwise.engines.threads import wanted_threads
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 from layerwise.storage import Format, Storage
@@ -52,12 +52,12 @@ signals_wait: AbstractContextManager[Any] = nullcontext() if _native is None els
 def candidate(written: Callable[[Sequence[Any]], None] | None = None) -> Candidate:
     """Return the row of a front's table."""
     if _native is None:
-        return Candidate("compiled", None, why_not())
-    heed_environment()
+        return Candidate("compiled", None, reason_missing())
+    read_environment()
     return Candidate("compiled", CompiledEngine(written))
 
 
-def heed_environment() -> None:
+def read_environment() -> None:
     """Set the number of threads and the instruction set from the environment."""
     _native.set_num_threads(wanted_threads())
     asked = os.environ.get(VARIABLE)
@@ -66,7 +66,7 @@ def heed_environment() -> None:
         raise EngineError(f"{VARIABLE} must be one of {known} on this machine, but is {asked!r}. Unset it to choose.")
 
 
-def why_not() -> str:
+def reason_missing() -> str:
     """Return the reason why the extension is missing, or an empty string."""
     try:
         from layerwise import _native  # noqa: F401
@@ -76,7 +76,7 @@ def why_not() -> str:
     return ""
 
 
-def know_torch(torch: Any) -> None:
+def register_torch(torch: Any) -> None:
     """Make PyTorch's tensors known to the extension, which itself knows no framework."""
     if _native is not None:
         floating = torch.float32, torch.float64, torch.bfloat16, torch.float16
@@ -87,7 +87,7 @@ def know_torch(torch: Any) -> None:
         _native.use_torch_functions(_addresses(torch), plain[1:], torch._neg_view(plain)[1:])
 
 
-def know_plain(tensor: Any, parameter: Any) -> bool:
+def register_plain(tensor: Any, parameter: Any) -> bool:
     """Make the tensors of a library known whose numbers lie where its DLPack table says; return whether they are."""
     exchange = getattr(tensor, "__dlpack_c_exchange_api__", None)
     return _native is not None and bool(_native.open_plain(tensor, parameter, exchange))
@@ -152,7 +152,7 @@ class Layouts:
         if len(hs) != len(self.hs):
             return Layouts(hs)
         if any(map(is_not, hs, self.hs)):
-            self.hs, self.measured, forms = hs, [], of_kinds(form_of, jobs)
+            self.hs, self.measured, forms = hs, [], once_per_kind(form_of, jobs)
             self.numbers.fit(hs)
             self.batches = [batch for batch in self.batches if batch.retune(self.hs, forms)]
         return self
@@ -174,13 +174,13 @@ class CompiledEngine(Engine):
     def __init__(self, written: Callable[[Sequence[Any]], None] | None = None) -> None:
         self.written = written
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Return, for each job, the reason why the extension does not take it, or an empty string."""
-        unprinted = of_kinds(lambda job: missing(job) or self._stored_otherwise(job), jobs)
-        each: Sequence[Given | None] = given or [None] * len(jobs)
+        unprinted = once_per_kind(lambda job: missing(job) or self._stored_otherwise(job), jobs)
+        each: Sequence[StepInputs | None] = given or [None] * len(jobs)
         return [why or self._declined(job, one) for why, job, one in zip(unprinted, jobs, each, strict=True)]
 
-    def _declined(self, job: Job, given: Given | None) -> str:
+    def _declined(self, job: Job, given: StepInputs | None) -> str:
         if given is not None and given.skip is not None:
             return "whether to step is known only on the device"
         names = "the parameter", *job.state._fields, "the gradient"
@@ -217,8 +217,8 @@ class PreparedCompiled(Prepared):
     def __init__(self, engine: CompiledEngine, jobs: Sequence[Job], layouts: Layouts | None = None) -> None:
         self._engine, self._jobs = engine, list(jobs)
         self._params = [job.p for job in self._jobs] if engine.written is not None else []
-        self._places = places_of(arrays_of(self._jobs))
-        self._known = not isinstance(self._places, Marks)  # else one of them is out of the extension's reach
+        self._places = addresses_of(arrays_of(self._jobs))
+        self._known = not isinstance(self._places, PythonMarks)  # else one of them is out of the extension's reach
         self.layouts = (layouts or Layouts()).fitted(self._jobs)
         self._rounds: Rounds | None = None
         # Of the last step. Nothing here refers to this object: arrays go when nothing else refers to them.
@@ -273,7 +273,7 @@ class PreparedCompiled(Prepared):
         """Return the measurements of the last step, for each job."""
         if self._batch is None:
             return []
-        self.layouts.measured = self.layouts.measured or of_kinds(lambda job: program_for(job).stats, self._jobs)
+        self.layouts.measured = self.layouts.measured or once_per_kind(lambda job: program_for(job).stats, self._jobs)
         return AllMeasured(self._batch, self.layouts.measured)
 
     def _at_once(self, grads: list[Any], nows: list[Any], skip: Any, model: float | None = None) -> None:
@@ -293,7 +293,7 @@ class PreparedCompiled(Prepared):
         if None in starmap(self.layouts.numbers, given):
             raise Changed
         try:
-            return make(self._jobs, grads, of_kinds(form_of, self._jobs), self.layouts.numbers)
+            return make(self._jobs, grads, once_per_kind(form_of, self._jobs), self.layouts.numbers)
         except ValueError:
             raise Changed from None
 

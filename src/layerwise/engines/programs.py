@@ -1,6 +1,6 @@
 """The program of a job, what engines request for it, the numbers that its kernels take, and what they measure.
 
-`engines/printed.py` lists all programs; `make generate` writes it beside the kernels.
+`engines/printed_programs.py` lists all programs; `make generate` writes it beside the kernels.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from layerwise.drivers import TensorRequest, dims_of, once_of
-from layerwise.engines.printed import RULES
-from layerwise.engines.structures import Printed, Program, form_of, presence_of
+from layerwise.engines.printed_programs import RULES
+from layerwise.engines.program_types import Printed, Program, form_of, presence_of
 from layerwise.options.values import is_number, is_on
 from layerwise.rules.asks import Mean, MeanSquare, ModelSum, Now, Squares, Sum
 from layerwise.rules.scalars import bounds_of
@@ -101,7 +101,7 @@ def requests_of(job: Any) -> list[tuple[Any, ...]]:
     return [(Squares(None),) * own, (ModelSum(None),) * model, *rounds]
 
 
-class Asked(NamedTuple):
+class IndexedRequest(NamedTuple):
     """A request of a job by its place, and as other ranks get it."""
 
     stage: int
@@ -109,14 +109,16 @@ class Asked(NamedTuple):
     request: TensorRequest
 
 
-def asked_of(jobs: Sequence[Any]) -> list[list[Asked]]:
+def requests_by_stage(jobs: Sequence[Any]) -> list[list[IndexedRequest]]:
     """Return what engines request of jobs in each stage, in the order of their sums."""
-    stages: list[list[Asked]] = []
+    stages: list[list[IndexedRequest]] = []
     for i, job in enumerate(jobs):
         for stage, requests in enumerate(requests_of(job)):
             if stage == len(stages):
                 stages.append([])
-            stages[stage] += (Asked(stage, which, _as_others_get(i, job, one)) for which, one in enumerate(requests))
+            stages[stage] += (
+                IndexedRequest(stage, which, _as_others_get(i, job, one)) for which, one in enumerate(requests)
+            )
     return stages
 
 
@@ -126,7 +128,7 @@ def _as_others_get(i: int, job: Any, request: Any) -> TensorRequest:
     return TensorRequest(i, type(request), dims, length, once)
 
 
-def of_kinds(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
+def once_per_kind(make: Callable[[Any], Any], jobs: Sequence[Any]) -> list[Any]:
     """Return what is made of each job's settings and storage, and of which parts of the state it has.
 
     It is made once for all jobs that share these.

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerwise.drivers import Others, TensorRequest
 from layerwise.engines import Job
-from layerwise.engines.programs import asked_of
+from layerwise.engines.programs import requests_by_stage
 from layerwise.rules.asks import ModelSum, Now
 
 
@@ -23,7 +23,7 @@ class Rounds:
         numbers: Callable[..., Any],
     ) -> None:
         self._jobs = list(jobs)
-        rounds = [stage for stage in asked_of(jobs) if stage]
+        rounds = [stage for stage in requests_by_stage(jobs) if stage]
         self._requests = [[one.request for one in each] for each in rounds]
         asked = [[(one.request.job, one.stage, one.which, one.request.length) for one in each] for each in rounds]
         self.batch: Any = native.Batch(self._jobs, grads, forms, numbers, asked)

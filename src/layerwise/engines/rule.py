@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from layerwise.drivers import Others, Run, beside, in_rounds, local
 from layerwise.engines import Engine, Job, PartOf, Stats
+from layerwise.engines.addresses import Watched
 from layerwise.engines.arrays import Arrays, Lists
-from layerwise.engines.places import Watched
 from layerwise.options.values import is_number
 from layerwise.rules.arrays import moved
 from layerwise.rules.asks import Array, Asking, Keep, Now, Stepped

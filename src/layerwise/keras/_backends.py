@@ -135,7 +135,7 @@ class OnTensorFlow(Functions):
 BACKENDS: dict[str, tuple[type[Functions], str, str]] = {
     "tensorflow": (OnTensorFlow, "keras", "ops"),
     "jax": (OnJax, "jax", "numpy"),
-    "torch": (OnTorch, "layerwise.torch.step._namespace", "Tensors.pure"),
+    "torch": (OnTorch, "layerwise.torch.arrays._library", "Tensors.pure"),
     "numpy": (AtHand, "layerwise.numpy._arrays", "Arrays.pure"),
 }
 

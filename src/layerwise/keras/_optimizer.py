@@ -13,7 +13,7 @@ from keras import ops
 
 from layerwise.catalog.hidden import ADAMW
 from layerwise.catalog.presets import Like, preset
-from layerwise.core.first_step import First, WaysOut, warn_of
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.core.library import EPSILON, computing
 from layerwise.drivers import Run, local
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence, warn
@@ -169,7 +169,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         firsts = []
         for variable, piece in zip(variables, self._pieces, strict=True):
             lam = float(self.weight_decay or 0.0) if self._use_weight_decay(variable) else 0.0
-            first = First(variable.path, piece.h, {"weight_norm": 0.0}, lam)
+            first = FirstStep(variable.path, piece.h, {"weight_norm": 0.0}, lam)
             if first.starts_at_zero and _is_zero(variable):
                 firsts.append(first)
         warn_of(firsts, WaysOut(EXEMPT))

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten, tree_map, tree_map_with_path
 
 from layerwise.catalog.hidden import is_vector, warn_of_others
 from layerwise.catalog.presets import Like, preset
-from layerwise.core.first_step import First, WaysOut, warn_of
+from layerwise.core.first_step import FirstStep, WaysOut, warn_of
 from layerwise.drivers import Run, local
 from layerwise.drivers.scaled import Namespace, Scaled
 from layerwise.errors import ContradictionError, GradientError, ParameterError, StateError, sentence
@@ -96,8 +96,8 @@ class Optimizer(theirs.Optimizer, Like):
         """Say once what surely goes wrong with these parameters."""
         h: Any = self._h
         lam = 1.0 if DECAY in self._schedulers else h.weight_decay
-        zero = _zeros(new) if First("", h, AT_ZERO, lam).starts_at_zero else ()
-        warn_of([First(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
+        zero = _zeros(new) if FirstStep("", h, AT_ZERO, lam).starts_at_zero else ()
+        warn_of([FirstStep(path, h, AT_ZERO, lam) for path in zero], WaysOut(EXEMPT))
         if vectors := [path for path, p in new if is_vector(h, p.shape)]:
             name = type(self).__name__
             rest = f"MultiOptimizer([{name}(0.02), AdamW(1e-3)], [layerwise.mlx.hidden_matrices(model)])"

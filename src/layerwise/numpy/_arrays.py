@@ -11,8 +11,8 @@ import numpy as np
 
 from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
-from layerwise.engines.overlap import Lying
-from layerwise.engines.threads import available_processors
+from layerwise.engines.addresses import Lying
+from layerwise.engines.processor import available_processors
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, sentence
 from layerwise.options.by_name import Name
 from layerwise.rules.products import worth_halving

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from layerwise.catalog.presets import Like
-from layerwise.core.first_step import First, warn_of
+from layerwise.core.first_step import FirstStep, warn_of
 from layerwise.core.lock import OneAtATime
 from layerwise.core.plan import Plan
 from layerwise.core.slot import Slot
@@ -121,7 +121,7 @@ class Optimizer(Like):
         if firsts:
             warn_of(firsts, WAYS_OUT)
 
-    def _take(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> list[First]:
+    def _take(self, weights: Mapping[Any, Any], grads: Mapping[Any, Any], whole: bool) -> list[FirstStep]:
         """Step these names: all, or none if one cannot be stepped. Return what are first steps."""
         api, kept = Named(self, whole), self._tensors
         due = due_of(weights, grads, whole)
@@ -131,7 +131,7 @@ class Optimizer(Like):
             due = self._checked(weights, grads, due, whole)
             step = kept.unchanged(api, due)
         memory = Occupied(due.names, due.params)
-        firsts: list[First] = []
+        firsts: list[FirstStep] = []
         if self._options.given["skip_nonfinite"] and not all(map(_arrays.is_finite, due.grads, due.params)):
             kept.skipped += 1
         elif due.names:

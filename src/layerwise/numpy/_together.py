@@ -15,8 +15,8 @@ from layerwise.core.first_step import WaysOut
 from layerwise.core.library import EPSILON
 from layerwise.core.slots import Due, Planned, Rates
 from layerwise.engines import Candidate
+from layerwise.engines.addresses import check_distinct
 from layerwise.engines.compiled import candidate
-from layerwise.engines.overlap import check_distinct
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import HyperparameterError
 from layerwise.numpy import _arrays

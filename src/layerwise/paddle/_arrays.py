@@ -12,15 +12,15 @@ from paddle.base.framework import EagerParamBase
 
 from layerwise.core.library import FLOATING, Whole
 from layerwise.core.library import computing as computing_name
-from layerwise.engines.compiled import know_plain
-from layerwise.engines.overlap import Lying, check_distinct
+from layerwise.engines.addresses import Lying, check_distinct
+from layerwise.engines.compiled import register_plain
 from layerwise.errors import GradientError, ParameterError
 
 Tensor = Any  # a paddle.Tensor, of which the types say little, or a variable of the static graph
 Variable = paddle.pir.Value
 TENSORS = (paddle.Tensor, Variable)
 
-know_plain(paddle.Tensor, EagerParamBase)
+register_plain(paddle.Tensor, EagerParamBase)
 
 
 def dtype_name(x: Tensor) -> str:

@@ -17,7 +17,7 @@ from paddle.nn.initializer import Constant
 from paddle.pir.core import create_persistable_value
 
 from layerwise.catalog.hidden import is_vector, is_whole
-from layerwise.core.first_step import First
+from layerwise.core.first_step import FirstStep
 from layerwise.core.slot import Slot
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.pieces import Piece
@@ -139,14 +139,14 @@ def others_in(no_grad_set: Any, known: Sequence[Variable]) -> list[Variable]:
 # ---- what is known before a program runs
 
 
-def firsts_of(dues: Sequence[Due], startup: Any, peak: float, has_blocks: bool) -> list[First]:
+def firsts_of(dues: Sequence[Due], startup: Any, peak: float, has_blocks: bool) -> list[FirstStep]:
     """Return what is known of the first step of these parameters, whose values a startup program will make."""
     zero, firsts = _zeros_of(startup), []
     for due in dues:
         h: Any = due.plan.h
         shape, measured = due.plan.shape, {"weight_norm": 0.0} if due.p.name in zero else {}
         kinds = is_vector(h, shape), not has_blocks and is_whole(h, shape)
-        firsts.append(First(due.p.name, h, measured, h.weight_decay, peak, None, *kinds))
+        firsts.append(FirstStep(due.p.name, h, measured, h.weight_decay, peak, None, *kinds))
     return firsts
 
 

@@ -20,12 +20,12 @@ from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
 from layerwise.torch.sharding._flat import Stretch
 from layerwise.torch.sharding._flat._segments import Segments
-from layerwise.torch.sharding._hops import set_most_peers
+from layerwise.torch.sharding._routes import set_most_peers
 from layerwise.torch.step._engines import set_bucket_size
-from layerwise.torch.step._schedule import scheduler
-from layerwise.torch.tools._backward import step_in_backward
-from layerwise.torch.tools._groups import ParamGroups, param_groups
+from layerwise.torch.tools._in_backward import step_in_backward
 from layerwise.torch.tools._overlap import overlap
+from layerwise.torch.tools._param_groups import ParamGroups, param_groups
+from layerwise.torch.tools._schedulers import scheduler
 from layerwise.torch.tools._weights import full_precision_state_dict, load_full_precision_state_dict
 
 if TYPE_CHECKING:

@@ -17,32 +17,31 @@ from layerwise.layout.blocks import as_blocks
 from layerwise.options import arguments, checks
 from layerwise.options.by_name import ByName, check_matched
 from layerwise.options.settings import Hyper
-from layerwise.torch._alone import Alone
-from layerwise.torch._members import apart, is_named, named_by_places
-from layerwise.torch._planner import Setup
-from layerwise.torch._stepper import Stepper
+from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
+from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
+from layerwise.torch.groups._members import apart, is_named, named_by_places
+from layerwise.torch.groups._options import (
+    NOT_OF_A_GROUP,
+    GroupOptions,
+    agreed_by_groups,
+    described_groups,
+    proportional_rates,
+    without_nones,
+)
+from layerwise.torch.groups._rules import RuleOptions, RulePerGroup, RulePerOptimizer
+from layerwise.torch.groups._settings import check_offloaded, check_rates_captured, of_group
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
-from layerwise.torch.sharding._kept_group import kept_group
-from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step import _schedule, _tensors
-from layerwise.torch.step._capture import check_offloaded, check_rates_captured
-from layerwise.torch.step._due import of_group
+from layerwise.torch.sharding._process_groups import process_group_ref
+from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
-from layerwise.torch.step._given import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.step._kinds import ByGroup, Kind, Kinds
-from layerwise.torch.step._settings import (
-    NOT_OF_A_GROUP,
-    Groups,
-    in_lines,
-    proportional_rates,
-    said_by_groups,
-    without_unsaid,
-)
+from layerwise.torch.step._partial import PartialSteps
+from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
-from layerwise.torch.step._state import is_begun
+from layerwise.torch.step._state import has_state
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Optimizer(torch.optim.Optimizer, Like):
@@ -62,18 +61,22 @@ class Optimizer(torch.optim.Optimizer, Like):
         check_given(params, self._way_out)
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)
-        given = {**given, **said_by_groups(params, given)}
+        given = {**given, **agreed_by_groups(params, given)}
         of_groups = {**given, "blocks": None}  # what groups say of their own comes after what is said by name
-        kinds = ByGroup(of_groups) if self._rule is None else Kinds(Kind(self._rule, self._hyper, of_groups))
+        kinds = (
+            RulePerGroup(of_groups)
+            if self._rule is None
+            else RulePerOptimizer(RuleOptions(self._rule, self._hyper, of_groups))
+        )
         blocks = ByName("blocks", given["blocks"], None, as_blocks)
         setup = Setup(
-            Groups(kinds, given["differentiable"], blocks),
+            GroupOptions(kinds, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
         )
         self._of_all = {name: given[name] for name in (*NOT_OF_A_GROUP, "blocks") if name not in arguments.PROCESSES}
-        processes = {name: kept_group(name, given[name]) for name in arguments.PROCESSES}
+        processes = {name: process_group_ref(name, given[name]) for name in arguments.PROCESSES}
         self._stepper = Stepper(self, setup, processes)
         setup.groups.check_given()
         if setup.offload and setup.groups.differentiable:
@@ -126,7 +129,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @model_group.setter
     def model_group(self, group: Any) -> None:
-        stepper_of(self).ranks.set_group("model_group", kept_group("model_group", group))
+        stepper_of(self).ranks.set_group("model_group", process_group_ref("model_group", group))
 
     @property
     def replica_group(self) -> Any:
@@ -136,7 +139,7 @@ class Optimizer(torch.optim.Optimizer, Like):
 
     @replica_group.setter
     def replica_group(self, group: Any) -> None:
-        stepper_of(self).ranks.set_group("replica_group", kept_group("replica_group", group))
+        stepper_of(self).ranks.set_group("replica_group", process_group_ref("replica_group", group))
 
     # ---- groups
 
@@ -155,7 +158,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         # A copy, because torch fills a group with defaults, which are not the caller's to see. What the optimizer was
         # given itself may be repeated: wrappers such as ZeroRedundancyOptimizer say everything in every group, and copy
         # it from ours into what they save, where a process group could not be.
-        group = {key: x for key, x in without_unsaid(param_group).items() if not self._repeats(key, x, param_group)}
+        group = {key: x for key, x in without_nones(param_group).items() if not self._repeats(key, x, param_group)}
         given = [key for key in param_group.keys() - group.keys() if param_group[key] is not None]
         with of_group(len(self.param_groups)):
             group = groups.new({**self.defaults, **group}, group)
@@ -167,14 +170,14 @@ class Optimizer(torch.optim.Optimizer, Like):
                 super().add_param_group(group)
                 stepper_of(self).ranks.added(group["params"])
                 self._check_members(group, number)
-                groups.see(group)
+                groups.note_keys(group)
                 warn_of_odd(self.param_groups, param_group["params"])
             except Exception:
                 del self.param_groups[number:]
                 raise
 
     def __repr__(self) -> str:
-        return in_lines(type(self).__name__, self.param_groups, stepper_of(self).groups)
+        return described_groups(type(self).__name__, self.param_groups, stepper_of(self).groups)
 
     def _check_members(self, group: Mapping[str, Any], number: int) -> None:
         groups, setup = stepper_of(self).groups, stepper_of(self).setup
@@ -182,9 +185,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         if setup.offload:
             check_offloaded(group)
         for p, name in stepper_of(self).members.named(number):
-            _tensors.check_parameter(name, p)
+            _checks.check_parameter(name, p)
             cuts.cut_of(name, p)
-            groups.check_fits(group, _tensors.computing(p.dtype))
+            groups.check_fits(group, computing(p.dtype))
             check_device(setup.engine, name, "cpu" if setup.offload else p.device.type)
 
     def _repeats(self, key: str, value: Any, group: Mapping[str, Any]) -> bool:
@@ -239,7 +242,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             group: Its entry of `param_groups`; None finds it.
             i: Its place in that entry; None finds it.
         """
-        Alone(stepper_of(self)).step(p, group, i)
+        PartialSteps(stepper_of(self)).step(p, group, i)
         self._opt_called = True  # schedulers of torch ask for it, and `step()` need not be called
 
     def step_param(self, p: Tensor, group: Mapping[str, Any] | None = None) -> None:
@@ -276,7 +279,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             lr: The learning rate.
             proportional: Set the first group's rate to it, and keep the proportions of the others.
         """
-        if any(_schedule.moves(self, group) for group in self.param_groups):
+        if any(stepper_of(self).groups.scheduled(self, group) for group in self.param_groups):
             raise ContradictionError(
                 f"`lr` follows a scheduler, which would overwrite {lr!r} at its next step. Change the scheduler, "
                 "or drop it and make a new optimizer."
@@ -315,10 +318,10 @@ class Optimizer(torch.optim.Optimizer, Like):
             which: The parameter, or its name; None is all.
         """
         found = [p for p, name in stepper_of(self).members.all() if which is None or p is which or name == which]
-        if which is not None and not any(is_begun(self.state.get(p)) for p in found):
+        if which is not None and not any(has_state(self.state.get(p)) for p in found):
             shown = which if isinstance(which, str) else type(which).__name__
             known = stepper_of(self).members.all()[:5]
-            names = ", ".join(repr(name) for p, name in known if is_begun(self.state.get(p)))
+            names = ", ".join(repr(name) for p, name in known if has_state(self.state.get(p)))
             raise ParameterError(f"no state is kept for {shown!r}. Known are: {names or 'none'}.")
         for p in found:
             forget_state(self.state, p)
@@ -336,7 +339,7 @@ class Optimizer(torch.optim.Optimizer, Like):
             h, want = stepper_of(self).groups.check(group), stepper_of(self).groups.wanted(group)
             for p, name in stepper_of(self).members.named(number):
                 plan = stepper_of(self).planner.plan_for(p, group, h, name)
-                found[apart(name, found)] = plan.storing(p, want).report(own_entries(self.state.get(p, {})))
+                found[apart(name, found)] = plan.storage_plan(p, want).report(own_entries(self.state.get(p, {})))
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:
@@ -368,7 +371,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         Args:
             state_dict: The result of `state_dict()`.
         """
-        begun_here = any(_schedule.moves(self, group) for group in self.param_groups)
+        begun_here = any(stepper_of(self).groups.scheduled(self, group) for group in self.param_groups)
         _loading.load(self, state_dict)
         stepper_of(self).groups.begun_elsewhere = not begun_here and any(
             "initial_lr" in group for group in self.param_groups

@@ -12,10 +12,10 @@ from layerwise.catalog.hidden import is_called_otherwise
 from layerwise.errors import warn
 from layerwise.options.misspellings import check_keywords
 from layerwise.torch import Mixed
+from layerwise.torch.groups._arguments import listed
+from layerwise.torch.groups._rules import RULE
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.step._given import listed
-from layerwise.torch.step._kinds import RULE
-from layerwise.torch.tools._groups import others_than_hidden
+from layerwise.torch.tools._param_groups import others_than_hidden
 from layerwise.torch.tools._rest import kept_by_rest, rules_of
 
 STATE = ("state_dtype", dict)  # by names of state, which are the rule's own

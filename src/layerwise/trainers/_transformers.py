@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from layerwise.errors import HyperparameterError, MissingPackageError, sentence
-from layerwise.torch.step._kinds import RULE
+from layerwise.torch.groups._rules import RULE
 from layerwise.trainers import classes
 from layerwise.trainers._split import by_name
 

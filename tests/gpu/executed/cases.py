@@ -10,7 +10,7 @@ from cases import KERNELED, Case
 from engines.jobs import Limits
 from engines.worlds import make_job
 
-from layerwise.engines.printed import RULES
+from layerwise.engines.printed_programs import RULES
 from layerwise.engines.programs import missing, program_for
 from layerwise.errors import ContradictionError, HyperparameterError
 

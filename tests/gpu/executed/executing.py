@@ -189,7 +189,7 @@ def execute(target: str = "sm_90") -> Executor:
 
 def use(kernels: GpuEngine) -> None:
     """Let this engine step the tensors of PyTorch's optimizers, which are in the machine's memory."""
-    row = Candidate("gpu", kernels, insisting=kernels)
+    row = Candidate("gpu", kernels, required=kernels)
     kinds.DEVICES = ("cpu",)
     _engines.ENGINES, _engines.KERNELS = (row, Candidate("rule", _engines.RULE)), {"cpu": row}
 

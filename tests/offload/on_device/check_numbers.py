@@ -15,8 +15,8 @@ from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError
 from layerwise.torch.offload import _host
 from layerwise.torch.offload._host import Host
-from layerwise.torch.sharding._owner import stepper_of
 from layerwise.torch.step import _ahead
+from layerwise.torch.step._stepper import stepper_of
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
 

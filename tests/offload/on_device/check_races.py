@@ -10,9 +10,8 @@ from offload.device import Ended, StandIn
 from offload.training import both, named, replaced, same
 
 import layerwise.torch as lw
-from layerwise.torch import _stepper
 from layerwise.torch.offload import _host, _ring
-from layerwise.torch.step import _ahead
+from layerwise.torch.step import _ahead, _stepper
 from layerwise.torch.tools import _overlap
 
 LAMB = named(lw.Lamb, weight_decay=0.1)

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from layerwise.engines import Candidate, Engine, Given, Job, Prepared
-from layerwise.engines.gpu.installed import why_not
+from layerwise.engines import Candidate, Engine, Job, Prepared, StepInputs
+from layerwise.engines.gpu.installed import reason_missing
 
 if TYPE_CHECKING:
     from layerwise.engines.gpu.layout import Sizes
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 def candidate(rule: Engine) -> Candidate:
     """Return the row of a front's table. The kernels are compared with `rule` before they step anything."""
-    if reason := why_not():
+    if reason := reason_missing():
         return Candidate("gpu", None, reason)
-    return Candidate("gpu", GpuEngine(rule, insists=False), insisting=GpuEngine(rule))
+    return Candidate("gpu", GpuEngine(rule, insists=False), required=GpuEngine(rule))
 
 
 class GpuEngine(Engine):
@@ -41,7 +41,7 @@ class GpuEngine(Engine):
 
         return None if self._rule is None else Proof(self._rule, warns=not self._insists)
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         return list(map(self._declined, jobs))
 
     def _declined(self, job: Job) -> str:

@@ -21,7 +21,7 @@ def proof_wanted() -> bool:
     return value == "1"
 
 
-def why_not() -> str:
+def reason_missing() -> str:
     """Return the reason why the kernels are unavailable, or an empty string."""
     missing = [name for name in ("torch", "triton") if not _there(name)]
     if missing:

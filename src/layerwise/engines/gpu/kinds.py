@@ -16,8 +16,8 @@ from layerwise.engines import Job
 from layerwise.engines.gpu.kernels import Functions, parts
 from layerwise.engines.gpu.layout import OF_TORCH, STORED, Sizes, Tile, aligned, but, in_order, misplaced, states_of
 from layerwise.engines.gpu.stored import arrays_of, formats_of, remainders, unstorable
+from layerwise.engines.program_types import Program
 from layerwise.engines.programs import missing, program_for
-from layerwise.engines.structures import Program
 from layerwise.storage.groups import GROUP
 
 INTERPRETED = not isinstance(parts.root, triton.JITFunction)  # TRITON_INTERPRET was set: kernels run on the CPU

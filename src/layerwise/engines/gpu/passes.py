@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.drivers import PLAIN, Others, TensorRequest
 from layerwise.engines.gpu.kernels import parts, passes, statistics
 from layerwise.engines.gpu.tables import Programs, Tables
-from layerwise.engines.programs import MEASURED, Asked, asked_of
+from layerwise.engines.programs import MEASURED, IndexedRequest, requests_by_stage
 
 AS_THEY_ARE = [request.__name__ for request in PLAIN]  # the kinds of sums that are not of squares
 OF_TENSORS, OF_MODEL = range(MEASURED)  # stages of the norms of gradients
@@ -38,7 +38,7 @@ class Passes:
         self.variants: set[Hashable] = set()  # that have been stepped, so that their kernels are compiled
         # By the jobs, which are the same on every rank; a rank without elements of them has no groups.
         self.rounds = max([1, *(len(kind.program.rounds) for kind in tables.kinds)])
-        stages = asked_of(tables.jobs) if tables.shared else []
+        stages = requests_by_stage(tables.jobs) if tables.shared else []
         self._asked = [self._asks(each) for each in stages + [[]] * (MEASURED + self.rounds - len(stages))]
 
     def step(self, call: Call) -> None:
@@ -132,12 +132,12 @@ class Passes:
         if requests or not self.tables.bounded:
             self.tables.sums[places] = others.add_up(requests, self.tables.sums[places])
 
-    def _asks(self, asked: Sequence[Asked]) -> tuple[list[TensorRequest], Tensor]:
+    def _asks(self, asked: Sequence[IndexedRequest]) -> tuple[list[TensorRequest], Tensor]:
         """Return the requests of a stage, and the places of their sums; all ranks see the same."""
         places = np.concatenate([np.zeros(0, np.int64), *map(self._places, asked)])
         return [one.request for one in asked], self.tables.put(places)
 
-    def _places(self, one: Asked) -> np.ndarray:
+    def _places(self, one: IndexedRequest) -> np.ndarray:
         """Return the places of the sums of a request.
 
         The sum over the model is one number of each job, and has the number of its layers in place of places.

@@ -15,6 +15,7 @@ from torch.autograd.graph import increment_version
 
 from layerwise.drivers import Others
 from layerwise.engines import KEPT, Job, Stats
+from layerwise.engines.addresses import Watched
 from layerwise.engines.gpu.kernels.tables import ANSWERS, REPORTED
 from layerwise.engines.gpu.kinds import kind_of
 from layerwise.engines.gpu.layout import Sizes, counts, lies_like
@@ -22,7 +23,6 @@ from layerwise.engines.gpu.passes import Call, Passes
 from layerwise.engines.gpu.proof import Proof
 from layerwise.engines.gpu.step_params import StepParams, capturing
 from layerwise.engines.gpu.tables import Tables
-from layerwise.engines.places import Watched
 from layerwise.engines.programs import Measured
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from layerwise.errors import warn
-from layerwise.torch.checkpoints import _matching, _origin, _rates
+from layerwise.torch.arrays._library import named_state
+from layerwise.torch.checkpoints import _matching, _origin, _rates, _states
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
 from layerwise.torch.sharding._cuts import cuts_of
-from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step import _state
-from layerwise.torch.step._namespace import named_state
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._stepper import stepper_of
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
@@ -44,13 +43,13 @@ def load(optimizer: Any, state_dict: Any) -> None:
     each = _rates.continued(stepper, ours, sources)
     state: dict[Tensor, dict[str, Any]] = {}
     for one, named, members in zip(each, names, found, strict=True):
-        state |= _states(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
+        state |= _states_of(stepper, one, named, [loaded["state"].get(key, {}) for _, key in members])
     made = [_rates.options(groups, one) for one in each]
     for warning in [*_rates.warnings(groups, each, _matching.regrouped(found))]:
         warn(warning)  # before anything is changed, since a warning may be an error
     optimizer.__setstate__({"state": defaultdict(dict, {**state, **beside}), "param_groups": made})
     for group in made:
-        groups.see(group)
+        groups.note_keys(group)
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
@@ -63,7 +62,7 @@ def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
     return loaded
 
 
-def _states(
+def _states_of(
     stepper: Any, one: Continued, named: list[tuple[Tensor, str]], saved: list[Any]
 ) -> dict[Tensor, dict[str, Any]]:
     """Return the states of a group's parameters, or raise if one of them does not fit."""
@@ -72,7 +71,7 @@ def _states(
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
     alike: dict[Any, bool] = {}
     for (p, name, x), plan in zip(begun, plans, strict=True):
-        own, others = _state.checked(plan, x, alike)
+        own, others = _states.checked(plan, x, alike)
         _convert_momentum(name, own, one)
         own = _copies(own, p.device, stepper.setup.offload, one.ours["capturable"])
         found[p] = own | {key: tree_map(partial(_carried, key, p.device), value) for key, value in others.items()}
@@ -94,7 +93,7 @@ def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
     within = getattr(one.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
-        lr = _state.checked_lr(name, one.begun.get("lr", 0), within)
+        lr = _states.checked_lr(name, one.begun.get("lr", 0), within)
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError
 from layerwise.options.settings import in_words
-from layerwise.torch.sharding._forms import FORMS
+from layerwise.torch.groups._members import FORMS
 
 Group = Mapping[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 from layerwise.catalog.registry import BY_LOWER, ENTRIES
 from layerwise.errors import StateError
 from layerwise.torch.checkpoints._matching import MOVED
-from layerwise.torch.step._kinds import RULE, SWITCHES
-from layerwise.torch.step._settings import ALL_OPTIONS
+from layerwise.torch.groups._options import ALL_OPTIONS
+from layerwise.torch.groups._rules import RULE, SWITCHES
 
 OURS = {"master_weights", "max_grad_norm_per_tensor"}  # a group of ours has one of these, and no other's has
 # Options that change what a state means: `convert` says them, because a warning is due where ours differ.

@@ -12,10 +12,10 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.options.settings import Hyper, in_words
 from layerwise.torch.checkpoints import _matching, _origin
 from layerwise.torch.checkpoints._matching import MOVED, same
-from layerwise.torch.step._due import RATES, of_group
-from layerwise.torch.step._kinds import RULE
+from layerwise.torch.groups._options import GroupOptions
+from layerwise.torch.groups._rules import RULE
+from layerwise.torch.groups._settings import RATES, of_group
 from layerwise.torch.step._plan import WAY_OUT
-from layerwise.torch.step._settings import Groups
 
 Group = Mapping[str, Any]
 AS_GIVEN = ("state_dtype",)  # state is put in the form that is asked for here
@@ -40,7 +40,7 @@ def continued(stepper: Any, ours: Sequence[Group], saved: Sequence[Group]) -> li
     return list(map(Continued, ours, begun, sources, settings))
 
 
-def options(groups: Groups, one: Continued) -> dict[str, Any]:
+def options(groups: GroupOptions, one: Continued) -> dict[str, Any]:
     """Return our group with the checkpoint's values of rates that schedulers move, and of keys that are no options of
     ours.
     """
@@ -86,7 +86,7 @@ def _with_role(group: Group, saved: Group) -> Group:
     return {**saved, "lr": lr, "relative_step": role, **scaled}
 
 
-def _with_own_rates(groups: Groups, ours: Sequence[Group], begun: Sequence[Group]) -> Sequence[Group]:
+def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence[Group]) -> Sequence[Group]:
     """Return the saved groups with our rates if another rule steps any of them, for which theirs mean something else.
 
     A group that takes no ratio, as biases do in LAMB, has AdamW's rule but goes with the others, not with the old run.
@@ -119,7 +119,7 @@ def _settings(stepper: Any, number: int, group: Group, saved: Group) -> Hyper:
     return found
 
 
-def warnings(groups: Groups, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
+def warnings(groups: GroupOptions, each: Sequence[Continued], regrouped: bool) -> Iterator[str]:
     """Yield what became of the rates of another rule or of other groups, and which options differ."""
     if any(one.source is not one.begun for one in each):
         if seen := dict.fromkeys(words for one in each for words in _matching.differing(one.ours, one.begun)):
@@ -137,7 +137,7 @@ def warnings(groups: Groups, each: Sequence[Continued], regrouped: bool) -> Iter
         yield f"the checkpoint was written with other options, which do not replace those given here: {differing}"
 
 
-def _differing(groups: Groups, one: Continued) -> Iterator[tuple[str, Any]]:
+def _differing(groups: GroupOptions, one: Continued) -> Iterator[tuple[str, Any]]:
     passed = {*MOVED, *AS_GIVEN, *([CONVERTED] if "momentum" in one.ours else [])}
     for name in [known for known in groups.known(one.ours) if known in one.source and known not in passed]:
         there, here = one.source[name], one.ours[name]

@@ -12,8 +12,8 @@ from torch import Tensor
 from layerwise.errors import HyperparameterError
 from layerwise.options.checks import of_python
 from layerwise.options.settings import in_words
-from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step import _bytes
+from layerwise.torch.checkpoints import _states
+from layerwise.torch.step._stepper import stepper_of
 
 
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) 
         optimizer.state.update(left)
     states = found["state"]
     own = [key for group in found["param_groups"] for key in group["params"] if key in states]
-    found["state"] = {**states, **{key: _bytes.saved(states[key]) for key in own}}
+    found["state"] = {**states, **{key: _states.saved(states[key]) for key in own}}
     for group in found["param_groups"]:
         group.update({key: of_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # which the next step will refuse

@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.core.step import keep
+from layerwise.core.step import keep_latest
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.offload._on_host import Sums, Twin
-from layerwise.torch.offload._ring import SLOTS, Kinds, Ring, Slot, aligned
+from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned
 from layerwise.torch.sharding._cuts import local
-from layerwise.torch.step._due import Work
-from layerwise.torch.step._ready import States
+from layerwise.torch.step._prepared import States
+from layerwise.torch.step._work import Work
 
 RING = 1 << 28  # bytes, by default
 RETURNING: Any = WeakTensorKeyDictionary()
@@ -30,7 +30,7 @@ class Arrived(NamedTuple):
 
     params: list[int]  # their ids
     grads: list[Tensor]
-    slot: Slot
+    slot: RingSlot
 
 
 class Host:
@@ -53,7 +53,7 @@ class Host:
     def forget(self) -> None:
         """Plan rings again."""
         self._close()
-        self._rings: dict[Kinds, Ring] = {}
+        self._rings: dict[RingKey, Ring] = {}
         self._memory: list[Tensor] = []
 
     # ---- before a step
@@ -83,7 +83,7 @@ class Host:
         kinds = _kinds(work, together)
         ring = self._rings.get(kinds) or Ring(work, kinds, self.most // SLOTS, together)
         self._use(ring, work)
-        keep(self._rings, kinds, ring, [self._twins])
+        keep_latest(self._rings, kinds, ring, [self._twins])
 
     def _use(self, ring: Ring, work: Work) -> None:
         """Give the memory to the ring of some parameters, unless it has it."""
@@ -93,7 +93,7 @@ class Host:
         for i, size in enumerate(ring.sizes):
             if i == len(self._memory) or self._memory[i].numel() < size:
                 self._memory[i : i + 1] = [_copies.pinned(size, work.grads_here)]
-        ring.slots = [Slot(memory[:size]) for memory, size in zip(self._memory, ring.sizes, strict=False)]
+        ring.slots = [RingSlot(memory[:size]) for memory, size in zip(self._memory, ring.sizes, strict=False)]
         self._now = ring
 
     def _close(self) -> None:
@@ -205,7 +205,7 @@ def _returning(params: Iterable[Tensor]) -> list[Arrival]:
     return list({id(one): one for p in params for one in RETURNING.get(p, ())}.values())
 
 
-def _kinds(work: Work, together: bool) -> Kinds:
+def _kinds(work: Work, together: bool) -> RingKey:
     return (together,), *map(_kind, work.params, work.grads_here)
 
 

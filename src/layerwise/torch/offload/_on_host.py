@@ -14,7 +14,7 @@ from layerwise.torch.offload._ring import laid_out_as
 from layerwise.torch.sharding._cuts import is_dtensor, like, local
 
 
-class OnHost:
+class HostMemory:
     """Host memory for a tensor: a tensor, or a DTensor with its local part there."""
 
     def __init__(self, x: Tensor, memory: Tensor) -> None:
@@ -28,7 +28,7 @@ class OnHost:
         return (here.shape, here.dtype, cut) == (self.here.shape, self.here.dtype, is_dtensor(self.whole))
 
 
-class Twin(OnHost):
+class Twin(HostMemory):
     """The weights of one parameter on the host."""
 
     _seen: tuple[int, int, int] | None = None
@@ -47,7 +47,7 @@ def _written(p: Tensor) -> tuple[int, int, int]:
     return p._version, here._version, here.data_ptr()
 
 
-class Sum(OnHost):
+class Sum(HostMemory):
     """The gradients of one parameter, added up as a device would."""
 
     arrivals: list[Arrival]

@@ -16,15 +16,15 @@ from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
 from layerwise.torch.sharding._cuts import local
 from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.step._due import Work
-from layerwise.torch.step._ready import States
+from layerwise.torch.step._prepared import States
+from layerwise.torch.step._work import Work
 
-Kinds = tuple[tuple[Any, ...], ...]
+RingKey = tuple[tuple[Any, ...], ...]
 SLOTS = 4
 ALIGNED = 64  # bytes, as vectors are read
 
 
-class Slot:
+class RingSlot:
     """Memory for the gradients of one part, and what was copied there."""
 
     def __init__(self, memory: Tensor) -> None:
@@ -68,13 +68,13 @@ class Ring:
     least; and the state that these had. `together` if there is to be room for all parts.
     """
 
-    def __init__(self, work: Work, kinds: Kinds, most: int, together: bool) -> None:
+    def __init__(self, work: Work, kinds: RingKey, most: int, together: bool) -> None:
         self.kinds, self.params = kinds, list(map(id, work.params))
         self.place = {p: i for i, p in enumerate(self.params)}
         self._seen: Snapshot | None = None  # of the state, after the last step
         self._places: list[int] = []
         self.parts: list[range] = []
-        self.slots: list[Slot] = []
+        self.slots: list[RingSlot] = []
         grads, sizes = work.grads_here, list[int]()
         start, at = 0, 0
         for i, g in enumerate(grads):
@@ -103,13 +103,13 @@ class Ring:
         if all(p in states for p in work.params) and not self.holds(work, states):
             self._seen = Snapshot(None, work.params, states, _arrays(work, states))
 
-    def _slot(self, number: int) -> Slot | None:
+    def _slot(self, number: int) -> RingSlot | None:
         """Return the slot of a part, or a free one for it."""
         if len(self.slots) == len(self.parts):
             return self.slots[number]
         return next((slot for wanted in (number, None) for slot in self.slots if slot.part == wanted), None)
 
-    def send(self, grads: Any, which: Sequence[int]) -> Slot | None:
+    def send(self, grads: Any, which: Sequence[int]) -> RingSlot | None:
         """Begin to copy those of a part's gradients that are not there yet, if the part has a slot, or can get one."""
         number = self._part_of[which[0]] if len(which) else 0
         slot = self._slot(number)
@@ -124,13 +124,13 @@ class Ring:
                 slot.note(i, grads[i])
         return slot
 
-    def complete(self, i: int, slot: Slot) -> tuple[range, list[Tensor]] | None:
+    def complete(self, i: int, slot: RingSlot) -> tuple[range, list[Tensor]] | None:
         """Return the part that has this gradient, with all of its gradients, if its slot has them."""
         part = self.parts[self._part_of[i]]
         sent = {j: slot.sent(j) for j in part}
         return None if any(g is None for g in sent.values()) else (part, self.here(slot, part, sent))
 
-    def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], Slot]]:
+    def each(self, grads: Sequence[Tensor]) -> Iterator[tuple[range, list[Tensor], RingSlot]]:
         """Yield the parts with their gradients in host memory. What a slot has is good until the next part, unless
         there is one for each part.
         """
@@ -156,12 +156,12 @@ class Ring:
         for slot in self.slots:
             slot.free()
 
-    def here(self, slot: Slot, part: range, grads: Any) -> list[Tensor]:
+    def here(self, slot: RingSlot, part: range, grads: Any) -> list[Tensor]:
         """Return the gradients of a part in host memory."""
         each = ((i, grads[i]) for i in part)
         return [g if g.device == HOST else self._view(slot, i, g) for i, g in each]
 
-    def _view(self, slot: Slot, i: int, g: Tensor) -> Tensor:
+    def _view(self, slot: RingSlot, i: int, g: Tensor) -> Tensor:
         """Return the place of a gradient, which lies there as it does on the device if it is dense."""
         at = self._places[i]
         return laid_out_as(g, slot.memory[at : at + g.nbytes])

@@ -7,20 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import prod
-from typing import NamedTuple
+from math import isqrt, prod
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from layerwise.core.plan import Held, Places, Region
+from layerwise.core.plan import LocalPart, Places, Region
 from layerwise.drivers import ToBring
+from layerwise.options import checks
 from layerwise.rules.matrices import PER_NUMBER
 from layerwise.torch.sharding._cuts import Axis
 from layerwise.torch.sharding._flat import seen
-from layerwise.torch.sharding._hops import hops_of
 
 Shape = tuple[int, ...]
 # Elements of whole tensors on a rank that travel together, if they are not one: enough that a message takes longer than
@@ -32,7 +33,7 @@ TOGETHER = 1 << 21
 class Route:
     """The way of one tensor along its axes."""
 
-    held: Held  # of one of its parts here
+    held: LocalPart  # of one of its parts here
     dims: Shape  # that have to be whole
     here: Shape  # of what is here
     cut: tuple[Axis, ...]  # that cut it
@@ -99,14 +100,14 @@ class Owners:
         self._loads: dict[tuple[Axis, ...], np.ndarray] = {}
         self._sizes: dict[object, np.ndarray] = {}
 
-    def routes(self, wholes: Sequence[ToBring], helds: Sequence[Held]) -> list[Route]:
+    def routes(self, wholes: Sequence[ToBring], helds: Sequence[LocalPart]) -> list[Route]:
         """Return the routes of tensors, given a part of each. The most work is assigned first."""
         works = [_work(one, held) for one, held in zip(wholes, helds, strict=True)]
         order = sorted(range(len(works)), key=lambda i: -works[i])
         found = {i: self._route(wholes[i], helds[i], works[i]) for i in order}
         return [found[i] for i in range(len(works))]
 
-    def _route(self, one: ToBring, held: Held, work: float) -> Route:
+    def _route(self, one: ToBring, held: LocalPart, work: float) -> Route:
         dims = one.whole.kept + one.whole.summed
         if held.box is not None or not held.piece.shape:  # boxes are cut in all dimensions at once
             dims = tuple(range(len(seen(held.piece))))
@@ -127,14 +128,14 @@ class Owners:
         return Route(held, dims, tuple(one.whole.terms.shape), cut, replicas, cutting, sizes, owner)
 
 
-def _work(one: ToBring, held: Held) -> float:
+def _work(one: ToBring, held: LocalPart) -> float:
     """Return the multiplications of an iteration: k²·n of each matrix, whose shorter side has k rows."""
     shape = seen(held.piece)
     sides = [prod(shape[d] for d in some) for some in (one.whole.kept, one.whole.summed)]
     return float(prod(shape) * min(sides))
 
 
-def _sizes(held: Held, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
+def _sizes(held: LocalPart, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
     element = torch.empty(1, device="meta").expand(seen(held.piece))
     found = np.zeros([len(axis.ranks) for axis in axes])
     for at in _places(axes):
@@ -142,7 +143,7 @@ def _sizes(held: Held, dims: Shape, axes: Sequence[Axis]) -> np.ndarray:
     return found
 
 
-def _regions(held: Held, dims: Shape, axes: Sequence[Axis], at: Places) -> list[Region]:
+def _regions(held: LocalPart, dims: Shape, axes: Sequence[Axis], at: Places) -> list[Region]:
     """Return what the rank at these places has of what this rank could bring together."""
     along = dict(zip(axes, at, strict=True))
     own = dist.get_rank()
@@ -244,3 +245,44 @@ def _leg(axis: Axis, tensors: dict[int, Route]) -> Leg:
         for other, _, n in each:
             total[other] += n
     return Leg(axis, [(i, n) for _, i, n in sent], [(i, n) for _, i, n in coming], *totals)
+
+
+# All-to-all connects every rank with every other. Among thousands that takes longer than the bytes, and more
+# connections than some networks have. In two hops a rank is connected with twice the root of them, and sends everything
+# twice.
+_most_peers = [512]
+_known: WeakKeyDictionary[Any, tuple[Axis, ...]] = WeakKeyDictionary()  # by process group
+
+
+def set_most_peers(processes: int) -> None:
+    """Set among how many processes matrices are exchanged directly, and not in two hops.
+
+    All processes must set the same, before the first step of an optimizer. It matters to Muon alone.
+
+    Args:
+        processes: The number of processes along one mesh dimension.
+    """
+    _most_peers[0] = int(checks.integer(2)("processes", processes, "Pass a number of processes such as 512."))
+
+
+def hops_of(axis: Axis) -> tuple[Axis, ...]:
+    """Return the axes in place of an axis: itself, or two if it has too many ranks for one.
+
+    All of its ranks come here together the first time, as process groups are made.
+    """
+    n = len(axis.ranks)
+    inner = max((k for k in range(2, isqrt(n) + 1) if n % k == 0), default=1)
+    if n <= _most_peers[0] or inner == 1:
+        return (axis,)
+    if axis.group not in _known:
+        at = axis.ranks.index(dist.get_rank())
+        places = range(at % inner, n, inner), range(at - at % inner, at - at % inner + inner)
+        _known[axis.group] = tuple(_among(axis, some) for some in places)
+    return _known[axis.group]
+
+
+def _among(axis: Axis, places: range) -> Axis:
+    """Return the axis of the ranks at some places of another."""
+    ranks = tuple(axis.ranks[i] for i in places)
+    group: Any = dist.new_group(ranks, backend=dist.get_backend(axis.group), use_local_synchronization=True)
+    return Axis(ranks, group, axis.device_type)

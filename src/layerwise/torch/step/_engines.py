@@ -8,13 +8,13 @@ from typing import Any
 
 from torch.autograd.graph import increment_version
 
-from layerwise.engines import Candidate, Engine, Given, Job, compiled, gpu, insisting
+from layerwise.engines import Candidate, Engine, Job, StepInputs, compiled, gpu, required
 from layerwise.engines.rule import RuleEngine
 from layerwise.errors import ContradictionError, EngineError, sentence
 from layerwise.options import checks
-from layerwise.torch.step._lists import Lists
-from layerwise.torch.step._namespace import LIBRARY, DifferentiableTensors
-from layerwise.torch.step._of_lists import ListsOfTensors
+from layerwise.torch.arrays._library import LIBRARY, DifferentiableTensors
+from layerwise.torch.arrays._list_functions import ListsOfTensors
+from layerwise.torch.arrays._lists import Lists
 
 # A step makes a dozen tensors of the size of what it works on. PyTorch returns those of large tensors to the system
 # and requests them again, which costs more than the arithmetic; slices of this size it keeps.
@@ -37,13 +37,13 @@ class ForeachEngine(RuleEngine):
         super().__init__(ListsOfTensors(), None, STACK, lists=Lists, name=FOREACH)
         self._anywhere = anywhere
 
-    def declines(self, jobs: Sequence[Job], given: Sequence[Given] | None = None) -> list[str]:
+    def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:
         """Decline tensors in the host's memory, unless they are to be stepped anywhere."""
         on_host = "" if self._anywhere else "on a CPU it is slower than tensor by tensor"
         return [on_host if job.p.device.type == "cpu" else "" for job in jobs]
 
 
-LISTS = Candidate(FOREACH, ForeachEngine(anywhere=False), insisting=ForeachEngine(anywhere=True))
+LISTS = Candidate(FOREACH, ForeachEngine(anywhere=False), required=ForeachEngine(anywhere=True))
 ENGINES = (COMPILED, GPU, LISTS, Candidate("rule", RULE))
 # The rows that options leave, by `fused` and `foreach`, and the name of what they require.
 WAYS = {
@@ -80,7 +80,7 @@ def set_bucket_size(elements: int) -> None:
     """
     way_out = "Pass the elements that one process holds of a bucket, such as 2**27."
     most = int(checks.integer(1)("elements", elements, way_out))
-    for engine in (RULE, LISTS.engine, LISTS.insisting):
+    for engine in (RULE, LISTS.engine, LISTS.required):
         engine.bucket_size = most  # type: ignore[union-attr]
 
 
@@ -121,5 +121,5 @@ def engines_of(name: str | None, differentiable: bool) -> tuple[Engine, ...]:
         return (DIFFERENTIABLE,)
     rows = [row for row in ENGINES if row.name in LEFT[name]]
     if name in (FUSED, FOREACH):
-        return insisting(rows)
+        return required(rows)
     return tuple(row.engine for row in rows if row.engine is not None)

@@ -13,7 +13,7 @@ from torch import Tensor
 from layerwise.core import plan
 from layerwise.core.library import Library
 from layerwise.core.plan import fields_of
-from layerwise.core.storing import Storing
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import ParameterError, StateError
 from layerwise.layout.blocks import Blocks
 from layerwise.layout.pieces import Kept, divided, lay_out
@@ -21,14 +21,13 @@ from layerwise.options.settings import Hyper
 from layerwise.storage.forms import scales_of
 from layerwise.storage.index import Index, part_of
 from layerwise.storage.options import Wanted
+from layerwise.torch.arrays._library import LIBRARY, quick
+from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
-from layerwise.torch.sharding._flat import Flat, held_in_buffer
+from layerwise.torch.sharding._flat import Flat, parts_in_buffer
 from layerwise.torch.sharding._flat._states import whole_state
-from layerwise.torch.sharding._forms import without_wrappers
-from layerwise.torch.sharding._held import held_of_cut, on_host
-from layerwise.torch.step._namespace import LIBRARY
-from layerwise.torch.step._products import quick
-from layerwise.torch.step._tensors import check_gradient, check_parameter
+from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
+from layerwise.torch.step._checks import check_gradient, check_parameter
 
 Shape = tuple[int, ...]
 WAY_OUT = "Make the optimizer with the options it was saved with; layerwise.torch.convert reads other optimizers'."
@@ -100,9 +99,9 @@ class Plan(plan.Plan):
     def why_not_grouped(self) -> str:
         return ("" if self.lies is None else self.lies.why_not_grouped(self.shape)) or super().why_not_grouped()
 
-    def storing(self, p: Tensor, want: Wanted) -> Storing:
+    def storage_plan(self, p: Tensor, want: Wanted) -> StoragePlan:
         """Return what decides the storage of a parameter, and of those that are planned alike."""
-        return Storing(LIBRARY, self, LIBRARY.dtype(p), want)
+        return StoragePlan(LIBRARY, self, LIBRARY.dtype(p), want)
 
     def placed(self, key: str, value: Tensor) -> Tensor:
         """Return a loaded state, laid out as the plan requires."""
@@ -159,7 +158,7 @@ def plan_of(
         _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), None, replicas, anywhere=True)
         for one in lies.spreads
     )
-    held, lengths = held_in_buffer(rule, members, lies)
+    held, lengths = parts_in_buffer(rule, members, lies)
     keys = rule.State._fields
     there = {key for key in keys if any(one.state_shapes[key] is not None for one in members)}
     shapes: dict[str, Shape | None] = {key: (lengths.get(key, lies.length),) if key in there else None for key in keys}
@@ -188,5 +187,5 @@ def _plan_of_tensor(
         parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))
         layout = divided(layout, parts, prod(len(axis.ranks) for axis in replicas))
     shapes, kept, elementwise = fields_of(rule, layout, len(shape))
-    held = held_of_cut(layout, kept, cut, replicas)
+    held = parts_of_cut(layout, kept, cut, replicas)
     return Plan(name, rule, h, shape, layout, held, shapes, kept, elementwise, dtype, cut, None, (), replicas)

@@ -10,17 +10,15 @@ from torch import Tensor
 
 from layerwise.core.library import FLOATING
 from layerwise.core.slot import Part, names_of, own_entries
-from layerwise.core.storing import Storing
+from layerwise.core.storage_plan import StoragePlan
 from layerwise.errors import StateError
 from layerwise.storage.coded import DTYPES
 from layerwise.storage.groups import GROUP
 from layerwise.storage.weights import MASTER, REMAINDER
+from layerwise.torch.arrays._library import LIBRARY, LOW, named_state
 from layerwise.torch.sharding._cuts import is_dtensor, local
-from layerwise.torch.step._bytes import restored
-from layerwise.torch.step._memory import has_address, lying, resolved, unreadable
-from layerwise.torch.step._namespace import LIBRARY, named_state
+from layerwise.torch.step._checks import has_address, lying, unreadable
 from layerwise.torch.step._plan import WAY_OUT, Plan
-from layerwise.torch.step._tensors import LOW
 
 State = dict[str, Any]
 ANY = Part((), (*FLOATING, *DTYPES))  # of the rule before, or of options before
@@ -36,7 +34,7 @@ def as_step(name: str, value: Any) -> Tensor:
     number = value
     if isinstance(value, Tensor):
         _check_one(name, value)
-        _check_there(name, "step", value)
+        check_there(name, "step", value)
         number = value.item()
     try:
         count = int(number) if not isinstance(number, bool) and number == int(number) else -1
@@ -61,12 +59,12 @@ def _check_readable(name: str, key: str, value: Tensor) -> None:
         raise StateError(f"{key!r} of {name} must be a dense tensor of real numbers, but is {odd}. {WAY_OUT}")
 
 
-def _check_there(name: str, key: str, value: Tensor) -> None:
+def check_there(name: str, key: str, value: Tensor) -> None:
     if value.is_meta:
         raise StateError(f"{key!r} of {name} is on the meta device and holds no numbers. Load its values.")
 
 
-def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool) -> None:
+def ready(state: State, p: Tensor, name: str, storage_plan: StoragePlan, on_device: bool) -> None:
     """Make the missing parts of the parameter's state."""
     device = p.device if on_device else torch.device("cpu")
     if "step" not in state:
@@ -75,9 +73,9 @@ def ready(state: State, p: Tensor, name: str, storing: Storing, on_device: bool)
         state["step"] = as_step(name, state["step"]).to(device)
     elif on_device and state["step"].device != device:
         state["step"] = state["step"].to(device)
-    storing.put_state_in_form(p, state)
-    if storing.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
-        storing.put_weights_in_form(p, state, local(p.detach()))
+    storage_plan.put_state_in_form(p, state)
+    if storage_plan.is_low or not state.keys().isdisjoint((MASTER, REMAINDER)):
+        storage_plan.put_weights_in_form(p, state, local(p.detach()))
 
 
 def counted_elsewhere(states: Iterable[State]) -> bool:
@@ -91,7 +89,7 @@ def apart(state: State) -> None:
     state.update({key: x.clone() for key, x in own_entries(state).items() if key != "step"})
 
 
-def is_begun(state: Mapping[str, Any] | None) -> bool:
+def has_state(state: Mapping[str, Any] | None) -> bool:
     """Return True if a parameter has state of ours, and not only entries of other programs."""
     return state is not None and bool(own_entries(state))
 
@@ -107,10 +105,10 @@ def forget(states: MutableMapping[Tensor, State], p: Tensor) -> None:
 
 def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     """Raise unless the kept state of a parameter, without others' entries, can be stepped with and lies rightly."""
-    parts, own = _parts(plan, state), {*names_of(plan.rule.State._fields), "step"}
+    parts, own = parts_of(plan, state), {*names_of(plan.rule.State._fields), "step"}
     for key, x in state.items():
         if key != "step":
-            _check_values(plan, parts.get(key, ANY), key, x)
+            check_values(plan, parts.get(key, ANY), key, x)
         if isinstance(x, Tensor) and (why := _unusable(plan, key, x, p)):
             raise StateError(f"{key!r} of {plan.name} {why}")
         if key == "step" and not (isinstance(x, Tensor) and x.device.type != "cpu"):  # to look would mean waiting
@@ -123,7 +121,7 @@ def check_kept(plan: Plan, p: Tensor, state: Mapping[str, Any]) -> None:
     for key, part in parts.items():
         if part.of in state and key not in state:
             raise StateError(f"{part.of!r} of {plan.name} is in 8 bits and lacks {key!r}. {WAY_OUT}")
-    _check_shapes(plan, parts, state)
+    check_shapes(plan, parts, state)
 
 
 def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
@@ -142,12 +140,12 @@ def _unusable(plan: Plan, key: str, x: Tensor, p: Tensor) -> str:
     return "is expanded: its elements share memory. Use its contiguous()." if shares else ""
 
 
-def _parts(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
+def parts_of(plan: Plan, state: Mapping[str, Any]) -> dict[str, Part]:
     """Return what the parts of a parameter's state must be."""
     return named_state(state).expected(plan, plan.dtype in LOW)
 
 
-def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
+def check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any]) -> None:
     """Raise unless the existing state has these shapes."""
     for key, part in parts.items():
         if key in state and tuple(state[key].shape) != part.shape:
@@ -158,7 +156,7 @@ def _check_shapes(plan: Plan, parts: Mapping[str, Part], state: Mapping[str, Any
             )
 
 
-def _check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
+def check_values(plan: Plan, part: Part, key: str, value: Any) -> None:
     """Raise unless this is a tensor of numbers, or codes, to continue from."""
     if isinstance(value, Tensor):
         _check_readable(plan.name, key, value)
@@ -176,77 +174,3 @@ def _allowed(plan: Plan, part: Part) -> str:
         return f"a tensor of {' or '.join(part.dtypes)}"
     codes = "".join(f", or its 8-bit codes in torch.{one}" for one in part.others)
     return f"a tensor of 16 to 64 bit floats{codes}"
-
-
-def checked_lr(name: str, lr: Any, within: bool) -> float:
-    """Return the lr to multiply LARS's momentum by if it is to be `within`, else to divide it by."""
-    if not float(lr) > 0:
-        raise StateError(
-            f"the momentum of {name} was saved at lr={float(lr):g} and lr_in_momentum={not within}, which has no other "
-            f"form. Make the optimizer with lr_in_momentum={not within}."
-        )
-    return float(lr)
-
-
-def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, State]:
-    """Return a loaded state, if it fits its parameter, and what other programs keep there.
-
-    What is the same for several parameters is checked for the first of them; `alike` holds what was, and whether its
-    groups survive the cut of the parameter.
-    """
-    name = plan.name
-    if not isinstance(state, Mapping):
-        raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
-    own = own_entries(state)
-    theirs = {key: _beside(plan, key, x) for key, x in state.items() if key not in own}
-    if theirs and not own:
-        return {}, theirs
-    own = restored(own, plan.shape)
-    if (kind := _kind(plan, own)) is None or kind not in alike:
-        _check_loaded(plan, own)
-        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
-    if not alike[kind]:
-        own = _ungrouped(own)
-    placed = {key: plan.placed(key, resolved(value)) for key, value in own.items() if key != "step"}
-    return {**placed, "step": as_step(name, own["step"])}, theirs
-
-
-def _kind(plan: Plan, state: State) -> Any:
-    """Return what decides whether a state fits, apart from its numbers; None if more does."""
-    arrays = {key: x for key, x in state.items() if key != "step"}
-    if {*map(type, arrays.values())} != {Tensor} or True in [x.is_nested for x in arrays.values()]:
-        return None
-    each = [(key, x.dtype, x.shape, x.layout, x.is_meta) for key, x in arrays.items()]
-    return id(plan.held), "step" in state, *each
-
-
-def _check_loaded(plan: Plan, state: State) -> None:
-    parts = _parts(plan, state)
-    needed = {key for key, part in parts.items() if part.needed}
-    unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
-    if unknown or missing:
-        raise StateError(
-            f"the state of {plan.name} does not fit: unknown {sorted(map(str, unknown))}, missing {sorted(missing)}. "
-            f"{WAY_OUT}"
-        )
-    for key in state.keys() - {"step"}:
-        _check_values(plan, parts[key], key, state[key])
-        _check_there(plan.name, key, state[key])
-    _check_shapes(plan, parts, state)
-
-
-def _beside(plan: Plan, key: str, x: Any) -> Any:
-    """Return an entry of another program; what has the parameter's shape is cut as the parameter is."""
-    if not isinstance(x, Tensor) or is_dtensor(x) or tuple(x.shape) != plan.shape:
-        return x
-    return plan.placed(key, x)
-
-
-def _ungrouped(state: State) -> State:
-    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
-
-    If they are already cut in another way, the ranks gather them first.
-    """
-    parts = {key for pair in named_state(state).of_codes().items() for key in pair}
-    whole = {key: x.full_tensor() if key in parts and is_dtensor(x) else x for key, x in state.items()}
-    return named_state(whole).in_numbers()

@@ -13,18 +13,18 @@ import torch
 from layerwise.core.slot import entries_of_others, own_entries
 from layerwise.errors import StateError
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._saving import saved as as_saved
+from layerwise.torch.checkpoints._states import checked as checked_state
+from layerwise.torch.checkpoints._states import saved
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._flat._states import local_entry, local_state
-from layerwise.torch.sharding._held import on_host
-from layerwise.torch.sharding._owner import stepper_of
-from layerwise.torch.step._bytes import saved
-from layerwise.torch.step._namespace import named_state
+from layerwise.torch.sharding._local_parts import on_host
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._state import checked as checked_state
-from layerwise.torch.tools._members import Member, checked, members
+from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.tools._parameters import Member, checked, members
 
 State = dict[str, Any]
 

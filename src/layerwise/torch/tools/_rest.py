@@ -12,8 +12,8 @@ from layerwise.catalog.hidden import ADAMW, is_called_otherwise, rate_ratio
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options.checks import number
-from layerwise.torch.step._due import RATES as WAYS_OUT
-from layerwise.torch.step._kinds import OF_ALL_RULES, RULE, name_of
+from layerwise.torch.groups._rules import OF_ALL_RULES, RULE, name_of
+from layerwise.torch.groups._settings import RATES as WAYS_OUT
 
 Options = dict[str, Any]
 RATES = ("initial_lr", "max_lr", "min_lr")  # that schedulers put into groups

@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 from layerwise.errors import ContradictionError, StateError
 from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.step._namespace import named_state
-from layerwise.torch.step._tensors import FLOATING, LOW
-from layerwise.torch.tools._members import Member, checked, members
+from layerwise.torch.tools._parameters import Member, checked, members
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
@@ -98,7 +97,7 @@ def _set(own: Member, value: Tensor) -> None:
     with torch.no_grad():
         # So that there is something to hold them before the first step as well.
         stepped, plan, state = own.stepper.in_place_of(own.p), own.plan(), own.stepper.optimizer.state[own.p]
-        _state.ready(state, stepped, plan.name, plan.storing(stepped, want), own.group["capturable"])
+        _state.ready(state, stepped, plan.name, plan.storage_plan(stepped, want), own.group["capturable"])
         named_state(state).set_weights(local(stepped.detach()), value.to(stepped.device))
         own.stepper.take_over(own.p)
 

@@ -12,14 +12,13 @@ from torch import Tensor
 from layerwise.core.slot import own_entries
 from layerwise.errors import StateError, sentence, warn
 from layerwise.options.misspellings import did_you_mean, nearest
+from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
+from layerwise.torch.checkpoints._states import checked_lr, restored
 from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._moments import Momentum
-from layerwise.torch.step._bytes import restored
-from layerwise.torch.step._kinds import RULE
-from layerwise.torch.step._namespace import named_state
-from layerwise.torch.step._state import checked_lr
+from layerwise.torch.groups._rules import RULE
 
 MALFORMED = (KeyError, TypeError, AttributeError, IndexError, ValueError, RuntimeError)  # of what is no state of theirs
 ALIKE = ("exp_avg", "exp_avg_sq", "momentum_buffer")  # as large as the parameter, where there are such

@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from layerwise.errors import StateError
+from layerwise.torch.checkpoints._states import checked_lr
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
-from layerwise.torch.step._state import checked_lr
 
 ADAM = keys("lr betas eps weight_decay")
 SGD = keys("lr momentum dampening weight_decay")

@@ -21,7 +21,7 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
-from layerwise.torch.sharding._flat._held import held_in_buffer
+from layerwise.torch.sharding._flat._held import parts_in_buffer
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
@@ -37,10 +37,10 @@ __all__ = [
     "flat_of",
     "flattened_in",
     "forget",
-    "held_in_buffer",
     "is_known",
     "is_marked",
     "missing_gradient",
+    "parts_in_buffer",
     "seen",
     "stretched",
     "tensors_of",

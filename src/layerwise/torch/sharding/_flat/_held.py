@@ -12,7 +12,7 @@ from functools import partial
 from math import prod
 from typing import Any
 
-from layerwise.core.plan import Held, Place, Places, Plan, Region
+from layerwise.core.plan import LocalPart, Place, Places, Plan, Region
 from layerwise.layout.pieces import Piece, piece_dims
 from layerwise.rules.states import is_of_layer
 from layerwise.torch.sharding._flat._boxes import boxes_of, nothing, seen
@@ -21,10 +21,10 @@ from layerwise.torch.sharding._flat._buffers import Flat, Spread
 Shape = tuple[int, ...]
 
 
-def held_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tuple[Held, ...], dict[str, int]]:
+def parts_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tuple[LocalPart, ...], dict[str, int]]:
     """Return the boxes in this rank's buffer, and the lengths of those parts of its state that lie box by box."""
     lengths = {key: 0 for key in rule.State._fields if not all(one.elementwise[key] for one in members)}
-    found: list[Held] = []
+    found: list[LocalPart] = []
     for i, (plan, spread) in enumerate(zip(members, flat.spreads, strict=True)):
         for number, piece in enumerate(plan.layout.pieces):
             each = [one for stretch in spread.ranks[flat.rank] for one in boxes_of(piece, stretch)]
@@ -33,7 +33,7 @@ def held_in_buffer(rule: Any, members: Sequence[Plan], flat: Flat) -> tuple[tupl
                 blocks = tuple(list(range(at, at + n)) for at, n in starts)
                 where = flat.axes, seen(piece), flat.parts, blocks, place, _places(rule, piece, box.size, lengths)
                 regions = partial(_regions_of_boxes, piece, spread)
-                found.append(Held(piece, number, i, *where, box, spread, regions, flat.replicas))
+                found.append(LocalPart(piece, number, i, *where, box, spread, regions, flat.replicas))
     return tuple(found), lengths
 
 

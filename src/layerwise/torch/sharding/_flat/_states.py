@@ -15,7 +15,7 @@ from layerwise.core.plan import Plan
 from layerwise.core.slot import own_entries
 from layerwise.layout.pieces import Piece
 from layerwise.torch.sharding._flat._buffers import Flat
-from layerwise.torch.sharding._held import CPU, on_host
+from layerwise.torch.sharding._local_parts import CPU, on_host
 
 Shape = tuple[int, ...]
 State = dict[str, Any]

@@ -11,7 +11,7 @@ from torch import Tensor
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.torch.sharding._flat._buffers import Stretch
 from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_of
-from layerwise.torch.sharding._owner import stepper_of
+from layerwise.torch.step._stepper import stepper_of
 
 # The flat partitions of a group's weights in full precision, and the parameters that lie in them.
 STAGES_1_AND_2 = ("single_partition_of_fp32_groups", "bit16_groups")

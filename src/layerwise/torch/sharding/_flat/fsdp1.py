@@ -8,9 +8,9 @@ from typing import Any
 from torch import nn
 
 from layerwise.errors import HyperparameterError, ParameterError, sentence
+from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._flat._buffers import Stretch
 from layerwise.torch.sharding._flat._segments import ALONE, Segments, Shard, segments_of
-from layerwise.torch.sharding._forms import without_wrappers
 
 FLAT = "_flat_param"
 LEAF = "leaf"

@@ -1,0 +1,247 @@
+"""The storage of weights and state: making it, converting it, and handing it to engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from math import prod
+from typing import Any, NamedTuple
+
+from layerwise.core.library import LOW, WIDE, Array, Library, computing
+from layerwise.core.plan import LocalPart, Plan, Shape
+from layerwise.core.slot import Arrays, NamedState, stored
+from layerwise.engines import Job
+from layerwise.rules.states import is_signed
+from layerwise.storage import WEIGHTS, Format, Storage
+from layerwise.storage.bits import Key, key_of
+from layerwise.storage.coded import CODED
+from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
+from layerwise.storage.groups import GROUP
+from layerwise.storage.index import index_of
+from layerwise.storage.options import PLAIN, Wanted
+from layerwise.storage.weights import BESIDE, MASTER, Beside
+
+Where = tuple[Shape, Shape | None, int, Hashable]  # what a job has of the place of its part in the tensor
+
+
+class Bytes(NamedTuple):
+    """The bytes of a tensor's weights, with what stands beside them, and of its state."""
+
+    weights: int
+    state: int
+
+
+@dataclass(frozen=True)
+class StoragePlan:
+    """What decides the storage of tensors that are planned alike, so that it is found once for all of them."""
+
+    lib: Library
+    plan: Plan  # of any of them
+    dtype: str  # of their weights
+    want: Wanted
+
+    @cached_property
+    def is_low(self) -> bool:
+        """True for weights of 16 bits."""
+        return self.dtype in LOW
+
+    def named(self, arrays: Mapping[str, Array]) -> NamedState:
+        """Return a tensor's arrays with what they mean."""
+        return NamedState(self.lib, arrays)
+
+    @cached_property
+    def chosen(self) -> dict[str, Chosen]:
+        """The dtype in which each field is to be stored."""
+        return {field: self._chosen(field) for field in self.plan.fields}
+
+    def _chosen(self, field: str) -> Chosen:
+        plan = self.plan
+        each = plan.elementwise[field], plan.smallest, plan.why_not_grouped
+        return chosen(self.want, field, computing(self.dtype), self._settled(field), *each)
+
+    def _settled(self, field: str) -> str | None:
+        return self.plan.h.state_dtypes().get(field)
+
+    @cached_property
+    def _plain(self) -> set[str]:
+        """The names of arrays that are all plain, if they are in wide dtypes."""
+        return {*self.plan.fields} if self.want == PLAIN else {""}
+
+    def is_plain(self, arrays: Mapping[str, Array]) -> bool:
+        """Return True if nothing is to be converted, and all arrays are plain numbers, rounded to nearest."""
+        fields = arrays.keys() - {"step"}
+        return fields == self._plain and {*map(self.lib.dtype, map(arrays.__getitem__, fields))} <= {*WIDE}
+
+    # ---- making and converting
+
+    def put_state_in_form(self, p: Array, arrays: Arrays) -> None:
+        """Make missing parts of a tensor's state, and convert those that are stored otherwise than wanted."""
+        for field, makers in self._makers.items():
+            if field not in arrays:
+                for key, make in makers:
+                    arrays[key] = make(p)
+            elif field in self.want.state or (self.named(arrays).coded(field) and self.plan.why_not_grouped()):
+                self._convert(p, arrays, field)
+
+    @cached_property
+    def _makers(self) -> dict[str, list[tuple[str, Callable[[Array], Array]]]]:
+        """What makes each field of a tensor, and its scales if it is stored as codes."""
+        found = {}
+        for field, (dtype, *_) in self.chosen.items():
+            if (coded := CODED.get(dtype)) is None:
+                found[field] = [(field, self.plan.zeros(self.lib, field, dtype))]
+                continue
+            codes = self.plan.zeros(self.lib, field, coded.dtype(is_signed(self.plan.rule, field)))
+            found[field] = [(field, codes), (field + coded.suffix, partial(self.plan.scales, self.lib))]
+        return found
+
+    def _convert(self, p: Array, arrays: Arrays, field: str) -> None:
+        state, dtype = self.named(arrays), self.chosen[field].dtype
+        if dtype == state.form(field):
+            return
+        numbers, found = self.lib.here(state.numbers(field)), {key: make(p) for key, make in self._makers[field]}
+        here, coded = self.lib.here(found[field]), CODED.get(dtype)
+        if coded is not None:
+            scale = self.lib.here(found[field + coded.suffix])
+            numbers, scales = stored(self.lib, here, Format(scale, None, coded)).encode(numbers, 0)
+            self.lib.write(scale, scales)
+        self.lib.write(here, numbers)
+        state.replace(field, None)
+        arrays.update(found)
+
+    # ---- weights
+
+    def put_weights_in_form(self, p: Array, arrays: Arrays, into: Array) -> bool:
+        """Store weights in the wanted form, without losing precision that is already stored.
+
+        Return True if the weights themselves changed: `into` then has the new ones. It is called when a step is about
+        to be taken. Earlier the weights may not have been loaded yet, and a remainder means nothing without them.
+        """
+        state, want = self.named(arrays), self._wanted_beside()
+        known = state.beside_weights()
+        keys = [one.key for one in want]
+        if known == want or [one.key for one in known] == keys == [MASTER]:  # in the dtype that it was loaded in
+            return False
+        is_master = keys == [MASTER]
+        full = state.weights_in_full(p) if is_master or (want and known) else None
+        for one in known:
+            del arrays[one.key]
+        for one in want:
+            here = self.lib.zeros_like(self.lib.here(p), one.dtype)
+            arrays[one.key] = full if is_master else self.lib.like(p, here)
+        if is_master or full is None:  # else the weights lack nothing of what is known of them
+            return False
+        state.set_weights(into, full)
+        return True
+
+    def _wanted_beside(self) -> list[Beside]:
+        """Return the kinds of what is to stand beside the weights."""
+        return [BESIDE[self.want.master]] if self.is_low and self.want.master else []
+
+    def rounds_to(self, arrays: Mapping[str, Array]) -> str | None:
+        """Return the dtype to which each step rounds weights to nearest, if it keeps nothing of the difference."""
+        loses = self.is_low and not self.named(arrays).beside_weights() and not self.want.draws_weights()
+        return self.dtype if loses else None
+
+    def report(self, arrays: Mapping[str, Array]) -> dict[str, Any]:
+        """Return the storage of the tensor and its state, present or from its first step on, and its bytes."""
+        state, own = self.named(arrays), self.dtype
+        beside = [one.dtype for one in (state.beside_weights() if arrays else self._wanted_beside())]
+        formats = {key: state.form(key) if key in arrays else one.dtype for key, one in self.chosen.items()}
+        why = {key: one.why for key, one in self.chosen.items() if one.why and formats[key] == one.dtype}
+        shown = "".join(f"+{bits_of(one)}" for one in beside)
+        return {"weights": own + shown, "state": formats, "bytes": sum(self._bytes(formats, beside)), "why": why}
+
+    def bytes(self, parts: int = 1) -> Bytes:
+        """Return the bytes from the first step on, of the largest of so many parts along the first dimension."""
+        beside = [one.dtype for one in self._wanted_beside()]
+        return self._bytes({key: one.dtype for key, one in self.chosen.items()}, beside, parts)
+
+    def _bytes(self, formats: Mapping[str, str], beside: Iterable[str], parts: int = 1) -> Bytes:
+        shape, state = _part(self.plan.shape, parts), 0
+        cuts_groups = len(shape) == 1 and parts > 1 and shape[0] % GROUP > 0
+        for field, stored_as in formats.items():
+            whole, kept = self.plan.state_shapes[field] or (), self.plan.kept[field]
+            own = computing(self.dtype) if cuts_groups and stored_as in CODED else stored_as
+            state += prod(_part(whole, parts) if kept and kept[0] else whole) * bits_of(own)
+            state += prod(scales_of(shape)) * 32 if own in CODED else 0
+        return Bytes(prod(shape) * sum(map(bits_of, (self.dtype, *beside))) // 8, state // 8)
+
+    # ---- for engines
+
+    def jobs(self, plan: Plan, p: Array, arrays: Mapping[str, Array]) -> list[Job]:
+        """Return the jobs of a tensor with this plan."""
+        lib, stepped, found = self.lib, arrays.get(MASTER, p), []
+        here = lib.here(stepped)
+        own = arrays if here is stepped else {key: lib.here(arrays[key]) for key in plan.fields}
+        index = None if self.is_plain(arrays) else cache(partial(plan.index, p))
+        for held, keys, where in self._held:
+            seen: Any = here
+            state: Iterable[Any] = map(own.get, keys)
+            if not self._itself:
+                seen = held.view(here)
+                state = (x if x is None else held.view(x, key) for x, key in zip(state, keys, strict=True))
+            storage = None if index is None else self._storage(plan, p, arrays, index, held)
+            found.append(Job(plan.rule, held.piece.h, seen, plan.rule.State(*state), *where, storage))
+        return found
+
+    @cached_property
+    def _itself(self) -> bool:
+        return self.plan.itself
+
+    @cached_property
+    def _held(self) -> list[tuple[LocalPart, tuple[Any, ...], Where]]:
+        """The parts that are here, the names of their state, and what their jobs have besides arrays."""
+        members = [member.state_shapes.items() for member in self.plan.members]
+        keys = [tuple(None if shape is None else key for key, shape in shapes) for shapes in members]
+        return [
+            (one, keys[one.member], (one.piece.block_dims, one.shape, one.parts, one.cut)) for one in self.plan.held
+        ]
+
+    def _storage(
+        self, plan: Plan, p: Array, arrays: Mapping[str, Array], index: Any, held: LocalPart
+    ) -> Storage | None:
+        """Return the storage of the arrays of one job; None if all are plain and rounded to nearest."""
+        own = replace(self, plan=plan.members[held.member])  # whose name decides what is drawn
+        fields = [own._format(arrays, field, held) for field in plan.rule.State._fields]
+        formats = (own._format_of_weights(arrays, held), *fields)
+        if all(one is None for one in formats):
+            return None
+        draws = any(one is not None and one.key is not None for one in formats)
+        seen = held.index(index) if draws else index_of(held.view(self.lib.here(p)).shape)
+        return Storage(formats, seen, row_dims(len(own.plan.shape), held.piece.part))
+
+    def _format_of_weights(self, arrays: Mapping[str, Array], held: LocalPart) -> Format | None:
+        state = self.named(arrays)
+        rest = state.remainder
+        drawn = self.want.draws_weights(None if rest is None else self.lib.dtype(rest))
+        if not self.is_low or state.master is not None or (rest is None and not drawn):
+            return None
+        beside = None if rest is None else held.view(self.lib.here(rest))
+        return Format(beside, self._key(WEIGHTS) if drawn else None)
+
+    def _format(self, arrays: Mapping[str, Array], field: str, held: LocalPart) -> Format | None:
+        if self.plan.state_shapes[field] is None or field not in arrays:
+            return None
+        state = self.named(arrays)
+        form, coded = state.form(field), state.coded(field)
+        drawn = self._key(field) if self.want.draws_state(field, form, self._settled(field)) else None
+        if coded is not None:
+            scale = self.lib.here(arrays[state.beside(field)])
+            rows = blocks_cut_rows(len(self.plan.shape), held.piece.part)
+            return Format(held.view(scale) if rows else scale, drawn, coded)
+        return Format(None, drawn) if drawn and form in LOW and self.plan.elementwise[field] else None
+
+    def _key(self, field: str) -> Key:
+        return key_of(self.want.seed, self.plan.key, field)
+
+
+def _part(shape: Shape, parts: int) -> Shape:
+    """Return the shape of the largest of so many parts along the first dimension."""
+    return (-(-shape[0] // parts), *shape[1:]) if shape else shape
+
+
+def bits_of(dtype: str) -> int:
+    """Return the bits of a number of a dtype, which its name ends with."""
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))

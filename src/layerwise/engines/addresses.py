@@ -1,0 +1,206 @@
+"""The addresses of arrays: whether any has changed since a step was prepared, and which share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from math import prod
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from layerwise.engines import Changed, Job, Prepared
+from layerwise.errors import ParameterError
+from layerwise.rules.asks import Now
+from layerwise.storage.extension import extension
+
+_native: Any = extension()
+
+
+def arrays_of(jobs: Sequence[Job]) -> list[Any]:
+    """Return the weights and state of jobs, as the extension counts them: in order, without those that are None."""
+    each = [(job.p, *job.state, *(() if job.storage is None else job.storage.beside)) for job in jobs]
+    return [array for arrays in each for array in arrays if array is not None]
+
+
+def addresses_of(arrays: Sequence[Any]) -> Any:
+    """Return the quickest possible record of the addresses and layouts of these arrays."""
+    try:
+        return PythonMarks(arrays) if _native is None else _native.Places(arrays)
+    except ValueError:
+        return PythonMarks(arrays)
+
+
+class ArraysSeen:
+    """A record of arrays, and of what kinds the first gradients were."""
+
+    def __init__(self, arrays: Sequence[Any], grads: Sequence[Any] | None = None) -> None:
+        self._places, self._gradients = addresses_of(arrays), cast("Any", None)
+        if grads is not None:
+            self.same(arrays, grads)
+
+    def same(self, arrays: Sequence[Any], grads: Sequence[Any]) -> bool:
+        """Return True if the arrays are as they were, and gradients of the first ones' kinds."""
+        grads = list(grads)
+        if self._gradients is None:
+            self._gradients = next(one for one in (self._places, PythonMarks([])) if one.like(grads))
+        return bool(self._places.same(arrays) and self._gradients.like(grads))
+
+
+class Watched(Prepared):
+    """Prepared jobs whose arrays are looked at from here before each step."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._arrays = arrays_of(jobs)
+        self._looks = ArraysSeen(self._arrays)
+
+    def check(self, grads: Sequence[Any], nows: Sequence[Now] = (), skip: Any = None) -> None:
+        """Raise `Changed` if an array has changed, or a gradient is of another kind than the first one."""
+        if not self._looks.same(self._arrays, grads):
+            raise Changed
+
+
+class StateObjects:
+    """The objects that the state of parameters consists of."""
+
+    def __init__(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> None:
+        self._seen = _objects(params, states)
+
+    def same(self, params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> bool:
+        """Return True if it consists of the same ones."""
+        return self._seen == _objects(params, states)
+
+
+def state_objects_of(params: list[Any], states: Any) -> Any:
+    """Return the quickest possible record of the objects that the state of parameters, a dict each, consists of."""
+    return StateObjects(params, states) if _native is None else _native.Kept(params, states)
+
+
+def _objects(params: Sequence[Any], states: Mapping[Any, Mapping[str, Any]]) -> list[Any]:
+    own = list(map(states.get, params))
+    return [list(map(id, own)), [(key, id(x)) for state in own if state for key, x in state.items()]]
+
+
+class PythonMarks:
+    """The same record for arrays of any library, which are asked one by one."""
+
+    def __init__(self, arrays: Sequence[Any]) -> None:
+        self._arrays = [_mark(array) for array in arrays]
+        self._grads: list[Hashable] | None = None
+
+    def same(self, arrays: Sequence[Any]) -> bool:
+        """Return True if the place and layout of all of them are unchanged."""
+        return self._arrays == [_mark(array) for array in arrays]
+
+    def like(self, grads: Sequence[Any]) -> bool:
+        """Return True if gradients are of the same kinds as the first ones."""
+        found = [_kind(g) for g in grads]
+        self._grads = self._grads or found
+        return self._grads == found
+
+
+def _mark(x: Any) -> Hashable:
+    if hasattr(x, "is_neg"):  # a tensor of PyTorch
+        bytes_ = 0 if x.is_meta else x.untyped_storage().nbytes()  # which may have been given back
+        return type(x), x.data_ptr(), x.shape, x.dtype, x.stride(), x.device, x.is_neg(), bytes_
+    if hasattr(x, "data_ptr"):  # a tensor of Paddle
+        return type(x), _address(x), tuple(x.shape), x.dtype, tuple(x.strides), x._is_initialized() and str(x.place)
+    face = getattr(x, "__array_interface__", None)
+    if face is None:  # an array of another library, which may not lie anywhere
+        return type(x), id(x), tuple(x.shape), str(x.dtype)
+    return type(x), face["data"], x.shape, x.dtype, x.strides
+
+
+def _address(x: Any) -> Any:
+    try:
+        return x.data_ptr()
+    except RuntimeError:  # its memory was given away
+        return None
+
+
+def _kind(g: Any) -> Hashable:
+    # As the extension counts them: its dtype is looked at when a gradient is used.
+    return type(g), getattr(g, "layout", None), tuple(g.shape), str(getattr(g, "device", None))
+
+
+Name = TypeVar("Name")
+SEARCHED = 1 << 20  # offsets that are listed to see whether two are alike
+
+
+class Lying(NamedTuple):
+    """The place of an array, on whichever device: the numbers of NumPy's array interface, strides in bytes."""
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte and the one behind the last."""
+        steps = [(n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)]
+        below, above = sum(step for step in steps if step < 0), sum(step for step in steps if step > 0)
+        return self.address + below, self.address + above + self.itemsize
+
+    @property
+    def overlaps_itself(self) -> bool:
+        """True if several elements share memory."""
+        each = [(abs(s), n) for n, s in zip(self.shape, self.strides, strict=True) if n > 1]
+        reach = self.itemsize
+        for stride, n in sorted(each):
+            if stride < reach:
+                break
+            reach += (n - 1) * stride
+        else:
+            return False
+        return 0 not in self.shape and self._has_twins(each)
+
+    def _has_twins(self, each: list[tuple[int, int]]) -> bool:
+        if any(stride < self.itemsize for stride, _ in each):
+            return True
+        count = prod(n for _, n in each)
+        if count > SEARCHED:
+            low, high = self.span
+            return high - low < count * self.itemsize
+        offsets = np.zeros(1, np.int64)
+        for stride, n in each:
+            offsets = np.add.outer(offsets, np.arange(n) * stride).ravel()
+        offsets.sort()
+        return bool((np.diff(offsets) < self.itemsize).any())
+
+    def shares(self, other: Lying) -> bool:
+        """Return True if an element of one lies where an element of the other does."""
+        return np.shares_memory(self._as_array(), other._as_array())
+
+    def _as_array(self) -> np.ndarray:
+        # NumPy compares places and reads nothing.
+        interface = {
+            "version": 3,
+            "typestr": f"|V{self.itemsize}",
+            "data": (self.address, True),
+            "shape": self.shape,
+            "strides": self.strides,
+        }
+        return np.asarray(SimpleNamespace(__array_interface__=interface))
+
+
+def shared(arrays: Iterable[tuple[Name, Lying]]) -> tuple[Name, Name] | None:
+    """Return two arrays that share memory, or None."""
+    open_: list[tuple[int, Name, Lying]] = []  # those that end behind the start of the next
+    held = [(*lying.span, name, lying) for name, lying in arrays if 0 not in lying.shape]
+    for start, end, name, lying in sorted(held, key=lambda one: one[:2]):
+        open_ = [other for other in open_ if other[0] > start]
+        for _, other, there in open_:
+            if there.shares(lying):
+                return other, name
+        open_.append((end, name, lying))
+    return None
+
+
+def check_distinct(arrays: Iterable[tuple[Name, Lying]], way_out: str) -> None:
+    """Raise if parameters are tied: stepped under two names, one would move twice."""
+    if found := shared(arrays):
+        one, other = found
+        raise ParameterError(
+            f"{one!r} and {other!r} share memory: they are one parameter, and would move twice. {way_out}"
+        )

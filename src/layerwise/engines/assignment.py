@@ -1,0 +1,218 @@
+"""The distributor, which assigns tensors to the engines of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from layerwise.drivers import Others
+from layerwise.engines import Changed, Counter, Engine, Job, Prepared, Stats, StepInputs, just_prepared
+from layerwise.engines.addresses import addresses_of, arrays_of
+from layerwise.errors import EngineError
+from layerwise.rules.asks import Array, Now
+
+SEVERAL = "tensors that have to be stepped together are of several devices"
+
+
+def prepare(engines: Sequence[Engine], jobs: Sequence[Job], layouts: Any = None) -> Assigned:
+    """Plan the step of these jobs by the engines of a table, which are in order of preference.
+
+    Each job goes to the first engine that does not decline it. If tensors wait for one another, because of a sum over
+    all of them or because other ranks hold parts of them, the first engine that takes all steps all.
+    """
+    return Assigned(engines, jobs, layouts if isinstance(layouts, Layouts) else Layouts())
+
+
+class Share(NamedTuple):
+    """The jobs, by their places, that one prepared step carries out."""
+
+    engine: int  # by its place in the table
+    places: tuple[int, ...]
+    prepared: Prepared
+
+
+class Layouts:
+    """The engines' layouts, by the engine and the places of the jobs."""
+
+    def __init__(self, by_share: dict[tuple[int, tuple[int, ...]], Any] | None = None) -> None:
+        self.by_share = by_share or {}
+
+    def all_by_first(self, jobs: int) -> bool:
+        """Return True if the first engine of the table had all of so many jobs."""
+        return [*self.by_share] == [(0, tuple(range(jobs)))]
+
+
+class Assigned:
+    """Jobs, and the engines' shares of them."""
+
+    def __init__(self, engines: Sequence[Engine], jobs: Sequence[Job], layouts: Layouts) -> None:
+        self._engines, self._jobs, self._layouts = tuple(engines), list(jobs), layouts
+        self._coupled = any(h.asks_of_model for h in {id(job.h): job.h for job in self._jobs}.values())
+        self._known: dict[bool, list[Share]] = {}  # by whether tensors wait for one another
+        self._undecided: list[tuple[int, Engine]] = []  # jobs that an engine declined for what they were given
+        self._new = True  # until a step was taken: what is wrong before is no change
+        self._arrays = arrays_of(self._jobs)
+        self._places = addresses_of(self._arrays)
+        if layouts.all_by_first(len(self._jobs)):
+            [(share, own)] = layouts.by_share.items()
+            self._known[self._coupled] = [Share(*share, self._engines[0].prepare(self._jobs, own))]
+        self._last = self._shares(self._coupled)
+        self.counts = len(self._last) == 1 and self._last[0].prepared.counts
+        self.only: Prepared | None = None
+        """The one engine's own step of all jobs, once it has taken one."""
+
+    @property
+    def layouts(self) -> Any:
+        """The shares' layouts, or None if one must not be replaced."""
+        found = {(share.engine, share.places): share.prepared.layouts for share in self._last}
+        return None if any(layouts is None for layouts in found.values()) else Layouts(found)
+
+    def step(
+        self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None = None, others: Others | None = None
+    ) -> None:
+        """Carry out the jobs, each by its engine."""
+        together = self._coupled or others is not None
+        if self._undecided:
+            self._decide_again(grads, nows, skip)
+        shares = self._known.get(together) or self._shares(together)
+        try:
+            self._step(shares, grads, nows, skip, others)
+        except Changed:
+            if not self._new or any(isinstance(now.t, Counter) for now in nows):  # which other engines may not take
+                raise
+            self._check_arrays()
+            given = [StepInputs(g, now, skip) for g, now in zip(grads, nows, strict=True)]
+            shares = self._known[together] = self._distributed(together, given)
+            with just_prepared():
+                self._step(shares, grads, nows, skip, others)
+        self._took(shares)
+
+    def ahead(self, grads: Sequence[Array], nows: Sequence[Now]) -> Iterator[list[float]]:
+        """Step in three parts, if one engine that can has all jobs; else raise `Changed`."""
+        shares = self._shares(self._coupled)
+        ahead = shares[0].prepared.ahead if len(shares) == 1 and not self._undecided else None
+        if ahead is None:
+            raise Changed
+        yield from ahead(grads, nows)
+        self._took(shares)
+
+    @property
+    def stepped(self) -> bool:
+        """True if this has taken a step."""
+        return not self._new
+
+    def _took(self, shares: list[Share]) -> None:
+        self._new, self._last = False, shares
+        if len(shares) == 1 and not self._undecided:
+            self.only = shares[0].prepared
+
+    def _step(
+        self,
+        shares: Sequence[Share],
+        grads: Sequence[Array],
+        nows: Sequence[Now],
+        skip: Array | None,
+        others: Others | None,
+    ) -> None:
+        if len(shares) == 1:
+            shares[0].prepared.step(grads, nows, skip, others)
+            return
+        # Before the first of them writes anything.
+        for share in shares:
+            share.prepared.check(_at(share.places, grads), _at(share.places, nows), skip)
+        for share in shares:
+            share.prepared.step(_at(share.places, grads), _at(share.places, nows), skip, others)
+
+    @property
+    def steppers(self) -> list[str]:
+        """The engine that took the last step, for each job."""
+        found = {i: self._engines[share.engine].name for share in self._last for i in share.places}
+        return [found[i] for i in range(len(self._jobs))]
+
+    def stats(self) -> Sequence[Stats]:
+        """Return the measurements of the last step, for each job."""
+        if len(self._last) == 1:
+            return self._last[0].prepared.stats()
+        found: list[Stats] = [{}] * len(self._jobs)
+        for share in self._last:
+            for i, stats in zip(share.places, share.prepared.stats(), strict=False):
+                found[i] = stats
+        return found
+
+    # ---- the shares of the engines
+
+    def _shares(self, together: bool) -> list[Share]:
+        if together not in self._known:
+            # One share is one share, whether its tensors wait for one another or not.
+            other = self._known.get(not together, ())
+            self._known[together] = list(other) if len(other) == 1 else self._distributed(together)
+        return self._known[together]
+
+    def _distributed(self, together: bool, given: Sequence[StepInputs] | None = None) -> list[Share]:
+        self._undecided = []
+        return self._shared(self._taken_together(given) if together else self._taken(given))
+
+    def _taken(self, given: Sequence[StepInputs] | None) -> list[int]:
+        """Return the engine of each job."""
+        found, left = [0] * len(self._jobs), list(range(len(self._jobs)))
+        reasons: dict[int, list[str]] = {}
+        for number, engine in enumerate(self._engines):
+            declined = {i: why for i, why in zip(left, self._declined(engine, left, given), strict=True) if why}
+            for i, why in declined.items():
+                found[i] = number + 1
+                reasons.setdefault(i, []).append(why)
+            left = list(declined)
+        if left:
+            raise self._refusal(reasons[left[0]])
+        return found
+
+    def _taken_together(self, given: Sequence[StepInputs] | None) -> list[int]:
+        """Return the same if one engine must take all of them."""
+        reasons: list[str] = []
+        for engine in self._engines:
+            why = next(filter(None, self._declined(engine, range(len(self._jobs)), given)), "")
+            several = len({engine.group(job) for job in self._jobs}) > 1
+            if not why and not several:
+                return [len(reasons)] * len(self._jobs)
+            reasons.append(why or SEVERAL)
+        raise self._refusal(reasons)
+
+    def _declined(self, engine: Engine, places: Sequence[int], given: Sequence[StepInputs] | None) -> list[str]:
+        found = engine.declines(_at(places, self._jobs), None if given is None else _at(places, given))
+        if given is not None:
+            odd = [i for i, why in zip(places, found, strict=True) if why]
+            bare = zip(odd, engine.declines(_at(odd, self._jobs)), strict=True)
+            self._undecided += [(i, engine) for i, why in bare if not why]
+        return found
+
+    def _decide_again(self, grads: Sequence[Array], nows: Sequence[Now], skip: Array | None) -> None:
+        """Ask again the engines that declined a job because of an earlier step's gradient or numbers."""
+        each = ((engine, [self._jobs[i]], [StepInputs(grads[i], nows[i], skip)]) for i, engine in self._undecided)
+        if any(engine.declines(job, given) == [""] for engine, job, given in each):
+            self._check_arrays()
+            self._known, self._undecided, self._new = {}, [], True
+
+    def _check_arrays(self) -> None:
+        """Raise `Changed` if weights or state have, which an engine that prepares them now would not notice."""
+        if not self._places.same(self._arrays):
+            raise Changed
+
+    def _refusal(self, reasons: Sequence[str]) -> EngineError:
+        each = zip(self._engines, reasons, strict=True)
+        reasons = "; ".join(f"{engine.name} does not take these tensors: {why}" for engine, why in each)
+        return EngineError(f"{reasons}. Leave the choice of engine.")
+
+    def _shared(self, takers: Sequence[int]) -> list[Share]:
+        groups: dict[tuple[int, Hashable], list[int]] = {}
+        for i, taker in enumerate(takers):
+            groups.setdefault((taker, self._engines[taker].group(self._jobs[i])), []).append(i)
+        shares = []
+        for (taker, _), places in groups.items() or {(0, None): []}.items():
+            layouts = self._layouts.by_share.get((taker, tuple(places)))
+            prepared = self._engines[taker].prepare(_at(places, self._jobs), layouts)
+            shares.append(Share(taker, tuple(places), prepared))
+        return shares
+
+
+def _at(places: Sequence[int], values: Sequence[Any]) -> list[Any]:
+    return [values[i] for i in places]

@@ -1,0 +1,1 @@
+"""PyTorch as engines use it: its functions, its tensors, and lists of them."""

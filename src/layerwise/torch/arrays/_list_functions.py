@@ -1,0 +1,143 @@
+"""The functions that rules use of a namespace, for lists of tensors beside single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.torch.arrays import _library as of_one
+from layerwise.torch.arrays._library import PURE, Tensors, held, multiplies, wide_dtype
+from layerwise.torch.arrays._lists import Dims, Many, on_flats
+
+
+def _added(x: Many, y: Any, a: float = 1.0) -> Many:
+    """Return x + a·y, in the place of x."""
+    if isinstance(y, Many) and y.layout is not x.layout:
+        return _many(x + a * y)
+    if x.is_flat and (y.is_flat if isinstance(y, Many) else True):
+        x.flat.add_(y.flat if isinstance(y, Many) else y, alpha=a)
+    elif isinstance(y, Many):
+        torch._foreach_add_(x.each, y.each, alpha=a)
+    else:
+        torch._foreach_add_(x.each, a * y)
+    return x
+
+
+def _many(x: Any) -> Many:
+    """Return what arithmetic returns, which has any type."""
+    found: Many = x
+    return found
+
+
+def add_scaled(x: Any, a: Any, y: Any) -> Many:
+    """Return x + a·y."""
+    if not isinstance(y, Many):  # one number beside those of each tensor
+        return _many(x + a * y)
+    if not (isinstance(x, Many) and isinstance(a, (int, float)) and x.layout is y.layout):
+        return _added(_many(y * a), x)
+    a = held(a, x.dtype)
+    if x.is_flat and y.is_flat:
+        return on_flats(partial(torch.add, alpha=a), x, y)
+    return x.like(list(torch._foreach_add(x.each, y.each, alpha=a)))
+
+
+def move(x: Many, a: Any, y: Many) -> Many:
+    """Return x + a·y, in the place of x."""
+    return _added(x, y, held(a, x.dtype)) if isinstance(a, (int, float)) else _added(x, y * a)
+
+
+def mix(b: Any, x: Many, y: Many) -> Many:
+    """Return b·x + (1 − b)·y, in the place of x."""
+    if isinstance(b, Many):
+        x = _many(x * b)
+    elif x.is_flat:
+        x.flat.mul_(b)
+    else:
+        torch._foreach_mul_(x.each, b)
+    return move(x, 1 - b, y)
+
+
+def clip(x: Many, low: float | None, high: float | None) -> Many:
+    """Return the numbers between bounds."""
+    if x.is_flat:
+        return on_flats(torch.clip, x, low, high)
+    for bound, function in ((low, torch._foreach_clamp_min), (high, torch._foreach_clamp_max)):
+        x = x if bound is None else x.like(list(function(x.each, held(bound, x.dtype))))
+    return x
+
+
+def asarray(x: Many, dtype: torch.dtype) -> Many:
+    """Return an array of this dtype."""
+    return x if x.dtype == dtype else x.like(x.flat.to(dtype))
+
+
+def sum_along(x: Many, axis: Dims, keepdims: bool) -> Many:
+    """Return the sums of each tensor along some dimensions."""
+    return _along(x, axis, x.dtype, partial(torch.sum, keepdim=keepdims))
+
+
+def _along(x: Many, dims: Dims, dtype: torch.dtype, function: Callable[..., Any]) -> Many:
+    layout = x.of.layout(tuple(tuple(1 if d in dims else n for d, n in enumerate(shape)) for shape in x.layout.shapes))
+    if layout is x.layout:  # whose sizes are 1 there already
+        return x
+    buffer = layout.buffer(dtype)
+    for batch, found in zip(x.batches, buffer.batches, strict=True):
+        within = [d + 1 for d in dims if d + 1 < batch.ndim]
+        if within:
+            function(batch, within, out=found)
+        else:
+            found.copy_(batch)
+    return Many(x.of, layout, buffer)
+
+
+def squares(x: Many, dims: Dims) -> Any:
+    """Return sums of squares in float64: of all tensors together if `dims` has the dimension that counts them."""
+    wide, last = wide_dtype(x.of.device), len(x.of.shape) - 1
+    if all(d in dims for d in range(last)):
+        norms = Many(x.of, x.of.numbers, torch.stack(list(torch._foreach_norm(x.each, 2, wide))).unsqueeze(1))
+    else:  # of each block
+        norms = asarray(_along(x, dims, wide, partial(_norm, dtype=wide)), wide)
+    found = _many(norms * norms)
+    return found.flat.sum() if last in dims else found
+
+
+def _norm(x: Tensor, dims: list[int], dtype: torch.dtype, out: Tensor) -> None:
+    torch.linalg.vector_norm(x, 2, dims, True, dtype=dtype, out=out)
+
+
+def _either(function: Callable[..., Any], of_lists: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of tensors, or of lists of them."""
+
+    def found(*args: Any, **options: Any) -> Any:
+        return (of_lists if any(isinstance(x, Many) for x in args) else function)(*args, **options)
+
+    return found
+
+
+OF_LISTS: dict[str, Callable[..., Any]] = {
+    "sqrt": Many.sqrt,
+    "expm1": Many.expm1,
+    "sum": sum_along,
+    "where": partial(on_flats, torch.where),
+    "clip": clip,
+    "ones_like": lambda x: x.like(torch.ones_like(x.flat)),
+    "asarray": asarray,
+    "multiplies": lambda x, dtype: multiplies(x.of.device, dtype),
+    "reshape": lambda x, shape: x.flat.reshape(shape),  # of numbers: one tensor of them all
+    "squares": squares,
+    "add_scaled": add_scaled,
+}
+EITHER = {**PURE, **{name: _either(PURE[name], function) for name, function in OF_LISTS.items()}}
+EITHER["length"] = _either(torch.sqrt, Many.sqrt)  # the derivative at 0, which `root` is for, is not asked for
+
+
+class ListsOfTensors(Tensors):
+    """Tensors as the rule engine reads and writes them, and what a rule does with lists of them."""
+
+    pure: Any = SimpleNamespace(**EITHER)
+    xp: Any = SimpleNamespace(**EITHER, mix=_either(of_one.mix, mix), move=_either(of_one.move, move))

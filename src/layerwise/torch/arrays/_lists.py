@@ -1,0 +1,261 @@
+"""Lists of tensors as the arrays of a rule: what it does with an array is a call or two for all tensors of a list.
+
+One array of each tensor is a `Many`. It has one of two forms:
+
+    each   separate tensors, as they are stored: `torch._foreach_` functions compute with them, and write in place
+    flat   side by side in one buffer, as rows that belong to one tensor each: any function of PyTorch computes with
+           these, and a number of each tensor, such as its norm, is a column beside them
+
+A list is copied into a buffer where it meets a number of each tensor, or what `_foreach_` has no function for. There,
+tensors of one shape are also one tensor with a dimension more, a *batch*: what is summed along some dimensions, or
+multiplied by rows and columns, takes a call for each shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.engines import Job
+from layerwise.torch.arrays._buffers import Buffer, Layout, Shapes
+from layerwise.torch.arrays._library import computing, held
+
+Dims = tuple[int, ...]
+
+
+class Lists:
+    """Tensors that are stepped as one list, in the order of their jobs: those of one shape are side by side."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._jobs, ps = jobs, [job.p for job in jobs]
+        self.device, self.dtype = ps[0].device, computing(ps[0].dtype)
+        self._shapes: Shapes = tuple(tuple(p.shape) for p in ps)
+        # As they lie in memory, if nothing lies between their numbers: `_foreach_` is fast where all lie alike.
+        self._strides = tuple(torch.empty_like(p, device="meta").stride() for p in ps)
+        kinds = [*zip(self._shapes, self._strides, strict=True)]
+        starts = [i for i, kind in enumerate(kinds) if i == 0 or kind != kinds[i - 1]]
+        self._runs = [(i, end - i) for i, end in zip(starts, [*starts[1:], len(ps)], strict=True)]
+        self._layouts: dict[Shapes, Layout] = {}
+        self._counts: dict[Dims, Any] = {}
+        self.shape = (0,) * max(map(len, self._shapes)) + (len(ps),)
+
+    @staticmethod
+    def alike(array: Tensor) -> Hashable:
+        """Return what an array must share with those beside it."""
+        return array.dtype, array.device
+
+    def layout(self, shapes: Shapes) -> Layout:
+        """Return the one layout of arrays of these shapes."""
+        if shapes not in self._layouts:
+            strides = self._strides if shapes == self._shapes else tuple(map(_strides, shapes))
+            self._layouts[shapes] = Layout(shapes, strides, self._runs, self.device)
+        return self._layouts[shapes]
+
+    @cached_property
+    def numbers(self) -> Layout:
+        """The layout of one number of each tensor."""
+        return self.layout(tuple((1,) * len(shape) for shape in self._shapes))
+
+    def read(self, stored: Sequence[Tensor]) -> Many:
+        """Return one array of each tensor in the dtype of the arithmetic."""
+        layout = self.layout(tuple(tuple(x.shape) for x in stored))
+        if all(x.dtype == self.dtype and x.device == self.device for x in stored):
+            return Many(self, layout, list(stored))
+        return Many(self, layout, layout.buffer(self.dtype).filled(stored))
+
+    def write(self, stored: Sequence[Tensor], new: Many) -> None:
+        """Round an array of each tensor into its place, if it is not there already."""
+        if new.each[0] is not stored[0]:
+            torch._foreach_copy_(list(stored), new.each)
+
+    def number(self, values: Sequence[Any]) -> Any:
+        """Return a number of each tensor, or one number if it is the same of all."""
+        found = self._column(values)
+        return Many(self, self.numbers, found) if isinstance(found, Tensor) and found.ndim else found
+
+    def _column(self, values: Sequence[Any]) -> Any:
+        first, tensors = values[0], [x for x in values if isinstance(x, Tensor)]
+        if all(x is first for x in values) or not (tensors or any(x != first for x in values)):
+            return first.to(self.device, self.dtype) if tensors else first
+        if not tensors:
+            return torch.tensor(values, dtype=self.dtype).to(self.device, non_blocking=True).unsqueeze(1)
+        return torch.stack([torch.as_tensor(x, dtype=self.dtype, device=self.device).reshape(1) for x in values])
+
+    def count(self, dims: Dims) -> Any:
+        """Return how many entries each tensor has along some dimensions, in whole."""
+        if dims not in self._counts:
+            each = [max(1, prod(n for d, n in enumerate(job.whole) if d in dims)) for job in self._jobs]
+            self._counts[dims] = self._column(each)
+        found = self._counts[dims]
+        return Many(self, self.numbers, found) if isinstance(found, Tensor) else found
+
+    def give_back(self) -> None:
+        """Give back the memory of buffers that nobody uses."""
+        for layout in self._layouts.values():
+            layout.give_back()
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _operator(
+    function: Callable[..., Tensor], of_lists: Callable[..., Any] | None = None, takes_tensor: bool = False
+) -> Any:
+    """Return a function of arrays of each tensor, and of numbers, which may be of each tensor as well.
+
+    It is made of PyTorch's function of tensors, and that of lists, which may not take a number on the device.
+    """
+
+    def operator(x: Many, *others: Any) -> Many:
+        several = [y for y in (x, *others) if isinstance(y, Many)]
+        if any(y.layout is not x.layout for y in several):
+            return across(function, x, *others)
+        odd = not takes_tensor and any(isinstance(y, Tensor) for y in others)
+        if of_lists is None or odd or all(y.is_flat for y in several):
+            return on_flats(function, x, *others)
+        given = [y.each if isinstance(y, Many) else held(y, x.dtype) for y in others]
+        return x.like(list(of_lists(x.each, *given)))
+
+    return operator
+
+
+class Many:
+    """One array of each tensor: as a list, in a buffer, or as the rows of one that nobody else uses."""
+
+    def __init__(self, of: Lists, layout: Layout, form: list[Tensor] | Buffer | Tensor) -> None:
+        self.of, self.layout, self._form = of, layout, form
+
+    def like(self, form: list[Tensor] | Buffer | Tensor) -> Many:
+        """Return another array of the same shapes."""
+        return Many(self.of, self.layout, form)
+
+    def __del__(self) -> None:
+        if isinstance(self._form, Buffer):
+            self.layout.free[self._form.flat.dtype].append(self._form)
+
+    @property
+    def is_flat(self) -> bool:
+        return not isinstance(self._form, list)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self._form[0].dtype if isinstance(self._form, list) else self.flat.dtype
+
+    @property
+    def each(self) -> list[Tensor]:
+        return self._form if isinstance(self._form, list) else self._buffer.each
+
+    @property
+    def flat(self) -> Tensor:
+        return self._form if isinstance(self._form, Tensor) else self._buffer.flat
+
+    @property
+    def batches(self) -> list[Tensor]:
+        return self._buffer.batches
+
+    @property
+    def _buffer(self) -> Buffer:
+        """The buffer that this is in from now on."""
+        if not isinstance(self._form, Buffer):
+            buffer = self.layout.buffer(self.dtype)
+            if isinstance(self._form, list):
+                buffer.filled(self._form)
+            else:
+                buffer.flat.copy_(self._form)
+            self._form = buffer
+        return self._form
+
+    def beside(self, layout: Layout) -> Tensor:
+        """Return the rows of this, or the column that it is beside those of a layout."""
+        if self.layout is layout:
+            return self.flat
+        return torch.index_select(self.flat, 0, layout.tensor_of_row)
+
+    def entry(self, k: int) -> Tensor:
+        """Return one tensor's array."""
+        return self.flat[k].view(self.layout.shapes[k]) if self.layout.width == 1 else self.each[k]
+
+    def worked(self, work: Callable[[Tensor], Tensor]) -> Many:
+        """Return what is made of the tensors of each shape, along whose last dimension they are."""
+        buffer = self.layout.buffer(self.dtype)
+        for batch, new in zip(self.batches, buffer.batches, strict=True):
+            new.copy_(work(batch.movedim(0, -1)).movedim(-1, 0))
+        return self.like(buffer)
+
+    def rows(self) -> list[Tensor]:
+        """Return the numbers of each tensor in float64, in the order of its dimensions."""
+        if self.layout.width == 1:
+            return list(self.flat.to(torch.float64).unbind())
+        return [x.reshape(-1).to(torch.float64) for x in self.each]
+
+    def of_rows(self, rows: Sequence[Tensor]) -> Many:
+        """Return an array like this of such numbers."""
+        if self.layout.width == 1:
+            return self.like(torch.cat(list(rows)).unsqueeze(1).to(self.dtype))
+        each = [x.reshape(shape) for x, shape in zip(rows, self.layout.shapes, strict=True)]
+        return self.like(self.layout.buffer(self.dtype).filled(each))
+
+    __add__: Any = _operator(torch.add, torch._foreach_add, takes_tensor=True)
+    __mul__: Any = _operator(torch.mul, torch._foreach_mul, takes_tensor=True)
+    __sub__: Any = _operator(torch.sub, torch._foreach_sub)
+    __truediv__: Any = _operator(torch.div, torch._foreach_div, takes_tensor=True)
+    __pow__: Any = _operator(torch.pow)
+    __neg__: Any = _operator(torch.neg, torch._foreach_neg)
+    __abs__: Any = _operator(torch.abs, torch._foreach_abs)
+    __lt__: Any = _operator(torch.lt)
+    __gt__: Any = _operator(torch.gt)
+    __le__: Any = _operator(torch.le)
+    __ge__: Any = _operator(torch.ge)
+    __eq__: Any = _operator(torch.eq)
+    __ne__: Any = _operator(torch.ne)
+    __and__: Any = _operator(torch.bitwise_and)
+    __or__: Any = _operator(torch.bitwise_or)
+    __radd__, __rmul__, __rand__, __ror__ = __add__, __mul__, __and__, __or__
+    __hash__ = object.__hash__
+    reciprocal: Any = _operator(torch.reciprocal, torch._foreach_reciprocal)
+    sqrt: Any = _operator(torch.sqrt, torch._foreach_sqrt)
+    expm1: Any = _operator(torch.expm1, torch._foreach_expm1)
+
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self.reciprocal() * other
+
+    def __rpow__(self, other: Any) -> Many:
+        return on_flats(torch.pow, other, self)
+
+
+TESTS = {torch.lt, torch.gt, torch.le, torch.ge, torch.eq, torch.ne, torch.bitwise_and, torch.bitwise_or}
+
+
+def on_flats(function: Callable[..., Tensor], *args: Any) -> Many:
+    """Return a function of arrays, of numbers of each of their tensors, and of plain numbers, computed in rows."""
+    several = [x for x in args if isinstance(x, Many)]
+    first = max(several, key=lambda x: x.layout.width)
+    dtype = next((x.dtype for x in several if x.dtype.is_floating_point), first.dtype)
+    given = [x.beside(first.layout) if isinstance(x, Many) else held(x, dtype) for x in args]
+    takes_no_out = function is torch.where and not all(isinstance(x, Tensor) for x in given)
+    if first.layout.width == 1 or function in TESTS or takes_no_out:
+        return first.like(function(*given))
+    buffer = first.layout.buffer(dtype)
+    function(*given, out=buffer.flat)
+    return first.like(buffer)
+
+
+def across(function: Callable[..., Tensor], x: Many, y: Many) -> Many:
+    """Return a function of two arrays of different shapes: of numbers of each tensor, or of rows and columns."""
+    if 1 in (x.layout.width, y.layout.width):
+        return on_flats(function, x, y)
+    both = zip(x.layout.shapes, y.layout.shapes, strict=True)
+    layout = x.of.layout(tuple(tuple(n if m == 1 else m for n, m in zip(*shapes, strict=True)) for shapes in both))
+    buffer = layout.buffer(x.dtype)
+    for a, b, new in zip(x.batches, y.batches, buffer.batches, strict=True):
+        function(a, b, out=new)
+    return Many(x.of, layout, buffer)

@@ -1,0 +1,145 @@
+"""The rules that the groups of an optimizer have: one for all, or one that each group names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+
+from torch import Tensor
+
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.errors import HyperparameterError, sentence
+from layerwise.layout.blocks import in_plain_form
+from layerwise.options import arguments
+from layerwise.options.by_name import is_by_name
+from layerwise.options.checks import FLAG, number
+from layerwise.options.misspellings import did_you_mean, nearest
+from layerwise.options.settings import ClippedByNorm, Hyper, options_in_order
+from layerwise.storage.options import OPTIONS, checked
+from layerwise.torch.groups._settings import PLAIN, RATES, is_fixed, is_on_device
+
+SWITCHES = arguments.OF_GROUP
+RULE = "rule"  # the key of a group that names its rule
+OF_ALL_RULES = tuple(options_in_order(ClippedByNorm))  # options that mean the same in every rule that has them
+WAY_OUT = 'Name one, such as {"params": ..., "rule": "lamb", "lr": 1e-3}; its options are the other keys of the group.'
+
+
+class RuleOptions:
+    """A rule with its options, and their values in a group that leaves them out."""
+
+    def __init__(self, rule: Any, hyper: type[Hyper], given: Mapping[str, Any]) -> None:
+        self.rule, self.hyper = rule, hyper
+        self.options = options_in_order(hyper)
+        self.known = (*self.options, *SWITCHES)
+        self.defaults = {name: given[name] for name in self.known}
+        self.without_lr = hyper.__dataclass_fields__["lr"].default is None
+
+    def settings(self, options: Mapping[str, Any]) -> Hyper:
+        """Return checked settings, which are the same for all rates that are on."""
+        # Nobody waits for a device: a rate there counts as on.
+        given = {**options, **{name: 1.0 for name in RATES if is_on_device(options[name])}}
+        made: Any = self.hyper
+        fixed = {"weight_decay": self.hyper.__dataclass_fields__["weight_decay"].default}
+        found: Hyper = made(**given).settled(**fixed, **({} if given["lr"] is None else {"lr": 0.0}))
+        return found
+
+    def in_plain_form(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of a group's options that are no plain Python objects, such as numbers of NumPy, in such a form.
+
+        Rates that are tensors stay: a captured step reads them.
+        """
+        odd = {name: group[name] for name in self.known if name in group and type(group[name]) not in PLAIN}
+        odd = {name: x for name, x in odd.items() if isinstance(x, type) or not is_fixed(x)}  # a dtype may be a class
+        return {name: self._plain(name, x) for name, x in odd.items() if not (name in RATES and isinstance(x, Tensor))}
+
+    def _plain(self, name: str, value: Any) -> Any:
+        if name in RATES:
+            return number(0)(name, value, RATES[name])
+        if name in self.options:
+            return self.hyper.check(name, value)
+        if name == "blocks":
+            return value if is_by_name(value) else in_plain_form(name, value)
+        return checked(name, value) if name in OPTIONS else FLAG(name, value, "Pass True or False.")
+
+    def __reduce__(self) -> Any:
+        return _kind, (self.rule.__name__, self.hyper, self.defaults)  # modules cannot be pickled
+
+
+def _kind(rule: str, hyper: type[Hyper], defaults: Mapping[str, Any]) -> RuleOptions:
+    return RuleOptions(import_module(rule), hyper, defaults)
+
+
+class RulePerOptimizer:
+    """The one rule of all groups."""
+
+    keys: tuple[str, ...] = ()
+    """Keys of groups besides options."""
+
+    shared: Mapping[str, Any] = {}
+    """Options given for all rules that have them."""
+
+    def __init__(self, probe: RuleOptions) -> None:
+        self.probe = probe
+        """A rule that has all options that the optimizer itself was given."""
+        self.defaults = probe.defaults
+        """The values of keys that groups leave out."""
+
+    def of(self, group: Mapping[str, Any]) -> RuleOptions:
+        """Return the rule of a group."""
+        return self.probe
+
+    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a group with its rule in the stored form, if groups name theirs."""
+        return dict(group)
+
+
+class RulePerGroup(RulePerOptimizer):
+    """The rules of an optimizer whose groups name theirs. Each has its own defaults, but for what all rules share."""
+
+    keys = (RULE,)
+
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self._given = {name: given[name] for name in (*OF_ALL_RULES, *SWITCHES)}
+        self.shared = {name: given[name] for name in OF_ALL_RULES}
+        if isinstance(given["state_dtype"], Mapping):
+            way_out = "Pass a mapping from names of state in a group, whose rule has them."
+            raise HyperparameterError(sentence("state_dtype", "one dtype for all rules", given["state_dtype"], way_out))
+        self._kinds: dict[str, RuleOptions] = {}
+        super().__init__(self._kind("AdamW"))
+        self.defaults = {name: given[name] for name in SWITCHES}
+
+    def __reduce__(self) -> Any:
+        return RulePerGroup, (self._given,)
+
+    def of(self, group: Mapping[str, Any]) -> RuleOptions:
+        name = group.get(RULE)
+        return self._kinds[name] if isinstance(name, str) and name in self._kinds else self._kind(name_of(name))
+
+    def named(self, group: Mapping[str, Any]) -> dict[str, Any]:
+        return {**group, RULE: name_of(group.get(RULE))}
+
+    def _kind(self, name: str) -> RuleOptions:
+        if name not in self._kinds:
+            entry = ENTRIES[name]
+            own = {spec.name: spec.default for spec in fields(entry.hyper)}
+            shared = {key: value for key, value in self._given.items() if key in own or key in SWITCHES}
+            self._kinds[name] = RuleOptions(entry.rule, entry.hyper, {**own, **shared})
+        return self._kinds[name]
+
+
+def name_of(given: Any) -> str:
+    """Return the name of an optimizer that a group names in any case, or gives as a class."""
+    if given is None:
+        raise HyperparameterError(f"a parameter group of Mixed lacks its `{RULE}`. {WAY_OUT}")
+    if isinstance(given, type):
+        entry, own = ENTRIES.get(given.__name__), (getattr(given, "_rule", None), getattr(given, "_hyper", None))
+        if entry is not None and own == (entry.rule, entry.hyper):
+            return entry.name
+    elif isinstance(given, str) and given.lower() in BY_LOWER:
+        return BY_LOWER[given.lower()]
+    close = nearest(given, BY_LOWER, 1) if isinstance(given, str) else []
+    way_out = did_you_mean(close) or "Classes of layerwise.torch are taken as well."
+    allowed = f"the name of an optimizer, one of {', '.join(map(repr, BY_LOWER))}"
+    raise HyperparameterError(sentence(RULE, allowed, given, way_out))

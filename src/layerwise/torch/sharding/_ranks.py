@@ -1,0 +1,143 @@
+"""The processes that hold other parts of an optimizer's parameters, and the agreement with them on each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from operator import is_
+from typing import Any
+from weakref import ReferenceType, ref
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._options import GroupOptions
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._flat import CHANGES, check_own
+from layerwise.torch.sharding._process_groups import ProcessGroupRef
+from layerwise.torch.sharding._wrapped_modules import check_replaced
+
+
+class Ranks:
+    """What is known of other processes; found out again when parameters or flat buffers have changed."""
+
+    def __init__(
+        self,
+        members: Members,
+        groups: Mapping[str, ProcessGroupRef | None],
+        settings: GroupOptions,
+        alone: AbstractContextManager[Any],
+        changed: Callable[[tuple[cuts.Axis, ...]], None],
+    ) -> None:
+        self._members, self._settings = members, settings
+        self._alone, self._changed = alone, changed  # entered by one thread at a time; called before steps are others
+        self.groups = dict(groups)
+        """The process groups that the optimizer was given, or None, by the names of its arguments."""
+        self.copies: tuple[cuts.Axis, ...] = ()
+        """The processes that have copies of tensors."""
+        self.agreed = Agreement(())
+        """The agreement with all of them; on one process nobody is asked."""
+        self.wrapped = False
+        """Whether some parameters are not plain tensors."""
+        self.searched_ddp = False
+        """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
+        self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
+        self.now: Agreement | None = None
+        """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
+        self.described: int | None = None
+        """The changes of flat buffers when that was determined; None where parameters are new."""
+        self._flats = CHANGES[0]  # the last that were seen
+        self._known: dict[int, ReferenceType[Tensor]] = {}  # all parameters of which cuts are known
+        self._searched = False
+
+    @property
+    def model_group(self) -> ProcessGroupRef | None:
+        """All processes that hold tensors of the model, or None."""
+        return self.groups["model_group"]
+
+    def set_group(self, name: str, group: ProcessGroupRef | None) -> None:
+        """Agree with these processes from now on."""
+        self.groups[name], self.described = group, None
+
+    def added(self, params: Sequence[Tensor]) -> None:
+        """Note that a group was made with these."""
+        self._added.update(dict.fromkeys(params))
+        self.described = None
+
+    def check_model(self) -> None:
+        """Raise if parameters without gradients are no longer the model's."""
+        search = cuts.in_group() and not self._searched
+        self._searched = check_replaced(self._members.all(), search) or self._searched
+
+    def are_known(self, params: Sequence[Tensor]) -> bool:
+        """Return True if these were in the groups when the cuts of all parameters were determined."""
+        known = [self._known.get(id(p)) for p in params]
+        return None not in known and all(map(is_, [one() for one in known if one is not None], params))
+
+    def agreement(self) -> Agreement | None:
+        """Return the agreement with the processes that hold other parts of the parameters, or None."""
+        if self.described != CHANGES[0]:
+            with self._alone:
+                self._agree_anew()
+        return self.now
+
+    def renewed(self, agreement: Agreement | None) -> Agreement | None:
+        """Return the agreement that replaces this one once the members of groups have changed."""
+        of_all, self.described = agreement in (None, self.agreed), None
+        found = self.agreement()
+        return found if of_all else agreement
+
+    def _agree_anew(self) -> None:
+        """Find out which processes hold other parts of the parameters, unless another thread has done so."""
+        if self._flats != CHANGES[0]:
+            self._flats, self.described = CHANGES[0], None
+            self._changed(self.copies)
+        if self.described is not None:
+            return
+        check_own(self._members.places(), self._added)  # before names: a partition has none
+        members = self._members.all()
+        found = cuts.cuts_of([p for p, _ in members], [name for _, name in members])
+        self._known = {id(p): ref(p) for p, _ in members}
+        self._check_left(found)
+        before = self.agreed.axes, self.agreed.replicas, self.agreed.model_group, self.copies
+        self.copies = self._copies()
+        axes, replicas = cuts.axes_of(found, self.copies)
+        self.wrapped = found.count(None) < len(found)
+        shared = bool(axes) or any(group is not None for group in self.groups.values())
+        if shared and self._settings.differentiable:
+            raise ContradictionError(
+                sentence("differentiable", "False with sharded parameters", True, "Differentiate on one process.")
+            )
+        group = None if self.model_group is None else self.model_group.group
+        # Kept if it can be: its list of sums need not be sent for.
+        if before != (axes, replicas, group, self.copies):
+            self.agreed = Agreement(axes, replicas, group)
+            self._changed(self.copies)
+        divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
+        self.now, self.described = self.agreed if shared or divided else None, self._flats
+
+    def _multiplies(self) -> bool:
+        """Return True if some groups multiply matrices, of which replicas share the work."""
+        return any(self._settings.kinds.of(group).hyper.of_matrices for group in self._members.groups)
+
+    def _copies(self) -> tuple[cuts.Axis, ...]:
+        """Return the processes that have copies of tensors, as an axis of the parameters' device."""
+        group = self.groups["replica_group"]
+        devices = (p.device.type for p, _ in self._members.all())
+        return () if group is None else (cuts.axis_of(group.group, device=next(devices, "")),)
+
+    def _check_left(self, found: Sequence[Any]) -> None:
+        """Raise if one of the parameters, of which these are the cuts, has left its state behind."""
+        kept = self._members.optimizer.state
+        left = {p.shape for p in kept if isinstance(p, Tensor) and id(p) not in self._known and not cuts.is_dtensor(p)}
+        each = zip(self._members.all(), found, strict=True) if left else ()
+        bare = (name for (p, name), cut in each if isinstance(cut, cuts.Cut) and p.shape in left and p not in kept)
+        if name := next(bare, None):
+            raise ParameterError(
+                f"{name} is a DTensor that was put in a group in place of another tensor, with which its state "
+                "stayed. Make the optimizer after the model is sharded and load the state through "
+                "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
+            )

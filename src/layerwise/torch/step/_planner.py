@@ -1,0 +1,152 @@
+"""What comes before a step: gradients that can be read, checks, plans, state, and what engines prepare."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from layerwise.core.slot import own_entries
+from layerwise.core.step import Step
+from layerwise.core.storage_plan import StoragePlan
+from layerwise.errors import ParameterError, warn
+from layerwise.options.by_name import ByName
+from layerwise.options.settings import Hyper
+from layerwise.torch.groups._members import Members
+from layerwise.torch.groups._options import GroupOptions
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.step import _state
+from layerwise.torch.step._checks import check_apart, kinds_of, readable
+from layerwise.torch.step._engines import engines_of
+from layerwise.torch.step._first_steps import FirstSteps
+from layerwise.torch.step._plan import Plan, check_step, plan_of
+from layerwise.torch.step._prepared import prepared
+from layerwise.torch.step._work import Work
+
+
+class Setup(NamedTuple):
+    """What an optimizer was given once for all of its groups."""
+
+    groups: GroupOptions
+    skip_nonfinite: bool
+    engine: str | None
+    offload: bool = False
+
+
+class Planner:
+    """Plans and prepares the steps of an optimizer's parameters, and looks at the first that each takes."""
+
+    def __init__(self, setup: Setup, members: Members) -> None:
+        self._setup, self._members, self.firsts = setup, members, FirstSteps(setup.groups, members)
+        self.copies: tuple[cuts.Axis, ...] = ()
+        """The processes that have copies of tensors."""
+        self.resolves = False
+        """Whether the memory of a gradient of the last step did not hold its numbers."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Plan, check and look at everything again."""
+        self._plans: dict[Tensor, tuple[ByName, Plan]] = {}  # with the blocks they were made for
+        self._warned: set[tuple[str, str]] = set()
+        self.firsts.waiting.clear()
+
+    def readable(self, work: Work, always: bool = False) -> Work:
+        """Return the same with copies of gradients whose memory does not hold their numbers.
+
+        That is done before computing with gradients, and before they are checked; and from then on, for as long as some
+        are replaced.
+        """
+        found = readable(work.grads_here, partial(self._members.names_of, work.dues))
+        replaced = found is not work.grads_here
+        self.resolves = replaced or (always and self.resolves)
+        return work.with_grads(found) if replaced else work
+
+    def plan_for(self, p: Tensor, group: Mapping[str, Any], h: Hyper, name: str) -> Plan:
+        """Return the plan of a parameter's step in a group with these settings."""
+        groups = self._setup.groups
+        lies = cuts.cut_of(name, p)
+        return plan_of(groups.rule_of(group), p, h, name, groups.blocks_of(group), lies, copies=self.copies)
+
+    def planned(self, work: Work) -> tuple[Work, list[Plan]]:
+        """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.
+
+        What is the same for several parameters is checked and planned once, for the first of them.
+        """
+        work, plans, known = self.readable(work, always=True), list[Plan](), dict[Any, Plan]()
+        dues, params, states = work.dues, work.params, self._members.optimizer.state
+        kept = {p: own_entries(state) for p in params if (state := states.get(p))}
+        names = self._members.names_of(dues)
+        cuts_here, kinds = cuts.cuts_of(params, names), kinds_of(params, work.grads)
+        each = zip(params, work.stepped, work.grads, names, cuts_here, kinds, strict=True)
+        for due in dues:
+            differentiable, blocks = due.group["differentiable"], due.blocks
+            for p, stepped, g, name, lies, kind in islice(each, len(due.params)):
+                shared = lies is None and kind is not None and not differentiable
+                key = (id(due.h), blocks(name), kind) if shared else id(p)  # names may repeat
+                made_for, before = self._plans.get(p, (blocks, None))
+                found = known.get(key)
+                if found is None:
+                    check_step(name, p if g.device == p.device else stepped, g, differentiable)
+                if before is not None and before.shape != p.shape:
+                    raise ParameterError(
+                        f"{name} had the shape {tuple(before.shape)}, now {tuple(p.shape)}. Make a new optimizer."
+                    )
+                if found is None:
+                    replicas = cuts.replicas_of(lies, self.copies)
+                    settings, found = (name, due.h, p.dtype, lies, replicas, blocks), before
+                    own = () if found is None else (found.name, found.h, found.dtype, found.lies, found.replicas)
+                    if found is None or (*own, made_for) != settings:
+                        found = plan_of(due.rule, p, due.h, name, blocks, lies, stepped.device, self.copies)
+                    known[key] = found
+                plans.append(found if found.name == name else found.named(name))
+                if p in kept:
+                    _state.check_kept(plans[-1], stepped, kept[p])
+        check_apart(names, params, kept)
+        return work, plans
+
+    def prepare(self, work: Work, plans: Sequence[Any], on_device: bool, agreement: Agreement | None) -> Step:
+        """Return the step of planned parameters, whose state is there from now on, and in the wanted form."""
+        states, differentiable = self._members.optimizer.state, self._setup.groups.differentiable
+        storage_plans = _storings(work, plans)
+        self._warn_of_layouts(plans, storage_plans)
+        self.firsts.look_at_new(work.dues, plans)
+        owns, each = list[Any](), zip(work.params, work.stepped, plans, storage_plans, strict=True)
+        for due in work.dues:
+            own = [states[p] for p in due.params]
+            # Counts that once had to be on the device stay there, and those beside them go there as well.
+            where = on_device or due.group["capturable"] or _state.counted_elsewhere(own)
+            for state, (p, stepped, plan, stored) in zip(own, each, strict=False):
+                self._plans[p] = due.blocks, plan
+                # On another device a step would wait for what the first shows.
+                if stepped.device.type == "cpu" and not (state and own_entries(state)):
+                    self.firsts.waiting[id(p)] = p
+                _state.ready(state, stepped, plan.name, stored, where)
+                if differentiable:
+                    _state.apart(state)
+            owns += map(own_entries, own)
+        engines = engines_of(self._setup.engine, differentiable)
+        return prepared(work, plans, storage_plans, states, owns, on_device, engines, agreement)
+
+    def _warn_of_layouts(self, plans: Sequence[Plan], storage_plans: Sequence[StoragePlan]) -> None:
+        """Warn once of each parameter whose layout does not allow the requested storage of its state."""
+        for plan, own in zip(plans, storage_plans, strict=True):
+            for key, stored in own.chosen.items() if own.want.state else ():
+                if stored.by_layout and (plan.name, key) not in self._warned:
+                    warn(f"{key!r} of {plan.name} is stored in {stored.dtype} and not in 8 bits: {stored.why}.")
+                    self._warned.add((plan.name, key))
+
+
+def _storings(work: Work, plans: Sequence[Plan]) -> list[StoragePlan]:
+    """Return what decides the storage of each parameter: the same of those that are planned alike."""
+    known, found = dict[Any, StoragePlan](), list[StoragePlan]()
+    wants = [due.want for due in work.dues for _ in due.params]
+    for p, plan, want in zip(work.stepped, plans, wants, strict=True):
+        key = id(plan.held), id(want)
+        if key not in known:
+            known[key] = plan.storage_plan(p, want)
+        found.append(known[key])
+    return found

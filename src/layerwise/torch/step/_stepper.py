@@ -1,0 +1,355 @@
+"""The life of an optimizer's steps: what is due, how it is planned and prepared, agreed on, taken, and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from functools import partial
+from itertools import chain
+from operator import itemgetter, methodcaller
+from struct import pack
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from layerwise.core.lock import OneAtATime
+from layerwise.core.step import Step, keep_latest, run_or_remake
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, sentence
+from layerwise.options.settings import Hyper
+from layerwise.torch.groups._members import Members, apart
+from layerwise.torch.groups._settings import (
+    GroupRates,
+    at_hand,
+    capturing,
+    check_capture,
+    check_offloaded,
+    on_gpu,
+    scalar,
+)
+from layerwise.torch.offload import _stepper as stepping
+from layerwise.torch.offload._host import Host
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
+from layerwise.torch.sharding._flat import CHANGES, stretched
+from layerwise.torch.sharding._process_groups import ProcessGroupRef
+from layerwise.torch.sharding._ranks import Ranks
+from layerwise.torch.sharding._sums import Skips
+from layerwise.torch.step import _checks, _state
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._planner import Planner, Setup
+from layerwise.torch.step._prepared import on_host, with_numbers
+from layerwise.torch.step._work import Work
+
+PARAMS, NAMES = itemgetter("params"), methodcaller("get", "param_names")  # of a group
+
+
+class Stepper:
+    """The steps of one optimizer. A copy of the optimizer keeps only `skipped`, and finds out the rest again."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        setup: Setup,
+        groups: Mapping[str, ProcessGroupRef | None],
+        skipped: int | Tensor = 0,
+    ) -> None:
+        self.setup, self.groups, self.members = setup, setup.groups, Members(optimizer)
+        self.optimizer = self.members.optimizer
+        """The optimizer whose steps these are, by a reference that does not keep it."""
+        self.one_at_a_time = OneAtATime()
+        self.steps: dict[bytes, Step] = {}
+        """The prepared steps by their parameters, the last taken at the end."""
+        self.planner = Planner(setup, self.members)
+        follow = partial(_follow_ranks, self.steps, self.planner)
+        self.ranks = Ranks(self.members, groups, setup.groups, self.one_at_a_time, follow)
+        self.skipped = skipped
+        """How many steps were skipped."""
+        self.when_zeroed: list[Callable[[], None]] = []
+        self._rates: dict[tuple[int, ...] | None, GroupRates] = {}  # of all groups, and of some by their numbers
+        self._names: list[Sequence[str] | None] = []  # of all groups' parameters, as they were planned
+        self._captured: list[Step] = []  # what CUDA graphs replay
+        self._idle = 0  # parameters without gradients in the last step
+        self.host = Host() if setup.offload else None
+        """The host's memory, if parameters are stepped there wherever they are."""
+        if self.host is not None:
+            self.when_zeroed.append(self.host.forget_early)
+
+    def of(self, optimizer: Any, steps: bool = False) -> Stepper:
+        """Return the life of an optimizer's steps that has this one among its attributes.
+
+        A wrapper may be made of another's attributes. It then answers for the steps that the other takes, and has its
+        own once it steps by itself, or the other is gone.
+        """
+        own = self.members.own()
+        if own is optimizer or not (steps or own is None):
+            return self
+        optimizer._stepper = made = Stepper(optimizer, self.setup, self.ranks.groups, self.skipped)
+        return made
+
+    def forget(self) -> None:
+        """Plan, check and look at everything again."""
+        self.groups.forget()
+        self._rates.clear()
+        self.steps.clear()
+        self.planner.forget()
+        if self.host is not None:
+            self.host.forget()
+
+    def in_place_of(self, p: Tensor) -> Tensor:
+        """Return what is stepped in a parameter's place, with its numbers of now."""
+        return p if self.host is None else self.host.in_place_of(p)
+
+    def take_over(self, p: Tensor) -> None:
+        """Give a parameter the numbers that were written to what is stepped in its place."""
+        if self.host is not None:
+            self.host.send_back([p])
+            self.host.returned([p])
+
+    # ---- what is due
+
+    def settings_of(self, group: Mapping[str, Any]) -> Hyper:
+        """Return a group's hyperparameters, or raise if one of its options is wrong, here and now."""
+        h = self.groups.check(group)
+        self._check_here(group, h)
+        return h
+
+    def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
+        """Return what is due of these parameters of all groups, or of those of these numbers.
+
+        Raise if one of their options is wrong, here and now.
+        """
+        groups, found = self.optimizer.param_groups, self._rates.get(numbers)
+        if numbers is not None:
+            groups = [groups[i] for i in numbers]
+        if found is None or not found.unchanged(groups):
+            found = self.groups.rates(groups, found, numbers)
+            keep_latest(self._rates, numbers, found, (self.members.groups,))
+        if self.setup.offload or self.ranks.model_group is not None or (on_gpu() and capturing()):
+            for group, now in zip(groups, found.settings.each, strict=True):
+                self._check_here(group, now.h)
+        if self.host is None:
+            return Work.of(found, groups, asked)
+        work = Work.of(found, groups, asked, elsewhere=self.host.gradient_of)
+        lr, weight_decay = ([*map(at_hand, rates)] for rates in work.rates)
+        return work._replace(rates=(lr, weight_decay))
+
+    def _follow_names(self) -> None:
+        """Plan again, as a parameter has another name, by which its blocks, random bits and measurements go."""
+        self._names = list(map(copy, map(NAMES, self.optimizer.param_groups)))
+        self.steps.clear()
+
+    def _check_here(self, group: Mapping[str, Any], h: Hyper) -> None:
+        if self.setup.offload:
+            check_offloaded(group)
+        if capturing():
+            check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
+        per_tensor = group.get("max_grad_norm_per_tensor")
+        if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
+            raise ContradictionError(
+                sentence(
+                    "max_grad_norm_per_tensor",
+                    "None with max_grad_norm and a model_group",
+                    per_tensor,
+                    "Drop one of them: the norm of all could not be had in the first round.",
+                )
+            )
+
+    @property
+    def agreement(self) -> Agreement | None:
+        """The agreement with the processes that hold other parts of the parameters, or None."""
+        ranks = self.ranks
+        return ranks.now if ranks.described == CHANGES[0] else ranks.agreement()
+
+    @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
+    def step(self) -> None:
+        """Step every parameter that has a gradient."""
+        asked = list(map(PARAMS, self.optimizer.param_groups))
+        work = self.work_of(asked)
+        idle = sum(map(len, asked)) - len(work.params)
+        if idle != self._idle or not work.params:
+            self._idle = idle
+            self.ranks.check_model()
+        self.step_due(work, self.agreement)
+
+    # ---- a step
+
+    def step_due(self, work: Work, agreement: Agreement | None) -> None:
+        """Step these parameters together: all, or none if one of them cannot be stepped here or on another rank."""
+        if not work.params and agreement is None:
+            return
+        with self.one_at_a_time, signals_wait, torch.set_grad_enabled(self.groups.differentiable):
+            might_skip = self.might_skip
+            if list(map(NAMES, self.optimizer.param_groups)) != self._names:
+                self._follow_names()
+            # Once, because both may take collectives: only this process knows whether its step is prepared again.
+            if self.ranks.wrapped:
+                work = self._local(work, agreement)
+            if might_skip or self.planner.resolves:
+                work = self.planner.readable(work)
+            if self.host is None:
+                self.step_work(work, might_skip, agreement)
+            else:
+                stepping.take(self, self.host, work, might_skip, agreement)
+
+    def step_work(self, work: Work, might_skip: bool, agreement: Agreement | None) -> None:
+        """Step parameters that are where they are stepped: by what was prepared before, or by what is made anew."""
+        key = self.key_of(work, agreement)
+        step, plans = self.unchanged(key, work, not might_skip), list[Plan]()
+        if step is None:
+            work, plans = self.planner.planned(work)
+            if not self.ranks.are_known(work.params):  # the caller has changed a group's list
+                self.step_due(work.as_asked(), self.ranks.renewed(agreement))
+                return
+        self._agreed_step(key, work, step, plans, might_skip, agreement)
+
+    def _agreed_step(
+        self,
+        key: bytes,
+        work: Work,
+        step: Step | None,
+        plans: Sequence[Plan],
+        might_skip: bool,
+        agreement: Agreement | None,
+    ) -> None:
+        """Take a step, or leave it out if this process or another has to."""
+        skip, skips = self.to_skip(work) if might_skip else None, None
+        if agreement is not None:  # what the others say decides as well
+            scaler = getattr(self.optimizer, "found_inf", None) is not None
+            skip, skips = None, Skips(bool(skip), self.setup.skip_nonfinite, scaler)
+        elif isinstance(skip, bool):
+            self.skipped += 1
+            return
+        states, on_device = self.optimizer.state, skip is not None
+        new = () if step is not None else [p for p in work.params if p not in states or not _state.has_state(states[p])]
+        try:
+            if step is None or step.own.on_device != on_device:
+                step = self.planner.prepare(work, plans if step is None else step.plans, on_device, agreement)
+            step = self._taken(work, step, skip, skips, agreement)
+        except Exception as answer:
+            for p in new:  # a step that is not taken leaves no trace
+                _state.forget(states, p)
+            if not isinstance(answer, Skipped):
+                raise
+            self.skipped += 1
+            return
+        self.remember(key, step, skip)
+        firsts = self.planner.firsts
+        if firsts.odd or firsts.waiting:
+            firsts.warn(step, work.dues, skip)
+
+    def _local(self, work: Work, agreement: Agreement | None) -> Work:
+        """Return the same with the local parts of parameters and gradients."""
+        agreed = partial(self._agree_to_redistribute, agreement, work)
+        params_here, grads_here = cuts.local_parts(work.params, work.grads, agreed)
+        return work._replace(params_here=params_here, grads_here=grads_here)
+
+    def _agree_to_redistribute(self, agreement: Agreement | None, work: Work, elsewhere: Sequence[int]) -> None:
+        """Make sure that all processes will redistribute these gradients."""
+        if agreement is None:
+            return
+        names, grads = self.members.names_of(work.dues), work.grads
+        words = {of_gradient(name): "there" for name in names}
+        placed: dict[int, Any] = {i: grads[i] for i in elsewhere}
+        words |= {of_gradient(names[i]): f"there, placed {g.placements}" for i, g in placed.items()}
+        agreement.agree_on(words)
+
+    @staticmethod
+    def key_of(work: Work, agreement: Agreement | None = None) -> bytes:
+        """Return what tells steps of other parameters apart."""
+        return pack(f"{1 + len(work.params)}N", id(agreement), *map(id, work.params))  # bytes remember their hash
+
+    def unchanged(self, key: bytes, work: Work, at_once: bool) -> Step | None:
+        """Return the step that these parameters had before, if nothing that it depends on has changed but numbers.
+
+        If it follows `at_once`, an engine that gets these very tensors looks at them itself, and may raise `Changed`.
+        """
+        step = None if self.groups.differentiable else self.steps.get(key)
+        if step is None or not step.seen.consists_of(work.params, self.optimizer.state):
+            return None
+        same = step.seen.settings == work.planned_for
+        looks = same and at_once and step.own.by_engine
+        if not looks and not step.seen.lies_as(step.own.arrays(work), work.grads_here):
+            return None
+        return step if same else with_numbers(step, work)
+
+    def _taken(
+        self, work: Work, step: Step, skip: Tensor | None, skips: Skips | None, agreement: Agreement | None
+    ) -> Step:
+        """Take a step, or one that is made anew if an engine sees that this one no longer holds."""
+        given = skip, self.scale, skips
+
+        def anew() -> Step:
+            nonlocal work
+            work, plans = self.planner.planned(work)  # with errors for what is wrong
+            return self.planner.prepare(work, plans, skip is not None, agreement)
+
+        return run_or_remake(step, anew, lambda one: one.own.run(one, work, *given))[0]
+
+    @property
+    def scale(self) -> Any:
+        scale = getattr(self.optimizer, "grad_scale", None)
+        if scale is None:
+            return 1.0
+        return scalar(scale if self.host is None else at_hand(scale), self.groups.differentiable)
+
+    def arrived(self, p: Tensor) -> None:
+        """See to a gradient that is complete in the backward pass, of a step that the host takes."""
+        with self.one_at_a_time, signals_wait:
+            stepping.arrived(self, p)
+
+    # ---- skipping
+
+    @property
+    def might_skip(self) -> bool:
+        """Whether a step may be left out because of what gradients are."""
+        return self.setup.skip_nonfinite or getattr(self.optimizer, "found_inf", None) is not None
+
+    def to_skip(self, work: Work) -> Any:
+        """Return True if this process skips the step; the gaps of a flat buffer do not count."""
+        looked_at = list(stretched(work.params, work.grads_here))
+        return _checks.to_skip(looked_at, getattr(self.optimizer, "found_inf", None), self.setup.skip_nonfinite)
+
+    # ---- afterwards
+
+    def remember(self, key: bytes, step: Step, skip: Tensor | None) -> None:
+        """Keep the step for the next time, within the limit, and count a skipped step that only the device knows of."""
+        if skip is not None:
+            # In place, so that a captured step counts on.
+            self.skipped += skip.to(self.skipped.device) if isinstance(self.skipped, Tensor) else skip
+        if on_gpu() and capturing() and step not in self._captured:
+            self._captured.append(step)
+        if next(reversed(self.steps.values()), None) is not step:
+            keep_latest(self.steps, key, step, (self.members,))
+
+    def steppers(self) -> dict[str, str]:
+        """Return, by parameters' names, the engine that took the last step of each."""
+        each = (zip(step.own.params, step.plans, step.stepped_by(), strict=False) for step in self.steps.values())
+        latest = {p: (str(plan.name), by) for p, plan, by in chain.from_iterable(each)}
+        found = dict[str, str]()
+        for name, by in latest.values():
+            found[apart(name, found)] = by
+        return found
+
+    def measured(self) -> Iterator[tuple[Tensor, str, dict[str, Any]]]:
+        """Yield each parameter with the name and the measurements of its last step, tensor by tensor."""
+        each = (zip(step.own.params, step.stats(on_host), strict=False) for step in self.steps.values())
+        latest = dict(chain.from_iterable(each))
+        found: list[str] = []
+        for p, measured in latest.items():
+            for name, one in measured:
+                found.append(apart(name, found))
+                yield p, found[-1], one
+
+
+def _follow_ranks(steps: dict[bytes, Step], planner: Planner, copies: tuple[cuts.Axis, ...]) -> None:
+    """Prepare steps again, now that these processes have copies."""
+    steps.clear()
+    planner.copies = copies
+
+
+def stepper_of(optimizer: Any) -> Stepper:
+    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
+    found: Stepper = optimizer._stepper.of(optimizer)
+    return found

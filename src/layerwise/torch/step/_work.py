@@ -1,0 +1,142 @@
+"""What is due: the settings of groups as they were last checked, parameters, and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from layerwise.options.by_name import ByName
+from layerwise.options.settings import Hyper
+from layerwise.storage.options import Wanted
+from layerwise.torch.sharding._flat import missing_gradient
+
+if TYPE_CHECKING:
+    from layerwise.torch.step._ahead import Ahead
+from layerwise.torch.groups._settings import CheckedSettings, Group, GroupRates
+
+GRADIENT = attrgetter("grad")
+Elsewhere = Callable[[Tensor], Tensor | None]
+Columns = tuple[list[Any], list[Any]]  # lr and weight decay of each group
+
+
+class DueGroup(NamedTuple):
+    """The parameters of one group that are to be stepped, and the group's settings."""
+
+    number: int
+    group: Group
+    rule: Any
+    h: Hyper
+    want: Wanted
+    blocks: ByName
+    params: list[Tensor]
+
+
+class Work(NamedTuple):
+    """What is due, what is stepped in place of the parameters, and the local parts of that and of gradients."""
+
+    settings: CheckedSettings
+    which: Sequence[int]  # of the groups that the settings are of
+    groups: Sequence[Group]
+    sizes: list[int]  # how many parameters of each group are due
+    rates: Columns
+    params: list[Tensor]
+    grads: list[Tensor]
+    stepped: list[Tensor]
+    params_here: list[Tensor]
+    grads_here: list[Tensor]
+    ahead: Ahead | None = None  # what was measured of it
+
+    @classmethod
+    def of(
+        cls,
+        rates: GroupRates,
+        groups: Sequence[Group],
+        asked: Sequence[Sequence[Tensor]],
+        elsewhere: Elsewhere | None = None,
+    ) -> Work:
+        """Return what is due of these parameters of groups where all is here; gradients may be `elsewhere`."""
+        params, sizes = list(chain.from_iterable(asked)), list(map(len, asked))
+        grads: list[Any] = list(map(GRADIENT, params))
+        which: Sequence[int] = range(len(groups))
+        if elsewhere is not None or NoneType in map(type, grads):
+            params, grads, sizes = _with_gradients(asked, grads, elsewhere)
+        here, columns = (params, grads, params, params, grads), (rates.lr, rates.weight_decay)
+        if 0 not in sizes:
+            return cls(rates.settings, which, groups, sizes, columns, *here)
+        which = [i for i, n in enumerate(sizes) if n]
+        return cls(rates.settings, which, *_at(which, groups, sizes, columns), *here)
+
+    @property
+    def dues(self) -> list[DueGroup]:
+        """What is due of each group."""
+        each, found = iter(self.params), []
+        for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
+            now, params = self.settings.each[i], [next(each) for _ in range(n)]
+            found.append(
+                DueGroup(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, now.blocks, params)
+            )
+        return found
+
+    @property
+    def hs(self) -> list[Hyper]:
+        """The settings of each group."""
+        return [self.settings.hs[i] for i in self.which]
+
+    @property
+    def planned_for(self) -> Any:
+        """All of groups on which plans depend, and how many parameters of each are due; rates are no part of it."""
+        found = self.settings.planned_for
+        return found if len(self.which) == len(found) else [found[i] for i in self.which], self.sizes
+
+    def as_asked(self) -> Work:
+        """Return the same before anything was put in the place of parameters and gradients."""
+        return self._replace(stepped=self.params, params_here=self.params, grads_here=self.grads)
+
+    def with_grads(self, found: list[Tensor]) -> Work:
+        """Return the same with these in place of the local parts of the gradients."""
+        return self._replace(grads=found if self.grads_here is self.grads else self.grads, grads_here=found)
+
+    def leave(self) -> None:
+        """Give up what was measured, unless it was used."""
+        if self.ahead is not None:
+            self.ahead.leave()
+
+    def part(self, which: range, grads_here: list[Tensor]) -> Work:
+        """Return the work of some parameters that follow one another, with their gradients in this form."""
+        ends = accumulate(self.sizes)
+        sizes = [max(0, min(e, which.stop) - max(e - n, which.start)) for e, n in zip(ends, self.sizes, strict=True)]
+        some, own = slice(which.start, which.stop), [i for i, n in enumerate(sizes) if n]
+        here = self.params[some], self.grads[some], self.stepped[some], self.params_here[some], grads_here
+        of_groups = _at(own, self.groups, sizes, self.rates)
+        return Work(self.settings, [self.which[i] for i in own], *of_groups, *here)
+
+
+def _at(
+    which: Sequence[int], groups: Sequence[Group], sizes: Sequence[int], rates: Columns
+) -> tuple[list[Group], list[int], Columns]:
+    """Return the columns of some groups."""
+    lr, weight_decay = ([of[i] for i in which] for of in rates)
+    return [groups[i] for i in which], [sizes[i] for i in which], (lr, weight_decay)
+
+
+def _with_gradients(
+    asked: Sequence[Sequence[Tensor]], grads: Sequence[Tensor | None], elsewhere: Elsewhere | None
+) -> tuple[list[Tensor], list[Any], list[int]]:
+    """Return the parameters with gradients, which may be `elsewhere`, these gradients, and how many each group has."""
+    each, params, found, sizes = iter(grads), list[Tensor](), list[Any](), list[int]()
+    for some in asked:
+        before = len(params)
+        for p in some:
+            g = next(each)
+            g = elsewhere(p) if g is None and elsewhere is not None else g
+            g = missing_gradient(p) if g is None else g
+            if g is not None:
+                params.append(p)
+                found.append(g)
+        sizes.append(len(params) - before)
+    return params, found, sizes

@@ -1,0 +1,209 @@
+"""Steps during the backward pass, as soon as gradients arrive: each, or those that FSDP2 reduces together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+from weakref import ReferenceType, ref
+
+import torch
+from torch import Tensor
+
+from layerwise.engines.compiled import signals_wait
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
+from layerwise.options import checks
+from layerwise.torch._optimizer import Optimizer
+from layerwise.torch.sharding import _cuts as cuts
+from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
+from layerwise.torch.step._partial import PartialSteps
+from layerwise.torch.step._stepper import stepper_of
+
+LEFT = "nothing of this module was stepped; the modules before it in this backward pass were"
+
+
+class InBackward:
+    """The hooks that step an optimizer's parameters; `remove()` removes them.
+
+    FSDP2 calls the hooks of a module's parameters when their gradients are reduced, one after the other. That is a
+    point in the order of collectives, which is the same on all processes whatever else differs on them. So each module
+    has its turn at the first hook of the next one, or when the backward pass ends, also if nothing of it is to be
+    stepped: there processes meet and find out if they disagree. Other parameters are stepped in their own hooks.
+    """
+
+    def __init__(self, optimizer: Optimizer, every: int, alone: bool, units: Mapping[int, int]) -> None:
+        # The parameters hold the hooks, and the optimizer the parameters: a reference to it, or to modules, would close
+        # a circle, in which weights and state wait for the garbage collector.
+        self._optimizer, self._every, self._alone, self._units = ref(optimizer), every, alone, units
+        self._passes: Counter[int] = Counter()  # by the parameters' identities, as all that follows
+        self._cuts = {id(p): cuts.cut_of("a parameter", p) for p in optimizer.parameters() if id(p) in units}
+        self._agreements: dict[int, Agreement | None] = {}  # by unit
+        self._begin(NO_PASS)
+        # Whether gradients are added up over processes; fully_shard on one process of several leaves that to others.
+        # Beside such parameters, gradients of others may still have to be added up.
+        reduces = any(cut is not None and bool(cut.axes or cut.replicas) for cut in self._cuts.values())
+        one_by_one = alone or not reduces or not cuts.several_processes()
+        if one_by_one:
+            self._check_alone(optimizer, steps=False)
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(partial(self._of_module if id(p) in units else self._by_itself, i))
+            for i, group in enumerate(optimizer.param_groups)
+            for p in group["params"]
+            if p.requires_grad and (id(p) in units or one_by_one)
+        ]
+        # What the last pass did not reach is stepped by optimizer.step(), and what is zeroed begins again.
+        self._hooks.append(optimizer.register_step_post_hook(lambda *_: self._forget()))
+        stepper_of(optimizer).when_zeroed.append(self._forget)
+
+    def _there(self) -> Optimizer:
+        found = self._optimizer()
+        if found is None:
+            raise ParameterError(
+                "the optimizer that steps this parameter in the backward pass no longer exists. Keep a reference to it "
+                "while you train; to train without it, call remove() on what step_in_backward() returned."
+            )
+        return found
+
+    def _begin(self, number: int) -> None:
+        """Begin a backward pass. Leftovers of a failed pass stay as they are."""
+        self._pass = number
+        self._ends: bool = False  # whether its end will be noticed
+        self._unit = NO_UNIT  # of the parameters that wait
+        self._waiting: dict[int, tuple[int, ReferenceType[Tensor]]] = {}
+        self._stream: Any = None
+
+    def _by_itself(self, number: int, p: Tensor) -> None:
+        optimizer = self._there()
+        self._check_alone(optimizer)  # once more, because the model may have been wrapped since the hooks were made
+        self._passes[id(p)] += 1
+        if self._passes[id(p)] < self._every or p.grad is None:
+            return
+        with signals_wait:
+            del self._passes[id(p)]
+            PartialSteps(stepper_of(optimizer)).step_and_free([(number, p)], stepper_of(optimizer).ranks.agreement())
+
+    def _of_module(self, number: int, p: Tensor) -> None:
+        """Note a parameter that is stepped with the others of its module, after the turn of the module before."""
+        if current_pass() != self._pass:
+            self._begin(current_pass())
+        if not self._ends:
+            at_end_of_pass(self._end)
+            self._ends = True
+        unit = self._units[id(p)]
+        if self._unit not in (NO_UNIT, unit):
+            self._turn()
+        self._unit = unit
+        self._passes[id(p)] += 1
+        self._waiting[id(p)] = number, ref(p)  # which a pass that fails leaves behind
+        if p.device.type != "cpu":
+            self._stream = torch.accelerator.current_stream(p.device)  # on which the gradient is made
+
+    def _end(self) -> None:
+        """Give the last module of the pass its turn."""
+        self._ends = False
+        if self._unit != NO_UNIT:
+            self._turn()
+
+    def _turn(self) -> None:
+        """Step the waiting parameters that are due, and free their gradients."""
+        ripe = [one for key, one in self._waiting.items() if self._passes[key] >= self._every]
+        due = [(number, p) for number, waiting in ripe if (p := waiting()) is not None]
+        agreement = self._agreement_about(self._unit)
+        self._waiting, self._unit = {}, NO_UNIT
+        with signals_wait:
+            self._await_gradients()
+            with nullcontext() if agreement is None else agreement.reports_errors():
+                stepper = stepper_of(self._there())
+                stepper.ranks.agreement()  # which finds out what has changed about the parameters
+                PartialSteps(stepper).step_and_free(due, agreement)
+            for _, p in due:
+                del self._passes[id(p)]
+
+    def _agreement_about(self, unit: int) -> Agreement | None:
+        """Return the agreement on the turns of a module, of which every one has its own list of sums."""
+        if unit not in self._agreements:
+            # With the processes that hold other parts of these very parameters: others may have none.
+            axes, replicas = cuts.axes_of([cut for key, cut in self._cuts.items() if self._units[key] == unit])
+            self._agreements[unit] = Agreement(axes, replicas, left=LEFT) if axes else None
+        return self._agreements[unit]
+
+    def _await_gradients(self) -> None:
+        """Let the stream of the step wait for the stream that reduced the gradients."""
+        if self._stream is not None:
+            here = torch.accelerator.current_stream(self._stream.device)
+            if here != self._stream:
+                here.wait_stream(self._stream)
+
+    def _forget(self) -> None:
+        """Begin to count passes again: gradients were stepped elsewhere, or are gone."""
+        self._passes.clear()
+        self._begin(NO_PASS)
+
+    def _check_alone(self, optimizer: Optimizer, steps: bool = True) -> None:
+        """Raise if gradients may belong to this process alone, before those of others are added."""
+        if not cuts.in_group():
+            return
+        if not self._alone and cuts.several_processes():
+            raise ContradictionError(
+                "step_in_backward would step with the gradients of this process alone, and this is one of several: "
+                "DistributedDataParallel and others add up gradients after the hooks of a backward pass. Call "
+                "optimizer.step() after it; pass alone=True where no other process has these parameters."
+            )
+        PartialSteps(stepper_of(optimizer)).check_reduced("step_in_backward", steps)
+
+    def remove(self) -> None:
+        """Step in `optimizer.step()` again; a second call changes nothing."""
+        for hook in self._hooks:
+            hook.remove()
+        optimizer = self._optimizer()
+        if self._hooks and optimizer is not None:
+            stepper_of(optimizer).when_zeroed.remove(self._forget)
+        self._hooks.clear()
+
+
+def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = False) -> InBackward:
+    """Step each parameter in the backward pass and free its gradient at once.
+
+    Gradients then never exist all at the same time. `optimizer.step()` steps only the parameters that the last backward
+    pass did not reach, so a training loop, its schedulers and its checkpoints stay as they are. Call remove() of the
+    result to step in `optimizer.step()` again.
+
+    The parameters of modules of `fully_shard` are stepped module by module, when the gradients of the next one have
+    been reduced, by all processes or by none. Parameters beside them are left to `optimizer.step()`.
+    DistributedDataParallel is refused, because it adds up gradients after the step would be taken.
+
+    Args:
+        optimizer: An optimizer of `layerwise.torch`.
+        every: The number of backward passes whose gradients accumulate. The step is taken in the last of them.
+        alone: Say that no other process has these parameters, in a process that is one of several, without
+            `fully_shard`.
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise HyperparameterError(
+            sentence("optimizer", "one of layerwise.torch itself", optimizer, "What wraps one steps by itself.")
+        )
+    checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")
+    every = checks.integer(1)("every", every, "Pass the number of backward passes whose gradients make one step.")
+    for group in optimizer.param_groups:
+        PartialSteps(stepper_of(optimizer)).refuse(stepper_of(optimizer).settings_of(group))
+    units = units_of(optimizer.parameters())
+    if stepper_of(optimizer).ranks.agreement() is not None:
+        _check_sharded(optimizer, alone, units)
+    return InBackward(optimizer, every, alone, units)
+
+
+def _check_sharded(optimizer: Optimizer, alone: bool, units: Mapping[int, int]) -> None:
+    """Raise unless fully_shard tells for some parameters when their gradients are complete."""
+    if not units:
+        raise ContradictionError(
+            "step_in_backward steps sharded parameters module by module, as fully_shard reduces their gradients, and "
+            "these belong to no module of fully_shard: each would need a collective of its own. Call optimizer.step() "
+            "after the backward pass, which needs one or two for all of them."
+        )
+    if alone:
+        raise ContradictionError(
+            sentence("alone", "False with sharded parameters", alone, "Other processes have parts of these parameters.")
+        )
