@@ -15,7 +15,7 @@ Requests = tuple[Request, ...]
 Answer = tuple[Array, ...]
 PLAIN = (Sum, Mean)  # of terms as they are; all others are of their squares
 MEANS = (Mean, MeanSquare)
-AT_ONCE = 1 << 24  # elements of matrices that are multiplied at once, if they are not one: enough for any device
+AT_ONCE = 1 << 20  # elements of matrices that are multiplied at once, if they are not one: processors lose by more
 
 
 class Run(NamedTuple):
