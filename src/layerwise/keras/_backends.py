@@ -21,7 +21,6 @@ class Functions(Namespace):
     """The functions of a backend, for one step."""
 
     amax = staticmethod(ops.max)
-    steps_together = True
 
     @property
     def quick(self) -> str | None:
@@ -106,8 +105,6 @@ class OnJax(Functions):
 
 class OnTensorFlow(Functions):
     """Keras's own functions, where they are TensorFlow's."""
-
-    steps_together = False  # as a strategy steps each variable where it is
 
     def wide_squares(self, terms: Any, dims: tuple[int, ...]) -> Any:
         """Return the sum in float64."""

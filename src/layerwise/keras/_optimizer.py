@@ -81,7 +81,6 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         self._excluded_names: tuple[str, ...] = ()
         self._is_looked_at = False
         self._xp: Functions | None = None  # during a step
-        self._due: list[tuple[Any, Any, Any]] = []
 
     @property
     def weight_decay(self) -> float | None:
@@ -197,42 +196,24 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         """Step all variables, which share the numbers of the step."""
-        self._xp, self._due = namespace(), []
+        self._xp = namespace()
         try:
             super()._backend_update_step(grads, trainable_variables, learning_rate)
-            self._step(self._xp, self._due)
         finally:
-            self._xp, self._due = None, []  # some of the numbers may be traced
+            self._xp = None  # some of the numbers may be traced
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Step one variable: with the others, where the backend does not step each in a place of its own."""
-        xp, one = self._xp or namespace(), (variable, gradient, learning_rate)
-        if self._xp is not None and xp.steps_together:
-            self._due.append(one)
-        else:
-            self._step(xp, [one])
-
-    def _step(self, xp: Functions, due: Sequence[tuple[Any, Any, Any]]) -> None:
-        """Step variables, given with their gradients and rates."""
-        places = [self._get_variable_index(variable) for variable, _, _ in due]
-        runs = [self._run(xp, *one) for one in zip(places, due, strict=True)]
-        for i, (variable, _, _), ((p, stepped),) in zip(places, due, local(xp, runs), strict=True):
-            self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
-            for x, new in zip(self._kept[i], stepped.state, strict=True):
-                if x is not None:
-                    self.assign(x, ops.cast(new, x.dtype))
-
-    def _run(self, xp: Functions, i: int, one: tuple[Any, Any, Any]) -> Run:
-        variable, gradient, learning_rate = one
-        h, dtype, rule = self._pieces[i].h, _computing(variable), self._rule_of(self._is_rest[i])
+        """Step one variable."""
+        i = self._get_variable_index(variable)
+        xp, piece, kept, dtype = self._xp or namespace(), self._pieces[i], self._kept[i], _computing(variable)
+        p, g, *state = (None if x is None else ops.cast(x, dtype) for x in (variable, xp.dense(gradient), *kept))
+        rule, h = self._rule_of(self._is_rest[i]), piece.h
         now = self._now(xp, i, dtype, learning_rate, self._use_weight_decay(variable))
-
-        def stepping() -> Any:  # which reads when it begins
-            arrays = variable, xp.dense(gradient), *self._kept[i]
-            p, g, *state = (None if x is None else ops.cast(x, dtype) for x in arrays)
-            return p, (yield from rule.step(xp, p, g, rule.State(*state), h, now))
-
-        return Run((stepping(),), self._pieces[i].shape, alike=h if h.of_matrices else None)
+        [(stepped,)] = local(xp, [Run((rule.step(xp, p, g, rule.State(*state), h, now),), piece.shape)])
+        self.assign(variable, ops.cast(moved(xp, p, stepped.moves), variable.dtype))
+        for x, new in zip(kept, stepped.state, strict=True):
+            if x is not None:
+                self.assign(x, ops.cast(new, x.dtype))
 
     def _now(self, xp: Functions, i: int, dtype: str, learning_rate: Any, decays: bool) -> Now:
         is_rest, h = self._is_rest[i], self._pieces[i].h
