@@ -1,10 +1,10 @@
 """Muon's products: the singular values of its step, and its time, by dtype.
 
 python benchmarks/muon.py quality    # of one step without momentum, beside exact arithmetic
-python benchmarks/muon.py time       # one thread, in turns with torch.optim.Muon, and optax's in JAX
+python benchmarks/muon.py time       # one thread, in turns with PyTorch's and pytorch_optimizer's, and optax's in JAX
 
 On a processor without units for 16 bits, ours rounds operands to them and multiplies in float32; PyTorch multiplies in
-bfloat16 there, at a small part of float32's speed. So its iterations are timed in float32, too.
+bfloat16 there, at a small part of float32's speed. So the iterations of the others are timed in float32, too.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
 import torch
-from layerwise.cli.bench.timing import Timing
 
+from harness.timing import Timing
 from layerwise.rules.matrices import least_work, multiplications, shorter_kept
 from layerwise.rules.muon import JORDAN
 from layerwise.torch import Muon
@@ -117,6 +119,32 @@ def in_float32(step: Callable[[], Any]) -> Callable[[], None]:
     return apart
 
 
+def of_pytorch_optimizer(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], None]]:
+    """The steps of pytorch_optimizer's Muon, with iterations in float32, where it is installed."""
+    try:
+        import pytorch_optimizer
+        from pytorch_optimizer.optimizer.muon import base
+    except ImportError:
+        return {}
+
+    def of(method: str, function: str) -> Callable[[], None]:
+        def made(params: Sequence[Any], lr: float) -> Any:
+            return pytorch_optimizer.Muon([{"params": params, "use_muon": True}], lr, ns_method=method)
+
+        step = optimizer(made, shapes).step
+
+        def in_float32() -> None:
+            with patch.object(base, function, partial(getattr(base, function), dtype=torch.float32)):
+                step()
+
+        return in_float32
+
+    return {
+        "pytorch_optimizer.Muon in float32": of("newton_schulz", "zero_power_via_newton_schulz_5"),
+        "pytorch_optimizer.Muon by Gram in float32": of("gram_newton_schulz", "zero_power_via_gram_newton_schulz"),
+    }
+
+
 def counted(shapes: Sequence[tuple[int, int]], dtype: str) -> tuple[float, float]:
     """Multiplications of ours, and of the usual iteration; a symmetric product counts whole."""
     ours = usual = 0.0
@@ -143,12 +171,14 @@ def in_jax(shapes: Sequence[tuple[int, int]]) -> dict[str, Callable[[], Any]]:
     return {"ours in JAX": of(lj.muon(0.02)), "optax.contrib.muon": of(optax.contrib.muon(0.02))}
 
 
-def timed(name: str, rounds: int) -> list[dict[str, object]]:
+def timed(name: str, rounds: int, slow: bool) -> list[dict[str, object]]:
     shapes = SHAPES[name]
     ours = {f"ours, {dtype}": optimizer(Muon, shapes, ns_dtype=dtype).step for dtype in DTYPES}
     theirs = optimizer(torch.optim.Muon, shapes).step
-    found = alternately({**ours, "torch.optim.Muon in float32": in_float32(theirs)}, rounds, 1)
-    found |= alternately({"torch.optim.Muon": theirs}, 1, 0)
+    others = {"torch.optim.Muon in float32": in_float32(theirs), **of_pytorch_optimizer(shapes)}
+    found = alternately({**ours, **others}, rounds, 1)
+    if slow:
+        found |= alternately({"torch.optim.Muon": theirs}, 1, 0)
     found |= alternately(in_jax(shapes), rounds, 1)
     base = {"J": found["ours in JAX"]}
     rows = []
@@ -166,10 +196,13 @@ def main() -> None:
     parser.add_argument("what", choices=("quality", "time"))
     parser.add_argument("--shapes", choices=tuple(SHAPES), nargs="*", default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--slow", action="store_true", help="also PyTorch's in bfloat16, as it is")
     given = parser.parse_args()
     torch.set_num_threads(1)
     key = ("matrix", "dtype") if given.what == "quality" else ("shapes", "who")
-    for rows in [quality()] if given.what == "quality" else (timed(name, given.rounds) for name in given.shapes):
+    for rows in (
+        [quality()] if given.what == "quality" else (timed(name, given.rounds, given.slow) for name in given.shapes)
+    ):
         show(given.what, rows)
         if not given.no_write:
             supersede(RESULTS / f"muon_{given.what}.csv", [{**row, **provenance()} for row in rows], *key)

@@ -1,4 +1,4 @@
-"""The precision ladder: what weights and state in fewer bytes do to the loss.
+"""The precision ladder: what weights, state and Muon's products in fewer bytes do to the loss.
 
 Two networks of the demo, the transformer on text and the convolutional one on digits, are trained with each
 way to store weights and state. A seed gives the same initial weights and batches to all of them, so losses are paired.
@@ -11,7 +11,8 @@ for the demo's small batch, scaled to this one by the square-root rule. Those of
 and Adafactor the best of three a factor of 2 apart) are divided by 4 for LARS and by 2 for the others: at the rates
 themselves, a longer calibration found no loss by rounding to nearest that stands out of the noise, and a ladder without
 that shows nothing. LARS trains digits alone: on text it ended at 2.81 and 3.00 with rates of 2.5 and 10, where LAMB
-ends at 2.71, and none is tuned.
+ends at 2.71, and none is tuned. Muon trains text alone, with AdamW beside it, and has ways of its own, all with float32
+weights.
 
 `MARGINS` was fixed before the runs, from `--calibrate`, which has seeds of its own. Two one-sided t-tests at 5 % each
 say whether a way is within the margin of float32: it is where the interval of 90 % of the mean difference lies inside.
@@ -30,7 +31,7 @@ from typing import Any, NamedTuple
 
 import checkout  # noqa: F401
 from demo.result import Outcome
-from demo.settings import DIGITS, LAMB, LARS, TEXT, WITH_MOMENTUM, Case, Contender, Run, Task
+from demo.settings import DIGITS, LAMB, LARS, MUON, TEXT, WITH_MOMENTUM, Case, Contender, Run, Task
 from rows import RESULTS, parser_of, provenance, read, supersede
 
 FOUND = RESULTS / "precision.csv"
@@ -48,6 +49,12 @@ STORAGE: dict[str, dict[str, Any]] = {  # the options of each way, and the dtype
     "int8 state": {"dtype": "float32", **STATE},
     "split24 and int8 state": {"dtype": "bfloat16", **WEIGHTS, **STATE},
 }
+OF_MUON: dict[str, dict[str, Any]] = {  # and its products
+    REFERENCE: {"dtype": "float32", "ns_dtype": "float32"},
+    "float16 products": {"dtype": "float32", "ns_dtype": "float16"},
+    "bfloat16 products": {"dtype": "float32", "ns_dtype": "bfloat16"},
+}
+WAYS = {MUON.name: OF_MUON}  # of others, those of STORAGE
 MANY_TEXTS = replace(TEXT, epochs=0.625, share=0.625)
 MANY_DIGITS = replace(DIGITS, epochs=2.5, share=1 / 12)
 BATCH = {"text": 2, "digits": 8}  # 640 and 320 steps
@@ -60,6 +67,7 @@ def at(contender: Contender, lr: float) -> Contender:
 TRIED: tuple[tuple[Task, Contender], ...] = (
     (MANY_TEXTS, LAMB),
     (MANY_TEXTS, WITH_MOMENTUM),
+    (MANY_TEXTS, MUON),
     (MANY_DIGITS, at(LARS, LARS.small.lr / 4)),
     (MANY_DIGITS, at(LAMB, 0.02 / 2)),
     (MANY_DIGITS, at(WITH_MOMENTUM, 0.04 / 2)),
@@ -70,6 +78,7 @@ Row = Mapping[str, object]
 MARGINS: dict[tuple[str, str], float] = {
     ("text", "LAMB"): 0.0012,  # the spread; nearest loses 0.0067
     ("text", "Adafactor+momentum"): 0.0025,  # the spread; nearest loses 0.0074
+    ("text", "Muon + AdamW"): 0.0084,  # the spread; nearest was not tried
     ("digits", "LARS"): 0.0235,  # the spread; nearest loses 0.1197
     ("digits", "LAMB"): 0.0242,  # the spread; nearest loses 0.1547
     ("digits", "Adafactor+momentum"): 0.0491,  # the spread; nearest loses 0.3894
@@ -85,10 +94,14 @@ class Work(NamedTuple):
     seed: int
 
     def run(self) -> Run:
-        options = dict(STORAGE[self.storage])
+        options = dict({**STORAGE, **ways_of(self.contender.name)}[self.storage])
         dtype = options.pop("dtype")
         stored = replace(self.contender, dtype=dtype, options={**self.contender.options, **options})
         return Run(Case(self.task, stored, BATCH[self.task.data]), self.seed)
+
+
+def ways_of(name: str) -> Mapping[str, dict[str, Any]]:
+    return WAYS.get(name, STORAGE)
 
 
 def outcome(work: Work) -> Outcome:
@@ -151,7 +164,7 @@ def calibrate(tried: Sequence[tuple[Task, Contender]], seeds: Sequence[int], wor
 def ladder(tried: Sequence[tuple[Task, Contender]], seeds: Sequence[int], workers: int) -> Iterator[list[Row]]:
     """Train every way to store with every seed, and yield the rows of one network and optimizer after the other."""
     for task, contender in tried:
-        works = [Work(task, contender, storage, seed) for seed in seeds for storage in STORAGE]
+        works = [Work(task, contender, storage, seed) for seed in seeds for storage in ways_of(contender.name)]
         yield [row(work, found) for work, found in zip(works, map_runs(works, workers), strict=True)]
 
 
@@ -234,8 +247,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2, help="processes; 0 is this one")
     parser.add_argument("--data", choices=BATCH, help="only this network")
+    parser.add_argument("--optimizer", help="only this one")
     given = parser.parse_args()
-    tried = [each for each in TRIED if given.data in (None, each[0].data)]
+    tried = [
+        (task, contender)
+        for task, contender in TRIED
+        if given.data in (None, task.data) and given.optimizer in (None, contender.name)
+    ]
     if given.calibrate:
         return calibrate(tried, range(100, 104), given.workers)
     if not given.table:

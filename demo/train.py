@@ -49,12 +49,20 @@ def new_optimizer(case: Case, model: nn.Module) -> Any:
     return getattr(import_module(module), name)(groups, lr=case.lr, **case.options)
 
 
-def muon(groups: list[dict[str, Any]], lr: float, momentum: float, weight_decay: float, **options: Any) -> Mixed:
+def muon(
+    groups: list[dict[str, Any]],
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    ns_dtype: str | None = None,
+    **options: Any,
+) -> Mixed:
     """Return the optimizer of hidden matrices by Muon, and of the rest by AdamW at the same lr."""
     for group in groups:
         hidden = group["rule"] == "Muon"
-        own = {"momentum": momentum, "scale": "match_rms_adamw"} if hidden else {"betas": (0.9, 0.95)}
-        group.update(own, lr=lr, weight_decay=weight_decay * group["weight_decay"], **options)
+        by_muon = {"momentum": momentum, "scale": "match_rms_adamw", "ns_dtype": ns_dtype}
+        group.update(by_muon if hidden else {"betas": (0.9, 0.95)})
+        group.update(lr=lr, weight_decay=weight_decay * group["weight_decay"], **options)
     return Mixed(groups)
 
 

@@ -11,6 +11,7 @@ import pytest
 from engines.parts import Cut, in_parts, step_parts
 from engines.worlds import WORLDS, Job, World, mapped
 
+from layerwise.drivers import Run, local, requests, whole
 from layerwise.engines.rule import RuleEngine
 from layerwise.numpy import _arrays
 from layerwise.rules.asks import Gram, Mean, ModelSum, Now, Stepped, Sum, Whole
@@ -159,3 +160,32 @@ def test_matrices_in_parts(world: World) -> None:
     )
     for job, own in zip(jobs, parts, strict=True):
         np.testing.assert_allclose(np.concatenate([one.p for one in own], 1), matrices(job.p, job.g), rtol=1e-12)
+
+
+def test_equal_work_on_whole_tensors_of_one_shape_is_done_at_once_up_to_a_size(monkeypatch):
+    """By rules that step side by side, of which as many wait for one another."""
+    monkeypatch.setattr(requests, "AT_ONCE", 45)
+    monkeypatch.setattr(whole, "AT_ONCE", 65)
+    seen: list[Any] = []
+
+    def works(x: Any) -> Any:
+        seen.append(x.shape)
+        return 2 * x
+
+    def negates(x: Any) -> Any:
+        seen.append("negated")
+        return -x
+
+    def stepping(x: Any, work: Any) -> Any:
+        (made,) = yield (Whole(x, (0,), (1,), work),)
+        seen.append("done")
+        return made
+
+    each = [(np.full((4, 5), 1.0 * i), works) for i in range(5)]
+    each[1:1] = [(np.full((2, 3), 7.0), works), (np.full((4, 5), 9.0), negates)]
+    alike = [None if i == 4 else "alike" for i in range(len(each))]
+    runs = [Run((stepping(*one),), one[0].shape, alike=key) for one, key in zip(each, alike, strict=True)]
+    for (found,), (x, work) in zip(local(_arrays.Arrays.pure, runs), each, strict=True):
+        np.testing.assert_array_equal(found, 2 * x if work is works else -x)
+    done = ["done"] * 3
+    assert seen == [(4, 5), (2, 3), "negated", *done, (4, 5, 2), (4, 5), *done, (4, 5), "done"]

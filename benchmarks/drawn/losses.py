@@ -17,7 +17,7 @@ MARKS = {"LAMB": "o", "LARS": "s", "Adafactor+momentum": "D"}
 
 def losses(figure: Figure, theme: Theme) -> None:
     """Draw mean differences of the loss over bytes a parameter, with intervals of 90 %, a panel for each network."""
-    rows = read(FOUND)
+    rows = [row for row in read(FOUND) if row["optimizer"] in MARKS]
     found = lines(rows)
     for axes, (data, called) in zip(figure.subplots(len(NETWORKS), 1), NETWORKS.items(), strict=True):
         _panel(axes, theme, [line for line in found if line.data == data])

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 import pytest
-from cases import CASES
+from cases import CASES, case_of
 from contract.apis import DTYPES, LOW, NEAR, SHAPES, arrays, as_dtype, bits, close, rounded
+
+from layerwise.rules import matrices
+from layerwise.rules.matrices import gram
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 clipped = pytest.mark.needs("max_grad_norm")
@@ -167,3 +172,21 @@ def test_groups_step_with_their_own_options_and_one_norm(api, case):
         run.step(grads)
         free.step({n: grads[n] / max(1, norm / b if b else 1) for n, b in zip(names, bounds, strict=True)})
     close(run.weights(), free.weights())
+
+
+def test_matrices_of_one_shape_are_multiplied_at_once(api, engine, monkeypatch):
+    """Whatever lies between them, and to the numbers of each by itself."""
+    multiplied = []
+
+    def counted(xp, x, *dims):
+        multiplied.append(prod(x.shape))
+        return gram(xp, x, *dims)
+
+    monkeypatch.setattr(matrices, "gram", counted)
+    shapes = {"one": (3, 5), "other": (2, 5), "two": (3, 5), "vector": (4,), "three": (3, 5)}
+    options = {"lr": 0.0625, "ns_steps": 4, "weight_decay": 0.03125}
+    run = api.make("Muon", arrays(8, shapes), engine=engine, **options)
+    follow(run, case_of("Muon").reference(**options), [arrays(80 + t, shapes) for t in range(2)])
+    alone = {15} if api.name in ("Jax", "Keras") else set()  # JAX to see what it measures, before the first step
+    at_once = {3 * 15} if api.name != "Keras" else set()  # which steps one variable after the other
+    assert {*multiplied} == {*at_once, 10, 4} | alone

@@ -27,7 +27,6 @@ WORLD, ENGINE = WORLDS[1], _engines.ForeachEngine(anywhere=True)
 ONE_BY_ONE = RuleEngine(Tensors())
 EACH = 18
 SHAPES = [(70, 90), (33,), (70, 90), (3, 4, 5), (), (1, 30), (0, 4), (128, 64), (33,)]
-MATRICES = ("Muon",)  # stacked by shape
 
 
 @pytest.mark.every
@@ -100,7 +99,7 @@ def test_a_step_that_the_device_skips_changes_nothing_and_one_that_it_takes_does
 
 
 @pytest.mark.every
-@pytest.mark.parametrize("case", [case for case in CASES if case.name not in MATRICES], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_numbers_of_the_step_may_be_of_each_tensor(case):
     """Counts and rates on the device, and rates that differ between groups: one list of them all."""
     jobs = followed(jobs_of(case, case.busy), 3)

@@ -12,7 +12,7 @@ from torch_front.front import BUSY, FRONT_OF
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 every = pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in CASES])
-in_lists = pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in CASES if case.name != "Muon"])
+in_lists = pytest.mark.parametrize("front", [FRONT_OF[case.name] for case in CASES])
 
 
 def both(front, dtype=torch.float32, **options):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -15,20 +16,22 @@ from sharding.models import FRONT_OF, whole
 from torch import nn
 from torch.distributed.tensor import Shard, distribute_tensor
 
+from layerwise.errors import SynchronizationError
 from layerwise.rules.matrices import divided_sides, in_stretches, shorter_kept
 from layerwise.rules.muon import JORDAN
 from layerwise.rules.muon import Muon as Rule
 from layerwise.torch import Mixed, Muon
+from layerwise.torch.arrays import _library
 
 STRETCHES = in_stretches(JORDAN * 5)
 OF_MATRICES = [FRONT_OF[case.name] for case in CASES if case.hyper().of_matrices]
 
 
 def test_dimensions_that_count_matrices_may_be_cut_for_nothing():
-    """Where ranks share the work, it is done at once on what is there."""
+    """The work is done at once on what is there."""
     sides = shorter_kept((6, 40, 50), (1,), (2,))
-    for replicas, at_once in (0, False), (1, True):
-        assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, replicas) == sides._replace(whole=at_once)
+    for replicas in (0, 1):
+        assert divided_sides(sides, (6, 40, 50), (3, 1, 1), STRETCHES, replicas) == sides
 
 
 def test_stretches_end_before_rounding_grows():
@@ -139,3 +142,30 @@ def test_dtypes_and_rules_share_a_step(ranks):
         for name, x in found.items():
             close = 1e-12 if name in "bd" else 2e-5
             torch.testing.assert_close(x.double(), wanted[name].double(), rtol=0, atol=close)
+
+
+def _on_other_processors(dtype: str | None) -> Any:
+    """What a step says and leaves where the processor of rank 1 alone has units for bfloat16."""
+    draw = torch.Generator().manual_seed(0)
+    w, g = (torch.randn(12, 10, generator=draw) for _ in range(2))
+    p = nn.Parameter(distribute_tensor(w, mesh_of(2), [Shard(0)], src_data_rank=None))
+    p.grad = distribute_tensor(g, mesh_of(2), [Shard(0)], src_data_rank=None)
+    quick = "bfloat16" if dist.get_rank() else None
+    _library.multiplies.cache_clear()
+    with patch.object(_library, "_quick", lambda device: quick):
+        opt, said = Muon([("w", p)], lr=0.1, ns_dtype=dtype), ""
+        try:
+            opt.step()
+        except SynchronizationError as problem:
+            said = str(problem)
+    _library.multiplies.cache_clear()
+    return said, float(abs(whole(p) - w.numpy()).max())
+
+
+def test_processors_that_multiply_in_other_dtypes_are_named_and_may_share_one_that_is_given(ranks):
+    for said, moved in ranks.run(2, _on_other_processors, None):
+        assert "`ns_dtype` of 'w' is None on one and bfloat16 on the other" in said
+        assert moved == 0
+    one, other = ranks.run(2, _on_other_processors, "bfloat16")
+    assert one == other
+    assert 0.01 < one[1] < 0.2

@@ -14,7 +14,8 @@ from torch_front.front import bits, busy, fronts, in_slices
 from torch_front.storing import engines, give, made, same, snapshot, walk
 
 from layerwise.errors import ContradictionError, StateError
-from layerwise.torch import SGD, AdamW, Lamb, Lars
+from layerwise.torch import SGD, AdamW, Lamb, Lars, Muon
+from layerwise.torch.arrays import _library
 
 pytestmark = pytest.mark.thinned(1, 2)
 SHAPES = {"matrix": (70, 65), "like": (70, 65), "vector": (4100,), "small": (63, 65), "bias": (17,), "other": (17,)}
@@ -60,6 +61,20 @@ def test_storage_says_the_format_of_each_field_and_why(form):
         low = name in ("matrix", "like", "vector") and word != "float32"
         assert row["state"]["exp_avg"] == (word if low else "float32")
         assert ("exp_avg" in row["why"]) == (not low and word != "float32")
+
+
+@pytest.mark.parametrize("quick", [None, "bfloat16"])
+@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+def test_of_muon_storage_says_the_momentum_s_format_and_the_dtype_of_products(monkeypatch, form, quick):
+    """The momentum is stored by the option of all state, and the device has a say in the products."""
+    monkeypatch.setattr(_library, "_quick", lambda device: quick)
+    params = made(torch.float32, {"w": (70, 65)}) | {"wide": Parameter(torch.ones(70, 65, dtype=torch.float64))}
+    row, wide = Muon(params.items(), state_dtype=form).storage().values()
+    assert row["state"] == {"momentum_buffer": form}
+    assert row["products"] == (quick or "float32")
+    assert wide["products"] == "float64"
+    [row] = Muon([("w", params["w"])], ns_dtype="float16").storage().values()
+    assert row["products"] == "float16"
 
 
 @pytest.mark.parametrize("option", [{"state_dtype": "int8"}, {"rounding": "stochastic"}, {"master_weights": "split"}])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ Requests = tuple[Request, ...]
 Answer = tuple[Array, ...]
 PLAIN = (Sum, Mean)  # sums of plain terms; all others sum squares
 MEANS = (Mean, MeanSquare)
+AT_ONCE = 1 << 20  # elements of matrices that are multiplied at once, if they are not one: processors lose by more
 
 
 class Run(NamedTuple):
@@ -27,6 +28,7 @@ class Run(NamedTuple):
     cut: int | None = None  # the dimension along which the tensor is sliced
     jobs: Dims = (0,)  # the jobs of this tensor: several are stacked along the last dimension
     counted: Callable[[Dims], Any] | None = None  # entries along dimensions, if shapes differ
+    alike: Hashable = None  # equal for tensors that step side by side, so that work on whole matrices is done at once
 
     def count(self, dims: Dims) -> Any:
         """Return the number of entries along some dimensions."""
@@ -107,9 +109,30 @@ def _summed(xp: Any, terms: Array, dims: Dims) -> Array:
 
 def answer_of(run: Run, partial: PartialSum, total: Array) -> Array:
     """Return the answer to a request, given its total over all slices."""
-    if partial.whole is not None:
-        return partial.whole.work(total)
     return total / run.count(partial.dims) if partial.request in MEANS else total
+
+
+def worked(xp: Any, wholes: Sequence[Whole], kind: Callable[[Array], Hashable]) -> list[Array]:
+    """Return what the works make of whole tensors: equal work on those of one kind, up to a size, is done at once."""
+    if len(wholes) == 1:
+        [(x, _, _, work, _)] = wholes
+        return [x.worked(work) if hasattr(x, "worked") else work(x)]  # the former of several tensors
+    alike: dict[Hashable, list[int]] = {}
+    for i, one in enumerate(wholes):
+        alike.setdefault((one.work, kind(one.terms)), []).append(i)
+    made: dict[int, Array] = {}
+    for places in alike.values():
+        most = max(1, AT_ONCE // max(1, prod(wholes[places[0]].terms.shape)))
+        for start in range(0, len(places), most):
+            some = places[start : start + most]
+            made |= zip(some, _worked(xp, [wholes[i].terms for i in some], wholes[some[0]].work), strict=True)
+    return [made[i] for i in range(len(wholes))]
+
+
+def _worked(xp: Any, each: Sequence[Array], work: Callable[[Array], Array]) -> Iterable[Array]:
+    if len(each) == 1:
+        return [work(each[0])]
+    return [*xp.moveaxis(work(xp.moveaxis(xp.stack(each), 0, -1)), -1, 0)]
 
 
 def beside(xp: Any, x: Array, like: Array) -> Array:

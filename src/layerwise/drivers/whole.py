@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
-from layerwise.drivers.requests import Answer, PartialSum, Run, answer_of, beside, next_requests, partial_sums
-from layerwise.rules.asks import Array, Asking, ModelSum
+from layerwise.drivers.requests import (
+    AT_ONCE,
+    Answer,
+    PartialSum,
+    Run,
+    answer_of,
+    beside,
+    next_requests,
+    partial_sums,
+    worked,
+)
+from layerwise.rules.asks import Array, Asking, ModelSum, Whole
 
 
 class Done(NamedTuple):
@@ -18,14 +29,18 @@ class Done(NamedTuple):
 def local(xp: Any, runs: Sequence[Run]) -> Iterator[tuple[Any, ...]]:
     """Drive the rules to their end, one tensor after the other, and yield each tensor's results as soon as it is done.
 
-    Only a sum over the whole model makes tensors wait for one another, and while they wait they hold nothing but a
-    prepared gradient. So the extra memory is that of one tensor's work.
+    Only a sum over the whole model makes tensors wait for one another, and while they wait they hold only a prepared
+    gradient. So the extra memory is the work on one tensor; or on those that step side by side, up to a size.
     """
     parts = {id(run): [sums[0] for sums in _driven(xp, run, None)] for run in runs if run.together}
     model_sum = _model_sum(xp, [part for each in parts.values() for part in each])
-    for run in runs:
-        own = (beside(xp, model_sum, parts[id(run)][0].sum),) if run.together else None
-        yield tuple(done.value for done in _driven(xp, run, own))
+    beside_one, done = {i: some for some in _side_by_side(runs) for i in some}, dict[int, tuple[Any, ...]]()
+    for i in range(len(runs)):
+        if i not in done:
+            some = [runs[k] for k in beside_one[i]]
+            sums = [(beside(xp, model_sum, parts[id(run)][0].sum),) if run.together else None for run in some]
+            done |= zip(beside_one[i], _to_the_end(xp, some, sums), strict=True)
+        yield done.pop(i)
 
 
 def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
@@ -36,15 +51,38 @@ def _model_sum(xp: Any, parts: Sequence[PartialSum]) -> Array | None:
     return sum((beside(xp, other, first) for other in others), first)
 
 
+def _side_by_side(runs: Sequence[Run]) -> list[list[int]]:
+    """Return the places of those that step side by side."""
+    found: list[list[int]] = []
+    latest: dict[Hashable, tuple[list[int], int]] = {}
+    for i, run in enumerate(runs):
+        size = prod(run.shape)
+        some, sizes = latest.get(run.alike, ([], 0))
+        if run.alike is None or not some or sizes + size > AT_ONCE:
+            found.append(some := [])
+            sizes = 0
+        some.append(i)
+        latest[run.alike] = some, sizes + size
+    return found
+
+
+def _to_the_end(xp: Any, runs: Sequence[Run], answers: Sequence[Answer | None]) -> list[tuple[Any, ...]]:
+    """Take tensors to their end side by side, and return the results of each."""
+    while True:
+        slices = [_driven(xp, *one) for one in zip(runs, answers, strict=True)]
+        if isinstance(slices[0][0], Done):
+            return [tuple(done.value for done in each) for each in slices]
+        made = worked(xp, [each[0][0].whole for each in slices], lambda x: (tuple(x.shape), x.dtype))
+        answers = [(x,) for x in made]
+
+
 def _driven(xp: Any, run: Run, answer: Answer | None) -> list[Any]:
-    """Take the slices of a tensor to their end, or to their request for the model's sum, and return each one's
-    result.
-    """
+    """Take the slices of a tensor to their end, or to where others are asked as well, and return what each has."""
     answers: Sequence[Answer | None] = [answer] * len(run.rules)
     while True:
         slices: list[Any] = [_advance(xp, run, *one) for one in zip(run.rules, answers, strict=True)]
         first = slices[0]
-        if isinstance(first, Done) or (first and first[0].request is ModelSum):
+        if isinstance(first, Done) or (first and first[0].request in (ModelSum, Whole)):
             return slices
         answers = _answers(run, slices)
 

@@ -30,8 +30,7 @@ class RuleEngine(Engine):
     together with others of their kind: stacked, they are one tensor of so many blocks. If other ranks hold shards of
     the tensors, all tensors of a bucket wait for one another and keep their new moments meanwhile. Those that wait have
     at most `bucket_size` elements, or are one tensor. With `lists` of them, tensors of all shapes are stepped together:
-    as many as have `bucket_size` elements, and at least one; those whose rule multiplies matrices are stacked all the
-    same.
+    as many as have `bucket_size` elements, and at least one.
     """
 
     def __init__(
@@ -49,9 +48,9 @@ class RuleEngine(Engine):
         self.bucket_size = bucket_size
         self.matrix_size = stack_size if matrix_size is None else matrix_size
 
-    def in_lists(self, job: Job) -> bool:
-        """Return True if a job is stepped in a list with others."""
-        return self.lists is not None and not job.h.of_matrices
+    def in_lists(self, job: Job, waits: bool) -> bool:
+        """Return True if a job is stepped in a list with others, for all of which it may wait."""
+        return self.lists is not None and not (waits and job.h.of_matrices)
 
     def prepare(self, jobs: Sequence[Job], layouts: Any = None) -> PreparedRules:
         """Plan the step of these jobs."""
@@ -127,20 +126,20 @@ class PreparedRules(Watched):
         if skip is not None:  # computed on one device, then sent to others
             skip = beside(self._engine.arrays.xp, skip, self._jobs[group[0]].p)
         first, engine = self._jobs[group[0]], self._engine
-        in_lists = engine.in_lists(first)
+        in_lists = engine.in_lists(first, waits)
         by_now: dict[Hashable, list[int]] = {}
         for i in group:  # in lists, only values that decide about a pass must be equal
             by_now.setdefault(nows[i].weight_decay if in_lists else nows[i], []).append(i)
         for alike in by_now.values():
-            for some in map(tuple, self._pieces(alike)):
+            for some in map(tuple, self._pieces(alike, in_lists)):
                 own_jobs, own_grads = tuple(self._jobs[i] for i in some), tuple(grads[i] for i in some)
                 lists = self._lists_of(some) if in_lists else None
                 yield Task(some, own_jobs, own_grads, tuple(nows[i] for i in some), skip, waits, lists)
 
-    def _pieces(self, places: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the indices of equal jobs that step together; in lists, those of one shape together."""
+    def _pieces(self, places: Sequence[int], in_lists: bool) -> Iterator[list[int]]:
+        """Yield the places of jobs that are alike, as many as step together; in lists, those of one shape together."""
         first, engine = self._jobs[places[0]], self._engine
-        if engine.in_lists(first):
+        if in_lists:
             yield from _buckets(self._jobs, engine.bucket_size, sorted(places, key=lambda i: self._jobs[i].p.shape))
             return
         most = max(1, (MATRICES if first.h.of_matrices else STACKED) // max(1, _size(first)))
@@ -194,7 +193,7 @@ def _kind(engine: RuleEngine, job: Job, waits: bool) -> Hashable:
     kind, cut = engine.arrays.kind, (job.shape, job.cut)
     most = engine.matrix_size if job.h.of_matrices else engine.stack_size
     alone = isinstance(job.cut, PartOf) or (waits and job.h.of_matrices)
-    if engine.lists is not None and engine.in_lists(job):
+    if engine.lists is not None and engine.in_lists(job, waits):
         kind, cut = engine.lists.alike, (None, None)
     elif alone or not engine.stack_size or _size(job) > most:
         return None

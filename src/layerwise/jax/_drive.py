@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from layerwise.drivers.requests import MEANS, PLAIN, dims_of, partial_sum
+from layerwise.drivers.requests import MEANS, PLAIN, dims_of, partial_sum, worked
 from layerwise.engines.measurements import with_both
 from layerwise.jax._dtypes import real
 from layerwise.jax._norms import Root, measured
@@ -100,32 +100,43 @@ def driven(tasks: Sequence[Task]) -> list[Stepped]:
                 requests[i] = rules[i].advance(answer)
             except StopIteration as end:
                 done[i] = end.value
-        sums = {
-            (i, k): _partial_sum(tasks[i], one) for i, own in requests.items() for k, one in rules[i].to_be_summed(own)
-        }
+        asked = {(i, k): one for i, own in requests.items() for k, one in rules[i].to_be_summed(own)}
+        wholes = {place: one for place, one in asked.items() if isinstance(one, Whole)}
+        sums = {place: _partial_sum(tasks[place[0]], one) for place, one in asked.items() if place not in wholes}
+        sums |= zip(wholes, _of_wholes([tasks[i] for i, _ in wholes], [*wholes.values()]), strict=True)
         answers = _answers(tasks, requests, _totals(tasks, requests, sums))
     return [done[i] for i in range(len(tasks))]
 
 
 def _partial_sum(task: Task, request: Any) -> Any:
-    if isinstance(request, Whole):
-        return _of_whole(task, request)
     if isinstance(request, (*PLAIN, Gram)):
         return partial_sum(jnp, request, task.dims_of(request))
     goes_on = isinstance(request, ModelSum) or task.axes_of(request)
     return measured(request.terms, task.dims_of(request), None if goes_on else _divisor(task, request))
 
 
-def _of_whole(task: Task, request: Whole) -> Any:
-    """Return the local part of a request's work on the whole tensor. Each device does the work."""
-    cuts = [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
-    x = request.terms
+def _of_wholes(tasks: Sequence[Task], wholes: Sequence[Whole]) -> list[Any]:
+    """Return what works make of whole tensors, and of that what is here: each device does all of it."""
+    cuts = [_cuts(*each) for each in zip(tasks, wholes, strict=True)]
+    brought = [one._replace(terms=_brought(one.terms, own)) for one, own in zip(wholes, cuts, strict=True)]
+    made = zip(worked(jnp, brought, jax.typeof), wholes, cuts, strict=True)
+    return [_taken(x, one.terms.shape, own) for x, one, own in made]
+
+
+def _cuts(task: Task, request: Whole) -> list[tuple[int, Axes]]:
+    """Return the dimensions that have to be whole and are cut, and the axes that cut them."""
+    return [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
+
+
+def _brought(x: Any, cuts: Sequence[tuple[int, Axes]]) -> Any:
     for d, axes in cuts:
         x = jax.lax.all_gather(x, axes, axis=d, tiled=True)
-    x = request.work(x)
+    return x
+
+
+def _taken(x: Any, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Any:
     for d, axes in cuts:
-        n = request.terms.shape[d]
-        x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * n, n, d)
+        x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * shape[d], shape[d], d)
     return x
 
 

@@ -166,7 +166,8 @@ class Optimizer(theirs.Optimizer, Like):
         fields = map(state.get, self._rule.State._fields)
         kept = self._rule.State(*(None if x is None else x.astype(dtype) for x in fields))
         now = xp.once(("now", id(h), dtype), lambda: self._now(h, dtype))
-        return Run((self._rule.step(xp, p, g, kept, h, now),), piece.shape, together=h.asks_of_model)
+        rules, alike = (self._rule.step(xp, p, g, kept, h, now),), h if h.of_matrices else None
+        return Run(rules, piece.shape, together=h.asks_of_model, alike=alike)
 
     def _now(self, h: Any, dtype: Any) -> Now:
         t, lr = (x.astype(dtype) for x in (self.step, self.learning_rate))

@@ -138,7 +138,7 @@ class _Task:
         if len(self._jobs) > 1:
             shape, block_dims = (*shape, len(self._jobs)), (*block_dims, len(shape))
         step = rule.step(self._xp(), self._p, self._g, rule.State(*self._state), h, self._now())
-        return Run((step,), shape, block_dims, h.asks_of_model)
+        return Run((step,), shape, block_dims, h.asks_of_model, alike=h if h.of_matrices else None)
 
     def _xp(self) -> Any:
         return NAMESPACE if self._jobs[0].due.plan.h.follows_step else self._numbers.namespace(self._place)

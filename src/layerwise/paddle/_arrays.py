@@ -101,6 +101,7 @@ FUNCTIONS: Any = SimpleNamespace(
     concat=paddle.concat,
     reshape=paddle.reshape,
     moveaxis=paddle.moveaxis,
+    stack=paddle.stack,
     float64=paddle.float64,
     squares=_squares,
     multiplies=_multiplies,

@@ -8,7 +8,7 @@ tensors share.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +59,9 @@ class Array:
 
     def __getitem__(self, place: Any) -> Array:
         return self.like(self.variable[place])
+
+    def __iter__(self) -> Iterator[Array]:
+        return map(self.like, paddle.unstack(self.variable))
 
     def __neg__(self) -> Array:
         return self.like(paddle.neg(self.variable))
@@ -147,7 +150,7 @@ def _weighted(G: Any, a: float, b: float, c: float) -> Array:
     return found
 
 
-LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "squares", "asarray")
+LIFTED = ("sum", "expm1", "concat", "reshape", "moveaxis", "stack", "squares", "asarray")
 NAMESPACE: Any = SimpleNamespace(
     **{name: _lifted(getattr(FUNCTIONS, name)) for name in LIFTED},
     sqrt=_sqrt,

@@ -17,7 +17,7 @@ float16 holds, and well above the numbers of which it has fewer digits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from math import prod
 from typing import Any, NamedTuple
@@ -39,12 +39,12 @@ PER_NUMBER = 4000  # multiplications in the time in which an accelerator sends a
 
 
 class Sides(NamedTuple):
-    """The dimensions that G has rows for, those that it is a sum over, and whether matrices are brought together."""
+    """The dimensions that G has rows for, those that it is a sum over, and whether matrices are worked on as wholes."""
 
     kept: Shape
     summed: Shape
     entries: int  # of a matrix, wherever its parts are
-    whole: bool = False
+    whole: bool = True
 
 
 def shorter_kept(shape: Shape, rows: Shape, cols: Shape) -> Sides:
@@ -61,15 +61,14 @@ def divided_sides(sides: Sides, shape: Shape, parts: Shape | None, stretches: St
     brings other matrices together, in so many `replicas` of the parts; 0 says that all bring all together.
     """
     if parts is None:
-        return sides._replace(whole=True)
+        return sides
     across, along = prod(parts[d] for d in sides.kept), prod(parts[d] for d in sides.summed)
-    if across == along == 1:
-        return sides._replace(whole=prod(parts) * replicas > 1)
-    if across > 1 and along > 1:
-        return sides._replace(whole=True)
-    added = sides._replace(kept=sides.summed, summed=sides.kept) if across > 1 else sides
+    if (across > 1) == (along > 1):
+        return sides
+    kept, summed = (sides.summed, sides.kept) if across > 1 else (sides.kept, sides.summed)
+    added = Sides(kept, summed, sides.entries, whole=False)
     whole = _whole_costs(sides, shape, across * along, replicas, stretches)
-    return sides._replace(whole=True) if whole < _costs(added, shape, across * along, stretches) else added
+    return sides if whole < _costs(added, shape, across * along, stretches) else added
 
 
 def _costs(sides: Sides, shape: Shape, parts: int, stretches: Stretches) -> float:
@@ -184,15 +183,26 @@ def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
     return scaled(level, x), level
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AtOnce:
-    """The iterations of whole matrices as a function."""
+    """The iterations of whole matrices as a function, which is equal to those that do the same."""
 
-    xp: Any = field(hash=False)
+    xp: Any
     sides: Sides
     stretches: Stretches
     eps: Scalar
     dtype: str | None = None
+
+    @property
+    def _does(self) -> Any:
+        # An array may neither be hashed nor compared.
+        return self.sides, self.stretches, self.eps if is_number(self.eps) else id(self.eps), self.dtype
+
+    def __hash__(self) -> int:
+        return hash(self._does)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AtOnce) and self._does == other._does
 
     def __call__(self, x: Array) -> Array:
         asking, answer = _iterated(self.xp, x, self.sides, self.stretches, self.eps, self.dtype), None

@@ -188,8 +188,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     def divided(self, shape: Shape, parts: Shape | None, replicas: int) -> Muon:
         few = in_stretches(tuple(chain(*self.ns_coefficients)), self.ns_dtype)  # as each costs a sum over the parts
         sides = divided_sides(self.dims, shape, parts, few, replicas)
-        here = parts is None or sides.whole or all(parts[d] == 1 for d in sides.kept + sides.summed)
-        return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if here else few)
+        return settled(self, dims=sides, ns_coefficients=self.ns_coefficients if sides.whole else few)
 
 
 def _scale(how: Any, rows: int, cols: int) -> float:

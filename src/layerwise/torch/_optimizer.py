@@ -337,7 +337,8 @@ class Optimizer(torch.optim.Optimizer, Like):
 
         `weights` is the dtype, followed by the number of bits held beside it: "bfloat16+8". `state` has the dtype of
         each of its fields; "int8" is 8 bits in groups. `bytes` counts weights and state, of the whole tensor if it is
-        sharded. `why` gives the reason for each field that does not follow `state_dtype`.
+        sharded. `why` gives the reason for each field that does not follow `state_dtype`. `products` is the dtype in
+        which Muon multiplies, which `ns_dtype=None` leaves to the device.
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):

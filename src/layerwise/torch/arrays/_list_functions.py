@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from layerwise.torch.arrays import _library as of_one
-from layerwise.torch.arrays._library import PURE, Tensors, held, wide_dtype
+from layerwise.torch.arrays._library import PURE, Tensors, held, multiplies, wide_dtype
 from layerwise.torch.arrays._lists import Dims, Many, on_flats
 
 
@@ -127,6 +127,7 @@ OF_LISTS: dict[str, Callable[..., Any]] = {
     "clip": clip,
     "ones_like": lambda x: x.like(torch.ones_like(x.flat)),
     "asarray": asarray,
+    "multiplies": lambda x, dtype: multiplies(x.of.device, dtype),
     "reshape": lambda x, shape: x.flat.reshape(shape),  # of numbers: one tensor of them all
     "squares": squares,
     "add_scaled": add_scaled,

@@ -181,6 +181,13 @@ class Many:
         """Return one tensor's array."""
         return self.flat[k].view(self.layout.shapes[k]) if self.layout.width == 1 else self.each[k]
 
+    def worked(self, work: Callable[[Tensor], Tensor]) -> Many:
+        """Return what is made of the tensors of each shape, along whose last dimension they are."""
+        buffer = self.layout.buffer(self.dtype)
+        for batch, new in zip(self.batches, buffer.batches, strict=True):
+            new.copy_(work(batch.movedim(0, -1)).movedim(-1, 0))
+        return self.like(buffer)
+
     def rows(self) -> list[Tensor]:
         """Return the numbers of each tensor in float64, in the order of its dimensions."""
         if self.layout.width == 1:

@@ -36,7 +36,7 @@ class ForeachEngine(RuleEngine):
     """
 
     def __init__(self, anywhere: bool) -> None:
-        super().__init__(ListsOfTensors(), None, STACK, matrix_size=MATRIX, lists=Lists, name=FOREACH)
+        super().__init__(ListsOfTensors(), None, STACK, lists=Lists, name=FOREACH)
         self._anywhere = anywhere
 
     def declines(self, jobs: Sequence[Job], given: Sequence[StepInputs] | None = None) -> list[str]:

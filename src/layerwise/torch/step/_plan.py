@@ -163,11 +163,11 @@ def plan_of(
     `device` is that of the step, if it differs from the parameter's; `copies` are processes with the same tensors.
     """
     replicas = replicas_of(lies, copies)
-    kind = p.dtype, device or p.device
+    h = h.on(quick(device or p.device, p.dtype))
     if not isinstance(lies, Flat):
-        return _plan_of_tensor(rule, tuple(p.shape), kind, h, name, blocks(name), lies, replicas)
+        return _plan_of_tensor(rule, tuple(p.shape), p.dtype, h, name, blocks(name), lies, replicas)
     members = tuple(
-        _plan_of_tensor(rule, one.shape, kind, h, one.name, blocks(one.name), None, replicas, anywhere=True)
+        _plan_of_tensor(rule, one.shape, p.dtype, h, one.name, blocks(one.name), None, replicas, anywhere=True)
         for one in lies.spreads
     )
     held, lengths = parts_in_buffer(rule, members, lies)
@@ -183,7 +183,7 @@ def plan_of(
 def _plan_of_tensor(
     rule: ModuleType,
     shape: Shape,
-    kind: tuple[torch.dtype, torch.device],
+    dtype: torch.dtype,
     h: Hyper,
     name: str,
     blocks: Blocks | None,
@@ -191,9 +191,8 @@ def _plan_of_tensor(
     replicas: tuple[Axis, ...] = (),
     anywhere: bool = False,
 ) -> Plan:
-    dtype, device = kind
     one_by_one = (lambda axis: False) if cut is None else cut.cuts
-    layout = lay_out(name, rule, h.on(quick(device, dtype)), shape, blocks, torch.finfo(dtype).eps, one_by_one)
+    layout = lay_out(name, rule, h, shape, blocks, torch.finfo(dtype).eps, one_by_one)
     if cut is not None or anywhere or replicas:
         whole = (1,) * len(shape)
         parts = None if anywhere else whole if cut is None else cut.parts_along(len(shape))
