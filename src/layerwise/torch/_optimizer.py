@@ -64,14 +64,14 @@ class Optimizer(torch.optim.Optimizer, Like):
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **agreed_by_groups(params, given)}
         of_groups = {**given, "blocks": None}  # what groups say of their own comes after what is said by name
-        kinds = (
+        rules = (
             RulePerGroup(of_groups)
             if self._rule is None
             else RulePerOptimizer(RuleOptions(self._rule, self._hyper, of_groups))
         )
         blocks = ByName("blocks", given["blocks"], None, as_blocks)
         setup = Setup(
-            GroupOptions(kinds, given["differentiable"], blocks),
+            GroupOptions(rules, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
@@ -197,7 +197,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
         if key in of_all:
             return of_all[key] is value
-        shared = groups.kinds.shared
+        shared = groups.rules.shared
         return key in shared and shared[key] is value and key not in groups.known(group)
 
     # ---- the step
@@ -337,10 +337,12 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            now = stepper_of(self).groups.check(group)
+            checked = stepper_of(self).groups.check(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).planner.plan_for(p, now, name)
-                found[apart(name, found)] = plan.storage_plan(p, now.want).report(own_entries(self.state.get(p, {})))
+                plan = stepper_of(self).planner.plan_for(p, checked, name)
+                found[apart(name, found)] = plan.storage_plan(p, checked.want).report(
+                    own_entries(self.state.get(p, {}))
+                )
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -40,7 +40,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
     found = _matching.aligned(ours, loaded)
     beside = _matching.of_others(loaded)  # the very objects, as PyTorch loads them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
-        _origin.check_group(number, groups.kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
+        _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
     each = _rates.continued(stepper, ours, sources)
     state: dict[Tensor, dict[str, Any]] = {}
@@ -82,19 +82,19 @@ def _states_of(
 
 def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
-    blocks, known, found = one.now.blocks, dict[Any, Plan](), list[Plan]()
+    blocks, known, found = one.checked.blocks, dict[Any, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
         key = (p.shape, p.dtype, of_name) if lies is None else id(p)
         if key not in known:
-            known[key] = stepper.planner.plan_for(p, one.now, name)
+            known[key] = stepper.planner.plan_for(p, one.checked, name)
         found.append(known[key])
     return with_names(found, names)
 
 
 def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
-    within = getattr(one.now.h, CONVERTED, False)
+    within = getattr(one.checked.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
         lr = _states.checked_lr(name, one.begun.get("lr", 0), within)
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)

@@ -45,7 +45,7 @@ class Ranks:
         self.searched_ddp = False
         """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
         self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were made with
-        self.now: Agreement | None = None
+        self.current: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
         """The changes of flat buffers when that was determined; None where parameters are new."""
@@ -82,7 +82,7 @@ class Ranks:
         if self.described != CHANGES[0]:
             with self._alone:
                 self._agree_anew()
-        return self.now
+        return self.current
 
     def renewed(self, agreement: Agreement | None) -> Agreement | None:
         """Return the agreement that replaces this one once the members of groups have changed."""
@@ -117,11 +117,11 @@ class Ranks:
             self.agreed = Agreement(axes, replicas, group)
             self._changed(self.copies)
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
-        self.now, self.described = self.agreed if shared or divided else None, self._flats
+        self.current, self.described = self.agreed if shared or divided else None, self._flats
 
     def _multiplies(self) -> bool:
         """Return True if some groups multiply matrices, of which replicas share the work."""
-        return any(self._settings.kinds.of(group).hyper.of_matrices for group in self._members.groups)
+        return any(self._settings.rules.of(group).hyper.of_matrices for group in self._members.groups)
 
     def _copies(self) -> tuple[cuts.Axis, ...]:
         """Return the processes that have copies of tensors, as an axis of the parameters' device."""
