@@ -35,7 +35,7 @@ from layerwise.torch.groups._settings import check_offloaded, check_rates_captur
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
-from layerwise.torch.sharding._process_groups import process_group_ref
+from layerwise.torch.sharding._ranks import process_group_ref
 from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._partial import PartialSteps

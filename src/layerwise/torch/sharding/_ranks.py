@@ -8,16 +8,17 @@ from operator import is_
 from typing import Any
 from weakref import ReferenceType, ref
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.torch.groups._members import Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._cuts import ranks_named
 from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._process_groups import ProcessGroupRef
 from layerwise.torch.sharding._wrapped_modules import check_replaced
 
 
@@ -143,3 +144,44 @@ class Ranks:
                 "stayed. Make the optimizer after the model is sharded and load the state through "
                 "torch.distributed.checkpoint, or begin again after optimizer.state.clear()."
             )
+
+
+class ProcessGroupRef:
+    """A process group that survives copies and pickles of what refers to it.
+
+    A copy refers to the same group. A pickle says which ranks there were: the default group is found again where it is
+    read, and any other group has to be given again.
+    """
+
+    def __init__(self, name: str, group: Any) -> None:
+        self._name, self._group = name, group
+        self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
+
+    def __deepcopy__(self, memo: Any) -> ProcessGroupRef:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_group": None}
+
+    @property
+    def group(self) -> Any:
+        """The process group, if it is known here."""
+        if self._group is None and self._ranks is None and dist.is_available() and dist.is_initialized():
+            self._group = dist.group.WORLD
+        if self._group is None:
+            missing = "of all processes" if self._ranks is None else f"of {ranks_named(self._ranks)}"
+            raise ContradictionError(
+                f"`{self._name}` was a process group {missing} when this optimizer was pickled, and is not known in "
+                f"this process. Set optimizer.{self._name} to a process group, or to None if no other has a share."
+            )
+        return self._group
+
+
+def process_group_ref(name: str, group: Any) -> ProcessGroupRef | None:
+    """Return the group as an optimizer keeps it, or raise unless it is a process group, or None."""
+    if group is None:
+        return None
+    if dist.is_available() and isinstance(group, dist.ProcessGroup):
+        return ProcessGroupRef(name, group)
+    way_out = "Pass what torch.distributed.new_group() gave."
+    raise HyperparameterError(sentence(name, "a process group that this process is in", group, way_out))

@@ -30,8 +30,7 @@ from layerwise.torch.groups._settings import (
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
-from layerwise.torch.sharding._process_groups import ProcessGroupRef
-from layerwise.torch.sharding._ranks import Ranks
+from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import Skips
 from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan

@@ -4,7 +4,7 @@ All that knows of such buffers is in this folder. A buffer is described once (`_
 and `megatron.py` read other packages' maps), and from then on known by itself: `flat_of` has its description, or None.
 """
 
-from layerwise.torch.sharding._flat._boxes import seen
+from layerwise.torch.sharding._flat._boxes import parts_in_buffer, seen
 from layerwise.torch.sharding._flat._buffers import (
     CHANGES,
     Flat,
@@ -21,7 +21,6 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
-from layerwise.torch.sharding._flat._held import parts_in_buffer
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
