@@ -106,6 +106,13 @@ def test_imports_go_down_within_torch(room):
     assert {one.name: wrong for one in found if (wrong := {*rooms_imported(one, "layerwise.torch")} - below)} == {}
 
 
+def test_flat_buffers_are_behind_one_door():
+    """All outside of their folder, but for the public module of them, ask the folder itself."""
+    inside, public = LIBRARY / "torch/sharding/_flat", LIBRARY / "torch/flat.py"
+    others = [one for one in LIBRARY.rglob("*.py") if inside not in one.parents and one != public]
+    assert [title(one) for one in others if "sharding._flat." in one.read_text("utf-8")] == []
+
+
 @pytest.mark.parametrize(("page", "most"), [(MAP, 235), *((page, 150) for page in OF_ROOMS)])
 def test_maps_stay_short(page, most):
     assert len(page.read_text("utf-8").splitlines()) <= most, "move what only one room needs to its page, or drop it"

@@ -12,7 +12,6 @@ from layerwise.torch.sharding._flat._buffers import (
     any_known,
     check_saved_whole,
     checked_flat_of,
-    elements,
     flat_of,
     forget,
     is_known,
@@ -21,6 +20,7 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
+from layerwise.torch.sharding._flat._states import local_entry, local_state, whole_state
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
@@ -32,16 +32,18 @@ __all__ = [
     "check_own",
     "check_saved_whole",
     "checked_flat_of",
-    "elements",
     "flat_of",
     "flattened_in",
     "forget",
     "is_known",
     "is_marked",
+    "local_entry",
+    "local_state",
     "missing_gradient",
     "parts_in_buffer",
     "seen",
     "stretched",
     "tensors_of",
     "whole_shape",
+    "whole_state",
 ]
