@@ -28,7 +28,7 @@ from layerwise.torch.step._stepper import Stepper
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
-def load(optimizer: Any, state_dict: Any) -> None:
+def load(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
     """Load a checkpoint, checked after the caller's hooks have had it, or raise with nothing changed.
 
     PyTorch's own loading would take all state to the parameter's device, and cast it to its dtype, which rounds float32
@@ -61,7 +61,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
         hook(optimizer)
 
 
-def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
+def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: Any) -> Any:
     loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = hook(optimizer, loaded)
