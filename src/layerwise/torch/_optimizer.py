@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places, stepper_of
+from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -42,7 +42,7 @@ from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import has_state
-from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Optimizer(torch.optim.Optimizer, Like):

@@ -19,12 +19,11 @@ from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin, _rates
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
 from layerwise.torch.checkpoints._saving import restored
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
 from layerwise.torch.step._checks import resolved
 from layerwise.torch.step._plan import WAY_OUT, Plan
 from layerwise.torch.step._state import State, as_step, check_shapes, check_there, check_values, parts_of
-from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is

@@ -13,8 +13,8 @@ from layerwise.core.slot import own_entries
 from layerwise.errors import HyperparameterError
 from layerwise.options.checks import of_python
 from layerwise.options.settings import in_words
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.step._stepper import stepper_of
 
 
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:

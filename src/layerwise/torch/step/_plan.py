@@ -26,7 +26,8 @@ from layerwise.storage.options import Wanted
 from layerwise.torch.arrays._library import LIBRARY, quick
 from layerwise.torch.groups._members import without_wrappers
 from layerwise.torch.sharding._cuts import Axis, Cut, check_alike, is_dtensor, local, placed, replicas_of
-from layerwise.torch.sharding._flat import Flat, parts_in_buffer, whole_state
+from layerwise.torch.sharding._flat import Flat, parts_in_buffer
+from layerwise.torch.sharding._flat._states import whole_state
 from layerwise.torch.sharding._local_parts import on_host, parts_of_cut
 from layerwise.torch.step._checks import check_gradient, check_parameter
 

@@ -322,3 +322,9 @@ def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tupl
     """Prepare steps again, now that these processes have copies."""
     steps.clear()
     planner.copies = copies
+
+
+def stepper_of(optimizer: Any) -> Stepper:
+    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
+    found: Stepper = optimizer._stepper.of(optimizer)
+    return found

@@ -17,11 +17,12 @@ from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
 from layerwise.torch.checkpoints._loading import checked as checked_state
 from layerwise.torch.checkpoints._saving import saved, saved_state
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import is_dtensor
-from layerwise.torch.sharding._flat import local_entry, local_state, tensors_of
+from layerwise.torch.sharding._flat import tensors_of
+from layerwise.torch.sharding._flat._states import local_entry, local_state
 from layerwise.torch.sharding._local_parts import on_host
 from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools._weights import Member, checked, members
 
 State = dict[str, Any]

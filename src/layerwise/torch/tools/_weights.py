@@ -12,12 +12,12 @@ from layerwise.errors import ContradictionError, HyperparameterError, StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
-from layerwise.torch.groups._members import Group, GroupDict, stepper_of
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""

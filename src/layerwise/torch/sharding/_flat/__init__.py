@@ -20,7 +20,6 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
-from layerwise.torch.sharding._flat._states import local_entry, local_state, whole_state
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
@@ -37,13 +36,10 @@ __all__ = [
     "forget",
     "is_known",
     "is_marked",
-    "local_entry",
-    "local_state",
     "missing_gradient",
     "parts_in_buffer",
     "seen",
     "stretched",
     "tensors_of",
     "whole_shape",
-    "whole_state",
 ]
