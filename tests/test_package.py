@@ -169,9 +169,9 @@ def test_no_modules_import_one_another(graph):
     assert circles(graph) == set()
 
 
-# Floors of PyTorch's API, the lowest first. What stands beside its folders is its optimizer, down to the names of its
-# parameters; the pages' names stand above all.
-FLOORS = ("sharding", "step", "checkpoints", "the optimizer", "tools", "names")
+# Floors of PyTorch's API, the lowest first. What stands beside its folders is its optimizer; the pages' names stand
+# above all.
+FLOORS = ("groups", "sharding", "arrays", "step", "offload", "checkpoints", "the optimizer", "tools", "names")
 SHOWN = ("layerwise.torch", "layerwise.torch.flat")
 # Floors of the package. An API takes what it needs from `core`, and knows no other API.
 APIS = ("torch", "numpy", "jax", "paddle", "mlx")
@@ -190,7 +190,7 @@ def test_folders_of_torch_import_downwards(graph):
     assert {floor_of(name) for name in own} == {*range(len(FLOORS))}
 
 
-BELOW = ("rules", "storage", "drive", "core", "engines")
+BELOW = ("options", "rules", "catalog", "layout", "storage", "drivers", "core", "engines")
 ABOVE = (*APIS, "keras", "cli", "trainers", "recipes")
 
 

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import layerwise.torch as lw
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._cuts import _dtensor, local
+from layerwise.torch.step._stepper import stepper_of
 
 SHAPES = {"first": (10, 6), "second": (5, 4), "third": (7,)}
 

@@ -11,7 +11,7 @@ from offload.device import Far, StandIn, far, near
 from torch import Tensor, nn
 
 import layerwise.torch as lw
-from layerwise.torch.groups._members import stepper_of
+from layerwise.torch.step._stepper import stepper_of
 
 RING = 4 * 1536  # bytes: parts of a few of the model's tensors
 

@@ -73,14 +73,17 @@ FLOORS = ["errors", "options", "schedules", "rules", "catalog", "layout", "stora
 APIS = "numpy paddle torch jax keras mlx"
 
 
-def rooms_imported(path: Path, within: str = "layerwise") -> Iterator[str]:
+def rooms_imported(path: Path) -> Iterator[str]:
     """Yield the rooms from which a file imports, wherever in it, but for names that only type checkers see."""
-    depth = within.count(".") + 1
     tree = ast.parse(path.read_text("utf-8"))
     typed = {id(one) for found in ast.walk(tree) if _is_for_checkers(found) for one in ast.walk(found)}
     for found in ast.walk(tree):
-        if isinstance(found, ast.ImportFrom) and (found.module or "").startswith(within) and id(found) not in typed:
-            yield from {f"{found.module}.{alias.name}".split(".")[depth] for alias in found.names}
+        if (
+            isinstance(found, ast.ImportFrom)
+            and (found.module or "").startswith("layerwise")
+            and id(found) not in typed
+        ):
+            yield from {f"{found.module}.{alias.name}".split(".")[1] for alias in found.names}
 
 
 def _is_for_checkers(found: ast.AST) -> bool:
@@ -95,15 +98,11 @@ def test_imports_go_down(room):
     assert {one.name: wrong for one in found if (wrong := {*rooms_imported(one)} - below)} == {}
 
 
-FLOORS_OF_TORCH = ["groups", "sharding", "arrays", "step", "offload", "checkpoints", "_optimizer", "tools"]
-
-
-@pytest.mark.parametrize("room", FLOORS_OF_TORCH)
-def test_imports_go_down_within_torch(room):
-    home = LIBRARY / "torch"
-    found = [home / f"{room}.py"] if (home / f"{room}.py").exists() else [*(home / room).rglob("*.py")]
-    below = {*FLOORS_OF_TORCH[: FLOORS_OF_TORCH.index(room) + 1]}
-    assert {one.name: wrong for one in found if (wrong := {*rooms_imported(one, "layerwise.torch")} - below)} == {}
+def test_flat_buffers_are_behind_one_door():
+    """All outside of their folder, but for the public module of them, ask the folder itself, or for whole states."""
+    inside, public = LIBRARY / "torch/sharding/_flat", LIBRARY / "torch/flat.py"
+    others = [one for one in LIBRARY.rglob("*.py") if inside not in one.parents and one != public]
+    assert [title(one) for one in others if re.search(r"sharding\._flat\.(?!_states)", one.read_text("utf-8"))] == []
 
 
 @pytest.mark.parametrize(("page", "most"), [(MAP, 235), *((page, 150) for page in OF_ROOMS)])

@@ -13,8 +13,9 @@ from sharding.models import SHAPES
 from torch import Tensor, nn
 
 from layerwise.torch import Segments, Stretch, flat
-from layerwise.torch.checkpoints._states import restored
-from layerwise.torch.sharding._flat import elements, flat_of
+from layerwise.torch.checkpoints._saving import restored
+from layerwise.torch.sharding._flat import flat_of
+from layerwise.torch.sharding._flat._buffers import elements
 
 TENSORS = {f"{part}.{name}": shape for part, shapes in SHAPES.items() for name, shape in shapes.items()}
 Described = list[list[Stretch]]  # of each buffer

@@ -15,8 +15,8 @@ from layerwise.engines.measurements import clipped
 from layerwise.errors import HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.step._prepared import counts
+from layerwise.torch.step._stepper import stepper_of
 
 
 class Monitor:

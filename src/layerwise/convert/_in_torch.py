@@ -14,7 +14,7 @@ from layerwise.errors import StateError
 from layerwise.storage.weights import MASTER, REMAINDER
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _origin
-from layerwise.torch.checkpoints._states import restored
+from layerwise.torch.checkpoints._saving import restored
 
 
 class Ours:

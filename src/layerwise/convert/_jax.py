@@ -99,7 +99,7 @@ def to_torch(state: Any, params: Any, optimizer: Any, *, names: Names = None, ax
     """
     import torch
 
-    from layerwise.torch.checkpoints._states import saved as in_bytes
+    from layerwise.torch.checkpoints._saving import saved_state as in_bytes
 
     leaves, saved = parameters(params), optimizer.state_dict()
     own, held = own_of(state), held_of(state, leaves)
@@ -126,7 +126,7 @@ def from_torch(
         names: The name in PyTorch of each leaf, as in `to_torch`.
         axes: The order of its dimensions in PyTorch, as in `to_torch`.
     """
-    from layerwise.torch.checkpoints._states import restored
+    from layerwise.torch.checkpoints._saving import restored
 
     whole, leaves = begun(transform, params), parameters(params)
     found, counts = [], set()

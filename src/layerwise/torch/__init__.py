@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 from layerwise.torch import flat, optimizers
 from layerwise.torch.checkpoints.foreign._convert import convert, convert_back
+from layerwise.torch.flat import Segments, Stretch
 from layerwise.torch.mixed import Mixed
 from layerwise.torch.optimizers import *  # noqa: F403  # its `__all__` are the optimizers
-from layerwise.torch.sharding._flat import Stretch
-from layerwise.torch.sharding._flat._segments import Segments
 from layerwise.torch.sharding._routes import set_most_peers
 from layerwise.torch.step._engines import set_bucket_size
 from layerwise.torch.tools._in_backward import step_in_backward

@@ -21,7 +21,7 @@ from layerwise.torch.arrays._library import computing
 from layerwise.torch.checkpoints import _loading
 from layerwise.torch.checkpoints._saving import saved
 from layerwise.torch.groups._arguments import check_blocks, check_given, check_group, listed, warn_of_odd, warn_of_set
-from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places, stepper_of
+from layerwise.torch.groups._members import Group, GroupDict, apart, is_named, named_by_places
 from layerwise.torch.groups._options import (
     NOT_OF_A_GROUP,
     GroupOptions,
@@ -35,14 +35,14 @@ from layerwise.torch.groups._settings import check_offloaded, check_rates_captur
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._flat import check_saved_whole, flat_of, forget, tensors_of
-from layerwise.torch.sharding._process_groups import process_group_ref
+from layerwise.torch.sharding._ranks import process_group_ref
 from layerwise.torch.step import _checks
 from layerwise.torch.step._engines import check_device, engine_name
 from layerwise.torch.step._partial import PartialSteps
 from layerwise.torch.step._planner import Setup
 from layerwise.torch.step._state import forget as forget_state
 from layerwise.torch.step._state import has_state
-from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 class Optimizer(torch.optim.Optimizer, Like):
@@ -66,14 +66,14 @@ class Optimizer(torch.optim.Optimizer, Like):
         params = params if isinstance(params, Tensor) else list(params)
         given = {**given, **agreed_by_groups(params, given)}
         of_groups = {**given, "blocks": None}  # a group's own blocks come after blocks by name
-        kinds = (
+        rules = (
             RulePerGroup(of_groups)
             if self._rule is None
             else RulePerOptimizer(RuleOptions(self._rule, self._hyper, of_groups))
         )
         blocks = ByName("blocks", given["blocks"], None, as_blocks)
         setup = Setup(
-            GroupOptions(kinds, given["differentiable"], blocks),
+            GroupOptions(rules, given["differentiable"], blocks),
             checks.FLAG("skip_nonfinite", given["skip_nonfinite"], "Pass True or False."),
             engine_name(given["fused"], given["foreach"], given["differentiable"]),
             checks.FLAG("offload", given["offload"], "Pass True or False."),
@@ -199,7 +199,7 @@ class Optimizer(torch.optim.Optimizer, Like):
         of_all = {**self._of_all, **{name: getattr(self, name) for name in arguments.PROCESSES}}
         if key in of_all:
             return of_all[key] is value
-        shared = groups.kinds.shared
+        shared = groups.rules.shared
         return key in shared and shared[key] is value and key not in groups.known(group)
 
     # ---- the step
@@ -342,10 +342,12 @@ class Optimizer(torch.optim.Optimizer, Like):
         """
         found: dict[str, dict[str, Any]] = {}
         for number, group in enumerate(self.param_groups):
-            now = stepper_of(self).groups.check(group)
+            checked = stepper_of(self).groups.check(group)
             for p, name in stepper_of(self).members.named(number):
-                plan = stepper_of(self).planner.plan_for(p, now, name)
-                found[apart(name, found)] = plan.storage_plan(p, now.want).report(own_entries(self.state.get(p, {})))
+                plan = stepper_of(self).planner.plan_for(p, checked, name)
+                found[apart(name, found)] = plan.storage_plan(p, checked.want).report(
+                    own_entries(self.state.get(p, {}))
+                )
         return found
 
     def stats(self) -> dict[str, dict[str, Any]]:

@@ -15,10 +15,10 @@ from offload.training import RING, Run, both, named, replaced, same
 
 import layerwise.torch as lw
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError, StateError
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.offload import _ring
 from layerwise.torch.offload._host import Host
 from layerwise.torch.step import _ahead
+from layerwise.torch.step._stepper import stepper_of
 from layerwise.torch.tools import _overlap
 
 LAMB = named(lw.Lamb, weight_decay=0.1)

@@ -13,10 +13,10 @@ from offload.training import RING, both, named, replaced, same
 import layerwise.torch as lw
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import ContradictionError
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.offload import _host
 from layerwise.torch.offload._host import Host
 from layerwise.torch.step import _ahead
+from layerwise.torch.step._stepper import stepper_of
 
 LAMB = named(lw.Lamb, weight_decay=0.1)
 

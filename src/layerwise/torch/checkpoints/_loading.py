@@ -14,18 +14,22 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from layerwise.core.plan import with_names
-from layerwise.errors import warn
+from layerwise.core.slot import own_entries
+from layerwise.engines import compiled
+from layerwise.errors import StateError, warn
 from layerwise.torch.arrays._library import named_state
-from layerwise.torch.checkpoints import _matching, _origin, _rates, _states
+from layerwise.torch.checkpoints import _matching, _origin, _rates
 from layerwise.torch.checkpoints._rates import CONVERTED, Continued
-from layerwise.torch.groups._members import stepper_of
-from layerwise.torch.sharding._cuts import cuts_of
-from layerwise.torch.step._plan import Plan
-from layerwise.torch.step._stepper import Stepper
+from layerwise.torch.checkpoints._saving import restored
+from layerwise.torch.sharding._cuts import cuts_of, is_dtensor
+from layerwise.torch.step._checks import resolved
+from layerwise.torch.step._plan import WAY_OUT, Plan
+from layerwise.torch.step._state import State, as_step, check_shapes, check_there, check_values, parts_of
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 
 @torch._disable_dynamo  # type: ignore[attr-defined]  # as PyTorch's is
-def load(optimizer: Any, state_dict: Any) -> None:
+def load(optimizer: torch.optim.Optimizer, state_dict: Any) -> None:
     """Load a checkpoint, checked after the caller's hooks have seen it, or raise and change nothing.
 
     PyTorch's own loading would move all state to the parameter's device, and cast it to its dtype, which rounds float32
@@ -42,7 +46,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
     found = _matching.aligned(ours, loaded)
     beside = _matching.of_others(loaded)  # the very objects, as PyTorch passes them
     for number, (group, members) in enumerate(zip(ours, found, strict=True)):
-        _origin.check_group(number, groups.kinds.of(group).hyper.optimizer, [saved for saved, _ in members])
+        _origin.check_group(number, groups.rules.of(group).hyper.optimizer, [saved for saved, _ in members])
     sources = [_matching.source_of(i, members, loaded["param_groups"]) for i, members in enumerate(found)]
     each = _rates.continued(stepper, ours, sources)
     state: dict[Tensor, dict[str, Any]] = {}
@@ -58,7 +62,7 @@ def load(optimizer: Any, state_dict: Any) -> None:
         hook(optimizer)
 
 
-def _as_hooks_have_it(optimizer: Any, state_dict: Any) -> Any:
+def _as_hooks_have_it(optimizer: torch.optim.Optimizer, state_dict: Any) -> Any:
     loaded = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
     for hook in optimizer._optimizer_load_state_dict_pre_hooks.values():
         changed = hook(optimizer, loaded)
@@ -75,7 +79,7 @@ def _states_of(
     plans = _plans(stepper, one, [p for p, _, _ in begun], [name for _, name, _ in begun])
     alike: dict[Any, bool] = {}
     for (p, name, x), plan in zip(begun, plans, strict=True):
-        own, others = _states.checked(plan, x, alike)
+        own, others = checked(plan, x, alike)
         _convert_momentum(name, own, one)
         own = _copies(own, p.device, stepper.setup.offload, one.ours["capturable"])
         found[p] = own | {key: tree_map(partial(_carried, key, p.device), value) for key, value in others.items()}
@@ -84,21 +88,21 @@ def _states_of(
 
 def _plans(stepper: Stepper, one: Continued, params: list[Tensor], names: list[str]) -> list[Plan]:
     """Return the plans of a group's parameters. Those of the same shape are planned once."""
-    blocks, known, found = one.now.blocks, dict[Any, Plan](), list[Plan]()
+    blocks, known, found = one.checked.blocks, dict[Any, Plan](), list[Plan]()
     for p, name, lies in zip(params, names, cuts_of(params, names), strict=True):
         of_name = blocks.default if blocks.given is None else blocks(name)
         key = (p.shape, p.dtype, of_name) if lies is None else id(p)
         if key not in known:
-            known[key] = stepper.planner.plan_for(p, one.now, name)
+            known[key] = stepper.planner.plan_for(p, one.checked, name)
         found.append(known[key])
     return with_names(found, names)
 
 
 def _convert_momentum(name: str, state: dict[str, Any], one: Continued) -> None:
     """Convert LARS's momentum to this optimizer's form: with lr in it, or without."""
-    within = getattr(one.now.h, CONVERTED, False)
+    within = getattr(one.checked.h, CONVERTED, False)
     if "momentum_buffer" in state and one.begun.get(CONVERTED, within) != within:
-        lr = _states.checked_lr(name, one.begun.get("lr", 0), within)
+        lr = checked_lr(name, one.begun.get("lr", 0), within)
         named_state(state).multiply("momentum_buffer", lr, inverse=not within)
 
 
@@ -113,3 +117,80 @@ def _copies(state: Mapping[str, Tensor], device: torch.device, offload: bool, ca
 def _carried(key: str, device: torch.device, value: Any) -> Any:
     """Return a copy of another program's entry for a parameter, with tensors on the parameter's device."""
     return value.detach().to(device, copy=True) if isinstance(value, Tensor) else _rates.copied(key, value)
+
+
+def checked_lr(name: str, lr: Any, within: bool) -> float:
+    """Return the lr to multiply LARS's momentum by if it is to be `within`, or to divide it by if not."""
+    if not float(lr) > 0:
+        raise StateError(
+            f"the momentum of {name} was saved at lr={float(lr):g} with lr_in_momentum={not within}, and cannot be "
+            f"converted to the other form. Create the optimizer with lr_in_momentum={not within}."
+        )
+    return float(lr)
+
+
+def checked(plan: Plan, state: Any, alike: dict[Any, bool]) -> tuple[State, State]:
+    """Return a loaded state, if it fits its parameter, and other programs' entries.
+
+    Equal states of several parameters are checked once, for the first of them; `alike` holds the checked ones, and
+    whether their groups survive the cut of the parameter.
+    """
+    name = plan.name
+    if not isinstance(state, Mapping):
+        raise StateError(f"the state of {name} must be a dict, but is {state!r}. {WAY_OUT}")
+    own = own_entries(state)
+    others = state.items() if len(own) < len(state) else ()
+    theirs = {key: _beside(plan, key, x) for key, x in others if key not in own}
+    if theirs and not own:
+        return {}, theirs
+    own = restored(own, plan.shape)
+    if (kind := _kind(plan, own)) is None or kind not in alike:
+        _check_loaded(plan, own)
+        alike[kind] = not named_state(own).of_codes() or not plan.why_not_grouped()
+    if not alike[kind]:
+        own = _ungrouped(own)
+    step = as_step(name, own.pop("step"))
+    if kind is None or plan.is_cut or not compiled.in_memory(list(own.values())):
+        own = {key: plan.placed(key, resolved(value)) for key, value in own.items()}
+    return {**own, "step": step}, theirs
+
+
+def _kind(plan: Plan, state: State) -> Any:
+    """Return everything that decides whether a state fits, apart from its numbers; None if more matters."""
+    arrays = {key: x for key, x in state.items() if key != "step"}
+    if {*map(type, arrays.values())} != {Tensor} or True in [x.is_nested for x in arrays.values()]:
+        return None
+    each = [(key, x.dtype, x.shape, x.layout, x.is_meta) for key, x in arrays.items()]
+    return id(plan.held), "step" in state, *each
+
+
+def _check_loaded(plan: Plan, state: State) -> None:
+    parts = parts_of(plan, state)
+    needed = {key for key, part in parts.items() if part.needed}
+    unknown, missing = state.keys() - parts.keys() - {"step"}, {"step", *needed} - state.keys()
+    if unknown or missing:
+        raise StateError(
+            f"the state of {plan.name} does not fit these options: unknown keys {sorted(map(str, unknown))}, missing "
+            f"keys {sorted(missing)}. {WAY_OUT}"
+        )
+    for key in state.keys() - {"step"}:
+        check_values(plan, parts[key], key, state[key])
+        check_there(plan.name, key, state[key])
+    check_shapes(plan, parts, state)
+
+
+def _beside(plan: Plan, key: str, x: Any) -> Any:
+    """Return an entry of another program, cut like the parameter if it has the parameter's shape."""
+    if not isinstance(x, Tensor) or is_dtensor(x) or tuple(x.shape) != plan.shape:
+        return x
+    return plan.placed(key, x)
+
+
+def _ungrouped(state: State) -> State:
+    """Return the state with numbers in place of groups, which would not survive the cut of the parameter.
+
+    If they are already cut in another way, the ranks gather them first.
+    """
+    parts = {key for pair in named_state(state).of_codes().items() for key in pair}
+    whole = {key: x.full_tensor() if key in parts and is_dtensor(x) else x for key, x in state.items()}
+    return named_state(whole).in_numbers()

@@ -30,7 +30,7 @@ class Continued(NamedTuple):
     ours: Group
     begun: Group  # as it was saved
     source: Group  # the same, with our rates if another rule steps it
-    now: CheckedGroup  # what follows from our options and the rates to take over
+    checked: CheckedGroup  # what follows from our options and the rates to take over
 
 
 def continued(stepper: Stepper, ours: Sequence[Group], saved: Sequence[Group]) -> list[Continued]:
@@ -94,7 +94,7 @@ def _with_own_rates(groups: GroupOptions, ours: Sequence[Group], begun: Sequence
     run.
     """
     pairs = list(zip(ours, begun, strict=True))
-    rules = [groups.kinds.of(group).hyper.optimizer for group in ours]
+    rules = [groups.rules.of(group).hyper.optimizer for group in ours]
     if all(_origin.same_rule(saved.get(RULE), rule, group) for (group, saved), rule in zip(pairs, rules, strict=True)):
         return begun
     each = ({**saved, **_moved(saved, group)} for group, saved in pairs)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from layerwise.core.slot import own_entries
 from layerwise.errors import HyperparameterError
 from layerwise.options.checks import of_python
 from layerwise.options.settings import in_words
-from layerwise.torch.checkpoints import _states
-from layerwise.torch.groups._members import stepper_of
+from layerwise.torch.sharding._cuts import like, local
+from layerwise.torch.step._stepper import stepper_of
 
 
 def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -28,10 +29,49 @@ def saved(optimizer: torch.optim.Optimizer, pack: Callable[[], dict[str, Any]]) 
         optimizer.state.update(left)
     states = found["state"]
     own = [key for group in found["param_groups"] for key in group["params"] if key in states]
-    found["state"] = {**states, **{key: _states.saved(states[key]) for key in own}}
+    found["state"] = {**states, **{key: saved_state(states[key]) for key in own}}
     for group in found["param_groups"]:
         group.update({key: of_python(x) for key, x in group.items()})
         with suppress(HyperparameterError):  # the next step will refuse it
             group.update(stepper_of(optimizer).groups.in_plain_form(group))
         group.update({key: in_words(value) for key, value in group.items() if callable(value)})
     return found
+
+
+# State stored in integers is saved as bytes, along an extra dimension. Collectives know no integers of 16 bits, and a
+# program that copies checkpoints into tensors of floats by their names would make numbers of codes.
+INTEGERS = (torch.int8, torch.uint8, torch.int16)
+BYTES = (torch.int8, torch.uint8)
+
+
+def saved_state(state: Any) -> Any:
+    """Return a parameter's state in its saved form, in the same memory; entries of other programs stay as they are."""
+    if not isinstance(state, Mapping):
+        return state
+    return {**state, **{key: _saved(x) for key, x in own_entries(state).items()}}
+
+
+def _saved(x: Any) -> Any:
+    if not isinstance(x, Tensor) or x.dtype not in INTEGERS:
+        return x
+    here = local(x).unsqueeze(-1)
+    here = here if here.dtype in BYTES else here.view(torch.int8)
+    return like(x, here, (x.element_size(),))
+
+
+def restored(state: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the state of a parameter of this shape as it was before it was saved."""
+    return {key: _restored(x, shape) if isinstance(x, Tensor) and x.dtype in BYTES else x for key, x in state.items()}
+
+
+def _restored(x: Tensor, shape: tuple[int, ...]) -> Any:
+    if x.layout is not torch.strided or x.is_nested or tuple(x.shape) not in ((*shape, 1), (*shape, 2)):
+        return x
+    here = local(x).clone()
+    here = here if x.shape[-1] == 1 else here.view(torch.int16)
+    return like(_without_last(x), here.squeeze(-1))
+
+
+def _without_last(x: Any) -> Any:
+    """Return a DTensor with one dimension less, from which placements can be copied."""
+    return x.select(-1, 0) if type(x) is not Tensor else x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy, ref
 
 import torch
@@ -18,9 +18,6 @@ Group = Mapping[str, Any]
 """A group of parameters, as it is read."""
 GroupDict = dict[str, Any]
 """The same, where it is changed."""
-
-if TYPE_CHECKING:
-    from layerwise.torch.step._stepper import Stepper
 
 
 class Members:
@@ -158,9 +155,3 @@ def _without(components: set[str]) -> Form:
 # Forms in which names are compared: first unchanged, then without the prefixes of wrappers, level by level.
 FORMS: tuple[Form, ...] = (str, _without(WRAPPERS), _without({*WRAPPERS, "module"}))
 without_wrappers = FORMS[-1]
-
-
-def stepper_of(optimizer: Any) -> Stepper:
-    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
-    found: Stepper = optimizer._stepper.of(optimizer)
-    return found

@@ -45,8 +45,8 @@ OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentu
 class GroupOptions:
     """The checks of one optimizer's groups, and the hyperparameters made from them."""
 
-    def __init__(self, kinds: RulePerOptimizer, differentiable: bool, blocks: ByName) -> None:
-        self.kinds, self.differentiable, self.blocks = kinds, differentiable, blocks
+    def __init__(self, rules: RulePerOptimizer, differentiable: bool, blocks: ByName) -> None:
+        self.rules, self.differentiable, self.blocks = rules, differentiable, blocks
         self.begun_elsewhere = False
         """Whether initial_lr belongs to a schedule that only the checkpoint had."""
         self._made: dict[Hashable, Hyper] = {}
@@ -57,7 +57,7 @@ class GroupOptions:
 
     def __reduce__(self) -> Any:
         # The remembered keys may be objects that cannot be pickled.
-        return GroupOptions, (self.kinds, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
+        return GroupOptions, (self.rules, self.differentiable, self.blocks), {"begun_elsewhere": self.begun_elsewhere}
 
     def blocks_of(self, group: Group) -> ByName:
         """Return the blocks of a group's parameters: first those by name, then the group's own."""
@@ -72,33 +72,33 @@ class GroupOptions:
 
     def known(self, group: Group) -> Sequence[str]:
         """Return the names of all options that a group has."""
-        return self.kinds.of(group).known
+        return self.rules.of(group).known
 
     def filled(self, group: Group) -> dict[str, Any]:
         """Return a group with every option of its rule."""
-        return {**self.kinds.of(group).defaults, **self.kinds.named(group)}
+        return {**self.rules.of(group).defaults, **self.rules.named(group)}
 
     def check_given(self) -> None:
         """Raise if options given for all groups are wrong, even if no group uses them."""
-        self.check({**self.kinds.probe.defaults, **dict.fromkeys(self.kinds.keys, self.kinds.probe.hyper.optimizer)})
+        self.check({**self.rules.probe.defaults, **dict.fromkeys(self.rules.keys, self.rules.probe.hyper.optimizer)})
 
     def defaults(self) -> dict[str, Any]:
         """Return the values of keys that groups leave out."""
-        return {**self.kinds.defaults, **self.kinds.probe.in_plain_form(self.kinds.defaults)}
+        return {**self.rules.defaults, **self.rules.probe.in_plain_form(self.rules.defaults)}
 
     def given(self, group: Group) -> dict[str, Any]:
         """Return a group's given keys, without those that have no effect: adapt=False if the rule has no trust ratio,
         or the name of the only rule.
         """
         nothing = {"adapt"} if group.get("adapt") is False and "adapt" not in self.known(group) else set()
-        if group.get(RULE) is not None and not self.kinds.keys:
-            nothing |= {RULE} if name_of(group[RULE]) == self.kinds.probe.hyper.optimizer else set()
+        if group.get(RULE) is not None and not self.rules.keys:
+            nothing |= {RULE} if name_of(group[RULE]) == self.rules.probe.hyper.optimizer else set()
         return {key: value for key, value in group.items() if key not in nothing}
 
     def check_keys(self, group: Group) -> None:
         """Raise if a group has a key that nothing reads."""
-        kind = self.kinds.of(group)
-        known = (*kind.known, *self.kinds.keys)
+        kind = self.rules.of(group)
+        known = (*kind.known, *self.rules.keys)
         own, other = kind.hyper.optimizer, None if group.get(RULE) is None else name_of(group[RULE])
         if other not in (None, own) and RULE not in known:
             raise HyperparameterError(
@@ -137,7 +137,7 @@ class GroupOptions:
         self.note_keys(group)
         for key in new:
             try:
-                self.check_keys({name: x for name, x in group.items() if name == key or name in self.kinds.keys})
+                self.check_keys({name: x for name, x in group.items() if name == key or name in self.rules.keys})
             except HyperparameterError as problem:
                 warn(str(problem))
 
@@ -164,7 +164,7 @@ class GroupOptions:
         return self.check(group)
 
     def _check_now(self, group: GroupDict) -> None:
-        kind = self.kinds.of(group)
+        kind = self.rules.of(group)
         self._check_rates(kind, group)
         check_rates_captured(group)
         group.update(kind.in_plain_form({name: group[name] for name in RATES}))
@@ -174,7 +174,7 @@ class GroupOptions:
         h = self.settings(group)
         for name in ("differentiable", "capturable"):
             checks.FLAG(name, group[name], "Pass True or False.")
-        blocks, rule = self.blocks_of(group), self.kinds.of(group).rule
+        blocks, rule = self.blocks_of(group), self.rules.of(group).rule
         want = wanted(group, rule)
         check_fits(want, h)
         check_followed(want, self.differentiable)
@@ -204,7 +204,7 @@ class GroupOptions:
 
     def settings(self, group: Group) -> Hyper:
         """Return the group's checked hyperparameters, cached for as long as they stay the same."""
-        kind = self.kinds.of(group)
+        kind = self.rules.of(group)
         self._check_rates(kind, group)
         static, on = _static(kind, group), rates_on(group)
         key = (kind.hyper.optimizer, on, *[(type(x), x if type(x) in PLAIN else _hashable(x)) for x in static.values()])
@@ -247,8 +247,8 @@ class GroupOptions:
 
     def in_plain_form(self, group: Group) -> dict[str, Any]:
         """Return the options of a group that are not plain Python objects, such as NumPy numbers, as such objects."""
-        named = self.kinds.named(group)
-        return {**{key: named[key] for key in self.kinds.keys}, **self.kinds.of(group).in_plain_form(group)}
+        named = self.rules.named(group)
+        return {**{key: named[key] for key in self.rules.keys}, **self.rules.of(group).in_plain_form(group)}
 
     def counted(self, h: Hyper) -> Hyper:
         """Return the settings of a group that counts towards the global gradient norm, even if it is not clipped."""
@@ -283,7 +283,7 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
     """Return the groups in words: lr, the rule if groups name it, and values other than the defaults."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
-        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
+        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.rules.of(group).hyper)}}
         shown = {
             key: in_words(value)
             for key, value in group.items()

@@ -64,11 +64,11 @@ class CheckedSettings:
         """Whether no option can change without being replaced."""
         self._on = list(map(rates_on, groups))
         self.each = [self.named(i, check, group) for i, group in enumerate(groups)]
-        asks = any(now.h.asks_of_model for now in self.each)
-        self.hs = [counted(now.h) if asks else now.h for now in self.each]
+        asks = any(checked.h.asks_of_model for checked in self.each)
+        self.hs = [counted(checked.h) if asks else checked.h for checked in self.each]
         """The settings of each group, whose gradients may count in a norm that clips others."""
         each = zip(self.hs, groups, self.each, strict=True)
-        self.planned_for = [(h, group["capturable"], now.want, now.blocks) for h, group, now in each]
+        self.planned_for = [(h, group["capturable"], checked.want, checked.blocks) for h, group, checked in each]
         """The settings of each group on which plans depend."""
 
     def named(self, i: int, check: Callable[[GroupDict], Any], group: GroupDict) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -14,9 +14,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from layerwise.core.step import keep_latest
 from layerwise.torch.offload import _copies
 from layerwise.torch.offload._copies import HOST, Arrival, wait_for
-from layerwise.torch.offload._on_host import Sums, Twin
-from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned
-from layerwise.torch.sharding._cuts import local
+from layerwise.torch.offload._ring import SLOTS, Ring, RingKey, RingSlot, aligned, laid_out_as
+from layerwise.torch.sharding._cuts import is_dtensor, like, local
 from layerwise.torch.step._prepared import States
 from layerwise.torch.step._work import Work
 
@@ -211,3 +210,100 @@ def _kinds(work: Work, together: bool) -> RingKey:
 
 def _kind(p: Tensor, g: Tensor) -> tuple[Any, ...]:
     return id(p), p.shape, p.dtype, type(g), g.layout, g.device, g.shape, g.dtype
+
+
+class HostMemory:
+    """Host memory for a tensor: a tensor, or a DTensor with its local part there."""
+
+    def __init__(self, x: Tensor, memory: Tensor) -> None:
+        x = x.detach()
+        self.here = laid_out_as(local(x), memory).data  # so that its writes are counted separately
+        self.whole = like(x, self.here)
+
+    def fits(self, x: Tensor) -> bool:
+        """Return True if this can hold a tensor."""
+        here, cut = local(x), is_dtensor(x)
+        return (here.shape, here.dtype, cut) == (self.here.shape, self.here.dtype, is_dtensor(self.whole))
+
+
+class Twin(HostMemory):
+    """The weights of one parameter on the host."""
+
+    _seen: tuple[int, int, int] | None = None
+
+    def is_current(self, p: Tensor) -> bool:
+        """Return True if the parameter has not been written to since the two were equal."""
+        return self._seen == _written(p)
+
+    def is_same(self, p: Tensor) -> None:
+        """Record that the two are equal from now on."""
+        self._seen = _written(p)
+
+
+def _written(p: Tensor) -> tuple[int, int, int]:
+    here = local(p)
+    return p._version, here._version, here.data_ptr()
+
+
+class Sum(HostMemory):
+    """The gradients of one parameter, added up as on a device."""
+
+    arrivals: list[Arrival]
+    counts = False  # whether a gradient has arrived since the last ones were forgotten
+
+
+class Sums:
+    """The sums of all parameters. Of later passes' gradients, at most `most` bytes are on their way."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._sums: Any = WeakTensorKeyDictionary()
+        self._coming: deque[tuple[Sum, Tensor, list[Arrival]]] = deque()
+        self._free: dict[int, list[Tensor]] = {}
+
+    @property
+    def count(self) -> bool:
+        """Whether there are any."""
+        return any(one.counts for one in self._sums.values())
+
+    def add(self, p: Tensor) -> None:
+        """Begin to add the parameter's gradient, and free it on the device."""
+        g: Any = p.grad
+        here, size = local(g), local(g).nbytes
+        one = self._sums.get(p)
+        if one is None or not (one.counts or one.fits(g)):
+            one = self._sums[p] = Sum(g, _copies.pinned(size, [here]))
+        if not one.counts:
+            one.arrivals, one.counts = _copies.begin([(here, one.here)]), True
+        else:
+            memory = self._free[size].pop() if self._free.get(size) else _copies.pinned(size, [here])
+            self._coming.append((one, memory, _copies.begin([(here, laid_out_as(one.here, memory))])))
+            while sum(memory.numel() for _, memory, _ in self._coming) > self._most:
+                self._take()
+        p.grad = None
+
+    def of(self, p: Tensor) -> Tensor | None:
+        """Return the sum of a parameter's gradients, or None without any."""
+        while self._coming:
+            self._take()
+        one = self._sums.get(p)
+        if one is None or not one.counts:
+            return None
+        wait_for(one.arrivals)
+        found: Tensor = one.whole
+        return found
+
+    def forget(self) -> None:
+        """Start again."""
+        for _, memory, _ in self._coming:
+            self._free.setdefault(memory.numel(), []).append(memory)
+        self._coming.clear()
+        for one in self._sums.values():
+            one.counts = False
+
+    def _take(self) -> None:
+        """Add the gradient that left first."""
+        one, memory, arrivals = self._coming.popleft()
+        wait_for((*one.arrivals, *arrivals))
+        one.here.add_(laid_out_as(one.here, memory))
+        self._free.setdefault(memory.numel(), []).append(memory)

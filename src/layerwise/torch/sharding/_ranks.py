@@ -8,16 +8,17 @@ from operator import is_
 from typing import Any
 from weakref import ReferenceType, ref
 
+import torch.distributed as dist
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from layerwise.errors import ContradictionError, ParameterError, sentence
+from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.torch.groups._members import Members
 from layerwise.torch.groups._options import GroupOptions
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
+from layerwise.torch.sharding._cuts import ranks_named
 from layerwise.torch.sharding._flat import CHANGES, check_own
-from layerwise.torch.sharding._process_groups import ProcessGroupRef
 from layerwise.torch.sharding._wrapped_modules import check_replaced
 
 
@@ -45,7 +46,7 @@ class Ranks:
         self.searched_ddp = False
         """Whether DistributedDataParallel was looked for since steps are taken in a process group."""
         self._added: Any = WeakTensorKeyDictionary()  # parameters that groups were created with
-        self.now: Agreement | None = None
+        self.current: Agreement | None = None
         """The agreement with the processes that hold other parts of the parameters, as long as `described` is true."""
         self.described: int | None = None
         """The number of changes of flat buffers when that was determined; None if parameters are new."""
@@ -82,7 +83,7 @@ class Ranks:
         if self.described != CHANGES[0]:
             with self._alone:
                 self._agree_anew()
-        return self.now
+        return self.current
 
     def renewed(self, agreement: Agreement | None) -> Agreement | None:
         """Return the agreement that replaces this one if the members of groups have changed."""
@@ -117,11 +118,11 @@ class Ranks:
             self.agreed = Agreement(axes, replicas, group)
             self._changed(self.copies)
         divided = bool(replicas) and self._multiplies() and not self._settings.differentiable
-        self.now, self.described = self.agreed if shared or divided else None, self._flats
+        self.current, self.described = self.agreed if shared or divided else None, self._flats
 
     def _multiplies(self) -> bool:
         """Return True if some groups multiply matrices, of which replicas share the work."""
-        return any(self._settings.kinds.of(group).hyper.of_matrices for group in self._members.groups)
+        return any(self._settings.rules.of(group).hyper.of_matrices for group in self._members.groups)
 
     def _copies(self) -> tuple[cuts.Axis, ...]:
         """Return the processes that have copies of tensors, as an axis of the parameters' device."""
@@ -143,3 +144,45 @@ class Ranks:
                 "tensor. Create the optimizer after sharding the model and load the state through "
                 "torch.distributed.checkpoint, or start over after optimizer.state.clear()."
             )
+
+
+class ProcessGroupRef:
+    """A process group that survives copies and pickles of objects that refer to it.
+
+    A copy refers to the same group. A pickle records the ranks: the default group is found again when it is loaded, and
+    any other group has to be given again.
+    """
+
+    def __init__(self, name: str, group: Any) -> None:
+        self._name, self._group = name, group
+        self._ranks = None if group is dist.group.WORLD else tuple(dist.get_process_group_ranks(group))
+
+    def __deepcopy__(self, memo: Any) -> ProcessGroupRef:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_group": None}
+
+    @property
+    def group(self) -> Any:
+        """The process group, if this process knows it."""
+        if self._group is None and self._ranks is None and dist.is_available() and dist.is_initialized():
+            self._group = dist.group.WORLD
+        if self._group is None:
+            missing = "of all processes" if self._ranks is None else f"of {ranks_named(self._ranks)}"
+            raise ContradictionError(
+                f"`{self._name}` was a process group {missing} when this optimizer was pickled, and has to be set "
+                f"again in this process. Set optimizer.{self._name} to a process group, or to None if no other "
+                "process has a share."
+            )
+        return self._group
+
+
+def process_group_ref(name: str, group: Any) -> ProcessGroupRef | None:
+    """Return the group as an optimizer keeps it; raise unless it is a process group, or None."""
+    if group is None:
+        return None
+    if dist.is_available() and isinstance(group, dist.ProcessGroup):
+        return ProcessGroupRef(name, group)
+    way_out = "Pass what torch.distributed.new_group() returned."
+    raise HyperparameterError(sentence(name, "a process group that this process is in", group, way_out))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from torch import Tensor
 
+from layerwise.engines import Prepared
 from layerwise.errors import EngineError
 from layerwise.rules.asks import Now
 
@@ -23,7 +23,7 @@ class Ahead:
         self,
         steps: Iterator[list[float]],
         wait: Callable[[], None],
-        prepared: Any,
+        prepared: Prepared,
         nows: Sequence[Now],
         read: Sequence[Tensor],
     ) -> None:
@@ -38,7 +38,7 @@ class Ahead:
         """For each of its tensors that needs it, its share of the sum over the model; later that whole sum."""
         return self._measured.result()
 
-    def is_of(self, prepared: Any, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
+    def is_of(self, prepared: Prepared, nows: Sequence[Now], read: Sequence[Tensor]) -> bool:
         """Return True if this was measured with these numbers, and what it read has not changed since."""
         measured = self._measured.exception() is None
         same = measured and prepared is self._prepared and nows == self._nows and self._seen == _versions(read)

@@ -91,8 +91,8 @@ class PartialSteps:
             asked.setdefault(number, []).append(p)
         numbers = tuple(sorted(asked))
         work = self._stepper.work_of([asked[i] for i in numbers], numbers)
-        for now in work.settings.each:
-            self.refuse(now.h)
+        for checked in work.settings.each:
+            self.refuse(checked.h)
         return work
 
     def _number_of(self, p: Tensor, group: Group | None, i: int | None) -> int:

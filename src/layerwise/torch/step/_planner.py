@@ -64,9 +64,9 @@ class Planner:
         self.resolves = replaced or (always and self.resolves)
         return work.with_grads(found) if replaced else work
 
-    def plan_for(self, p: Tensor, now: CheckedGroup, name: str) -> Plan:
+    def plan_for(self, p: Tensor, checked: CheckedGroup, name: str) -> Plan:
         """Return the plan of a parameter's step in a group with these settings."""
-        return plan_of(now.rule, p, now.h, name, now.blocks, cuts.cut_of(name, p), copies=self.copies)
+        return plan_of(checked.rule, p, checked.h, name, checked.blocks, cuts.cut_of(name, p), copies=self.copies)
 
     def planned(self, work: Work) -> tuple[Work, list[Plan]]:
         """Return the plan of each parameter, if all of them can be stepped, with gradients that can be read.

@@ -30,8 +30,7 @@ from layerwise.torch.groups._settings import (
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement, Skipped, of_gradient
 from layerwise.torch.sharding._flat import CHANGES, stretched
-from layerwise.torch.sharding._process_groups import ProcessGroupRef
-from layerwise.torch.sharding._ranks import Ranks
+from layerwise.torch.sharding._ranks import ProcessGroupRef, Ranks
 from layerwise.torch.sharding._sums import Skips
 from layerwise.torch.step import _checks, _state
 from layerwise.torch.step._plan import Plan
@@ -101,9 +100,9 @@ class Stepper:
 
     def settings_of(self, group: Group) -> CheckedGroup:
         """Return what follows from a group's options, or raise if one of its options is wrong, here and now."""
-        now = self.groups.check(group)
-        self._check_here(group, now.h)
-        return now
+        checked = self.groups.check(group)
+        self._check_here(group, checked.h)
+        return checked
 
     def work_of(self, asked: Sequence[Sequence[Tensor]], numbers: tuple[int, ...] | None = None) -> Work:
         """Return the work of these parameters of all groups, or of the groups with these numbers.
@@ -117,8 +116,8 @@ class Stepper:
             found = self.groups.rates(groups, found, numbers)
             keep_latest(self._rates, numbers, found, (self.members.groups,))
         if self.ranks.groups["model_group"] is not None or (on_gpu() and capturing()):
-            for group, now in zip(groups, found.settings.each, strict=True):
-                self._check_here(group, now.h)
+            for group, checked in zip(groups, found.settings.each, strict=True):
+                self._check_here(group, checked.h)
         return Work.of(found, groups, asked, self.elsewhere)
 
     def _follow_names(self) -> None:
@@ -128,7 +127,7 @@ class Stepper:
 
     def _check_here(self, group: Group, h: Hyper) -> None:
         if capturing():
-            check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.now is not None)
+            check_capture(group, self.groups.scheduled(self.members.own(), group), self.ranks.current is not None)
         per_tensor = group.get("max_grad_norm_per_tensor")
         if h.asks_of_model and per_tensor and self.ranks.model_group is not None:
             raise ContradictionError(
@@ -144,7 +143,7 @@ class Stepper:
     def agreement(self) -> Agreement | None:
         """The agreement with the processes that hold other parts of the parameters, or None."""
         ranks = self.ranks
-        return ranks.now if ranks.described == CHANGES[0] else ranks.agreement()
+        return ranks.current if ranks.described == CHANGES[0] else ranks.agreement()
 
     @torch._disable_dynamo  # type: ignore[attr-defined]  # loses count of rules that wait; imports itself when called
     def step(self) -> None:
@@ -323,3 +322,9 @@ def _follow_ranks(steps: dict[bytes, TensorStep], planner: Planner, copies: tupl
     """Prepare steps again, because these processes now have copies."""
     steps.clear()
     planner.copies = copies
+
+
+def stepper_of(optimizer: Any) -> Stepper:
+    """Return the life of an optimizer's steps, as `Stepper.of` answers for it."""
+    found: Stepper = optimizer._stepper.of(optimizer)
+    return found

@@ -18,7 +18,7 @@ from layerwise.torch.sharding._flat import missing_gradient
 
 if TYPE_CHECKING:
     from layerwise.torch.step._ahead import Ahead
-from layerwise.torch.groups._settings import CheckedSettings, GroupRates
+from layerwise.torch.groups._settings import CheckedGroup, CheckedSettings, GroupRates
 
 GRADIENT = attrgetter("grad")
 Elsewhere = Callable[[Tensor], Tensor | None]
@@ -77,10 +77,8 @@ class Work(NamedTuple):
         """The work of each group."""
         each, found = iter(self.params), []
         for i, group, n in zip(self.which, self.groups, self.sizes, strict=True):
-            now, params = self.settings.each[i], [next(each) for _ in range(n)]
-            found.append(
-                DueGroup(self.settings.of[i], group, now.rule, self.settings.hs[i], now.want, now.blocks, params)
-            )
+            checked: CheckedGroup = self.settings.each[i]._replace(h=self.settings.hs[i])
+            found.append(DueGroup(self.settings.of[i], group, *checked, [next(each) for _ in range(n)]))
         return found
 
     @property

@@ -15,16 +15,15 @@ from layerwise.errors import StateError
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching
-from layerwise.torch.checkpoints._saving import saved as as_saved
-from layerwise.torch.checkpoints._states import checked as checked_state
-from layerwise.torch.checkpoints._states import saved
-from layerwise.torch.groups._members import stepper_of
+from layerwise.torch.checkpoints._loading import checked as checked_state
+from layerwise.torch.checkpoints._saving import saved, saved_state
 from layerwise.torch.sharding._cuts import is_dtensor
 from layerwise.torch.sharding._flat import tensors_of
 from layerwise.torch.sharding._flat._states import local_entry, local_state
 from layerwise.torch.sharding._local_parts import on_host
 from layerwise.torch.step._plan import Plan
-from layerwise.torch.tools._parameters import Member, checked, members
+from layerwise.torch.step._stepper import stepper_of
+from layerwise.torch.tools._weights import Member, checked, members
 
 State = dict[str, Any]
 
@@ -40,12 +39,12 @@ def full_state_dict(optimizer: Optimizer) -> dict[str, Any]:
     states: dict[Any, State] = {}
     numbers, groups = count(), []
     with _buffers(optimizer) as ours:
-        parts = as_saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
+        parts = saved(optimizer, partial(torch.optim.Optimizer.state_dict, optimizer))
         for group, packed in zip(ours, parts["param_groups"], strict=True):
             own = [pair for one in group for pair in one.plan().whole(one.state).items()]
             keys = [next(numbers) for _ in own]
             groups.append({**packed, "params": keys, "param_names": [name for name, _ in own]})
-            states |= {key: saved(state) for key, (_, state) in zip(keys, own, strict=True) if state}
+            states |= {key: saved_state(state) for key, (_, state) in zip(keys, own, strict=True) if state}
     return {"state": {**states, **_matching.of_others(parts)}, "param_groups": groups}
 
 

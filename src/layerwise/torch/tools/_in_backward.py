@@ -16,11 +16,11 @@ from layerwise.engines.compiled import signals_wait
 from layerwise.errors import ContradictionError, HyperparameterError, ParameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding import _cuts as cuts
 from layerwise.torch.sharding._agreement import Agreement
 from layerwise.torch.sharding._wrapped_modules import NO_PASS, NO_UNIT, at_end_of_pass, current_pass, units_of
 from layerwise.torch.step._partial import PartialSteps
+from layerwise.torch.step._stepper import stepper_of
 
 LEFT = "this module was not stepped; the modules before it in this backward pass were"
 

@@ -13,12 +13,11 @@ from torch import Tensor, nn
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.options import checks
 from layerwise.torch._optimizer import Optimizer
-from layerwise.torch.groups._members import stepper_of
-from layerwise.torch.offload._host import RETURNING, RING, follow
-from layerwise.torch.offload._on_host import Sums
+from layerwise.torch.offload._host import RETURNING, RING, Sums, follow
 from layerwise.torch.offload._stepper import OffloadedStepper
 from layerwise.torch.sharding._cuts import is_dtensor, several_processes
 from layerwise.torch.sharding._wrapped_modules import units_of
+from layerwise.torch.step._stepper import stepper_of
 
 
 class Overlap:

@@ -16,7 +16,7 @@ from layerwise.torch.groups._members import Group
 from layerwise.torch.groups._options import ALL_OPTIONS, CUTOFF, MAY_BE_NONE, NOT_OF_A_GROUP, OF_SCHEDULERS
 from layerwise.torch.groups._rules import RULE, SWITCHES
 from layerwise.torch.sharding._flat import whole_shape
-from layerwise.torch.tools._rest import called_otherwise, check_other_params, rules_of
+from layerwise.torch.tools._left_to_adamw import called_otherwise, check_other_params, rules_of
 
 Test = Callable[[str, Tensor, nn.Module], bool]
 Places = Sequence[tuple[str, nn.Module]]  # the names of a parameter, each with the module that has it

@@ -20,7 +20,7 @@ def scheduler(optimizer: optim.Optimizer, schedule: Schedule, last_epoch: int = 
     Loading a state_dict restores the position in the schedule, not the schedule itself.
 
     Args:
-        optimizer: Any optimizer of PyTorch.
+        optimizer: torch.optim.Optimizer optimizer of PyTorch.
         schedule: A schedule of `layerwise.schedules`. The lr of at least one group has to be its peak.
         last_epoch: The number of the last step taken, counted from 0 as in PyTorch's schedulers; -1 begins a run.
     """

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from layerwise.errors import ContradictionError, StateError
+from layerwise.errors import ContradictionError, HyperparameterError, StateError, sentence
 from layerwise.torch._optimizer import Optimizer
 from layerwise.torch.arrays._library import FLOATING, LOW, named_state
 from layerwise.torch.checkpoints._matching import shown
-from layerwise.torch.groups._members import Group
+from layerwise.torch.groups._members import Group, GroupDict
 from layerwise.torch.sharding._cuts import is_dtensor, local, placed
 from layerwise.torch.sharding._flat import flat_of
 from layerwise.torch.step import _state
-from layerwise.torch.tools._parameters import Member, checked, members
+from layerwise.torch.step._plan import Plan
+from layerwise.torch.step._stepper import Stepper, stepper_of
 
 Optimizers = Optimizer | Iterable[Optimizer]
 """An optimizer of `layerwise.torch`, or several that hold parts of one model."""
@@ -135,3 +136,37 @@ def _placed(key: str, own: Any, value: Any) -> Any:
         return value
     value = value if is_dtensor(value) else value.to(own.device)
     return placed(repr(key), value, own.device_mesh, own.placements, "Pass full_tensor().")
+
+
+class Member(NamedTuple):
+    """A parameter, with the steps of its optimizer and its group."""
+
+    stepper: Stepper
+    group: GroupDict
+    p: Tensor
+    name: str
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The optimizer's state for it, if any."""
+        found: dict[str, Any] = self.stepper.optimizer.state.get(self.p, {})
+        return found
+
+    def plan(self) -> Plan:
+        """Return the plan of its step."""
+        return self.stepper.planner.plan_for(self.p, self.stepper.settings_of(self.group), self.name)
+
+
+def checked(optimizer: Any) -> Optimizer:
+    """Return the optimizer; raise if it is not one of ours."""
+    if not isinstance(optimizer, Optimizer):
+        way_out = "Pass the layerwise optimizer itself, not a wrapper: a wrapper need not hold all of its state."
+        raise HyperparameterError(sentence("optimizer", "one of layerwise.torch", optimizer, way_out))
+    return optimizer
+
+
+def members(optimizer: Optimizer) -> list[list[Member]]:
+    """Return the parameters of each group."""
+    stepper = stepper_of(optimizer)
+    each = [(group, stepper.members.named(i)) for i, group in enumerate(optimizer.param_groups)]
+    return [[Member(stepper, group, p, name) for p, name in own] for group, own in each]

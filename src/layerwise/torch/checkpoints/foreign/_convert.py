@@ -14,7 +14,8 @@ from layerwise.errors import StateError, sentence, warn
 from layerwise.options.misspellings import did_you_mean, nearest
 from layerwise.torch.arrays._library import named_state
 from layerwise.torch.checkpoints import _matching, _origin
-from layerwise.torch.checkpoints._states import checked_lr, restored
+from layerwise.torch.checkpoints._loading import checked_lr
+from layerwise.torch.checkpoints._saving import restored
 from layerwise.torch.checkpoints.foreign import CODECS
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State
 from layerwise.torch.checkpoints.foreign._moments import Momentum

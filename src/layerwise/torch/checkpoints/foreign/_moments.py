@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from layerwise.errors import StateError
-from layerwise.torch.checkpoints._states import checked_lr
+from layerwise.torch.checkpoints._loading import checked_lr
 from layerwise.torch.checkpoints.foreign._codec import Codec, Group, Place, State, keys
 
 ADAM = keys("lr betas eps weight_decay")

@@ -6,7 +6,7 @@ and `megatron.py` read other packages' maps), and is recognized from then on: `f
 None.
 """
 
-from layerwise.torch.sharding._flat._boxes import seen
+from layerwise.torch.sharding._flat._boxes import parts_in_buffer, seen
 from layerwise.torch.sharding._flat._buffers import (
     CHANGES,
     Flat,
@@ -14,7 +14,6 @@ from layerwise.torch.sharding._flat._buffers import (
     any_known,
     check_saved_whole,
     checked_flat_of,
-    elements,
     flat_of,
     forget,
     is_known,
@@ -23,7 +22,6 @@ from layerwise.torch.sharding._flat._buffers import (
     tensors_of,
     whole_shape,
 )
-from layerwise.torch.sharding._flat._held import parts_in_buffer
 from layerwise.torch.sharding._flat._wrappers import check_described, check_own, flattened_in, is_marked
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "check_own",
     "check_saved_whole",
     "checked_flat_of",
-    "elements",
     "flat_of",
     "flattened_in",
     "forget",

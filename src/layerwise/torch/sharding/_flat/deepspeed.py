@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from layerwise.errors import ContradictionError, HyperparameterError, sentence
-from layerwise.torch.groups._members import stepper_of
 from layerwise.torch.sharding._flat._buffers import Stretch
 from layerwise.torch.sharding._flat._segments import Segments, Shard, segments_of
 
@@ -49,7 +48,7 @@ def from_deepspeed(engine: Any) -> Segments:
     segments = segments_of(found, False, [{} for _ in inner.param_groups])
     for group in inner.param_groups:
         group.pop("param_names", None)  # those of the earlier parameters
-    stepper_of(inner).members.buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]
+    inner._stepper.of(inner).members.buffers = [[p for _, p in group["params"]] for group in segments.param_groups()]
     return segments
 
 
@@ -89,7 +88,7 @@ def _check_stepped_together(inner: Any, steps: int) -> None:
         raise ContradictionError(
             sentence("max_grad_norm", "None when DeepSpeed steps groups separately", bounds[0], way_out)
         )
-    if steps > 1 and stepper_of(inner).setup.skip_nonfinite:
+    if steps > 1 and inner._stepper.of(inner).setup.skip_nonfinite:
         way_out = "DeepSpeed checks for infinities itself where it scales the loss."
         raise ContradictionError(
             sentence("skip_nonfinite", ("False when DeepSpeed steps groups separately"), True, way_out)
