@@ -73,7 +73,12 @@ def test_the_options_that_are_meant_exist():
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
-    taken |= {*inspect.signature(torch_front.param_groups).parameters, *arguments.KERAS, "parameters", "grad_clip"}
+    taken |= {
+        *inspect.signature(torch_front.param_groups).parameters,
+        *(one.name for one in arguments.KERAS),
+        "parameters",
+        "grad_clip",
+    }
     assert [names for names, _ in SAME if names.split()[0] not in taken] == []
 
 

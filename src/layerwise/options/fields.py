@@ -100,10 +100,11 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
     )
 
 
-def eps(default: float, means: str, above: bool = False) -> Any:
+def eps(default: float, means: str, above: bool = False, optax_default: Any = MISSING) -> Any:
     """Declare a small number without which a denominator might be 0; it has to be `above` 0 if it is a bound."""
     such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
-    return option(default, number(0, above=above), means, f"Pass a small number such as eps={such_as}.")
+    way_out = f"Pass a small number such as eps={such_as}."
+    return option(default, number(0, above=above), means, way_out, optax_default=optax_default)
 
 
 def eps_root() -> Any:
@@ -151,7 +152,7 @@ def nesterov() -> Any:
     return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
 
 
-def momentum_dtype(optax: str) -> Any:
+def momentum_dtype(optax: str, **of_optax: Any) -> Any:
     """Declare the dtype that stores the momentum; `StoredMomentum` hands it to the fronts."""
     return option(
         None,
@@ -159,4 +160,5 @@ def momentum_dtype(optax: str) -> Any:
         "The dtype that stores the momentum, or its name; None uses the dtype of the other state.",
         "Pass the dtype, or its name, in which to keep the momentum, or None for that of the other state.",
         optax=optax,
+        **of_optax,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
 from layerwise.errors import ArgumentError, UnknownOptionError
+from layerwise.options.arguments import REQUIRED, Argument
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,35 +83,34 @@ NOT_HERE = {
 }
 
 
-def explained(function: F) -> F:
-    """Return the function with errors for unknown keywords, and for arguments that are given twice or not at all.
+def binding(
+    of: str, declared: Sequence[Argument], way_out: str = ""
+) -> Callable[[Sequence[Any], Mapping[str, Any]], dict[str, Any]]:
+    """Return what gives the arguments of a call by their names, and refuses unknown, missing and repeated ones.
 
-    A class says in `_way_out` how it is made.
+    `way_out` says how such a call is made.
     """
-    parameters = inspect.signature(function).parameters
-    placed, known = [*parameters], [name for name in parameters if name != "self"]
-    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
-    of = function.__qualname__.removesuffix(".__init__")
+    usual = {one.name: one.default for one in declared}
+    placed = [one.name for one in declared if not one.keyword]
+    required = [one.name for one in declared if one.default is REQUIRED]
 
-    @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.keys() <= accepted:
-            check_keywords(of, [name for name in kwargs if name not in accepted], known)
-        given = placed[: len(args)]
-        if twice := [name for name in given if name in kwargs]:
-            kind = type(args[given.index(twice[0])]).__name__
-            _refuse(args, f"{of} was given `{twice[0]}` twice: by name, and {kind} in its place.")
-        if lacking := [name for name in required if name not in given and name not in kwargs]:
-            _refuse(args, f"{of} was not given `{lacking[0]}`.")
-        return function(*args, **kwargs)
+    def bound(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs.keys() <= usual.keys():
+            check_keywords(of, [name for name in kwargs if name not in usual], [*usual])
+        if len(args) > len(placed):
+            taken = f"{len(placed)} arguments by place ({', '.join(placed)}), and was given {len(args)}."
+            raise ArgumentError(f"{of} takes at most {taken} Pass the others by name.")
+        by_place = dict(zip(placed, args, strict=False))
+        if twice := [name for name in by_place if name in kwargs]:
+            kind = type(by_place[twice[0]]).__name__
+            problem = f"{of} was given `{twice[0]}` twice: by name, and {kind} in its place."
+            raise ArgumentError(f"{problem} {way_out}".rstrip())
+        found = {**usual, **by_place, **kwargs}
+        if lacking := [name for name in required if found[name] is REQUIRED]:
+            raise ArgumentError(f"{of} was not given `{lacking[0]}`. {way_out}".rstrip())
+        return found
 
-    accepted = {*known, "self"}
-    return checked  # type: ignore[return-value]
-
-
-def _refuse(args: Sequence[Any], problem: str) -> None:
-    way_out = getattr(type(args[0]), "_way_out", "") if args else ""
-    raise ArgumentError(f"{problem} {way_out}".rstrip())
+    return bound
 
 
 def needing_all(way_out: str) -> Callable[[F], F]:

@@ -89,11 +89,6 @@ PADDLE = Spelling(lambda h: _of(_PADDLE_OF.get(h.optimizer, _PADDLE), h))
 KERAS = Spelling(lambda h: _of(_BESIDE if h().of_matrices else _BESIDE + _EPS, h))
 OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # arguments of Keras's own, in their place
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the numbers of an optimizer that Paddle has
-# Arguments that take more in optax's form, or something else, than the option takes; `layerwise.jax` checks them.
-OWN_FORM: dict[str, Names] = {
-    "Adafactor": ("learning_rate", "decay_rate", "weight_decay_rate", "eps", "factored"),
-    "SGD": ("momentum",),
-}
 
 
 def optax_defaults(h: type[Hyper]) -> dict[str, Any]:

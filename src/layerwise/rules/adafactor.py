@@ -129,7 +129,7 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         "Pass a number such as beta1=0.9, or None for none.",
         optax="momentum",
     )
-    momentum_dtype: Any = fields.momentum_dtype(optax="dtype_momentum")
+    momentum_dtype: Any = fields.momentum_dtype(optax="dtype_momentum", optax_default="float32")
     lr_in_momentum: bool = flag(True, "Average steps, lr included, in the momentum; if False, average directions.")
     weight_decay: Scheduled = fields.weight_decay(optax="weight_decay_rate")
     decay_scale: Literal["lr", "step", "none"] = fields.decay_scale("lr", "step", "none", optax_default="none")

@@ -25,7 +25,8 @@ from layerwise.torch.step._kinds import RULE, SWITCHES, Kind, Kinds, name_of
 
 RATE = checks.number(0)
 # The options given once for all groups, and those that any optimizer takes.
-NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
+USUAL = {one.name: one.default for one in arguments.TORCH}
+NOT_OF_A_GROUP = tuple(name for name in USUAL if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # What PyTorch's optimizers take in groups and ours once for all of them, with what says nothing of it.
 OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
@@ -268,7 +269,7 @@ def in_lines(name: str, groups: Sequence[Mapping[str, Any]], of: Groups) -> str:
     """Return the groups in words: lr, the rule if groups name theirs, and what is not the default."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
-        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
+        usual = {**USUAL, **{spec.name: spec.default for spec in fields(of.kinds.of(group).hyper)}}
         shown = {
             key: in_words(value)
             for key, value in group.items()
