@@ -10,59 +10,10 @@ from typing import Any, TypeVar
 
 from layerwise.errors import ArgumentError, UnknownOptionError
 from layerwise.options.arguments import REQUIRED, Argument
+from layerwise.options.names import same
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Names of one thing, in an API here or in another library, of which nothing but a table knows that they are one; and
-# what differs besides. An option that an optimizer lacks is answered with the first row that has one of its own.
-SAME = (
-    ("lr learning_rate", ""),
-    ("momentum b1 beta1 beta_1", ""),
-    ("b2 beta2 beta_2", ""),
-    ("betas momentum b1 beta1 beta_1", "the first of a pair"),
-    ("betas b2 beta2 beta_2", "the second of a pair"),
-    ("eps epsilon", ""),
-    ("eps epsilon_1 eps1", "the first of a pair"),
-    ("eps epsilon_2 eps2", "the second of a pair"),
-    ("beta2 decay_rate_fn", "a function of the step"),
-    ("beta2_decay beta_2_decay", ""),
-    ("beta2_decay beta_2_decay decay_rate", "0.8 in optax is -0.8 elsewhere"),
-    ("weight_decay weight_decay_rate lamb_weight_decay wd", ""),
-    ("trust_coefficient eta lars_coeff", ""),
-    ("adapt always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" where weight_decay is not 0'),
-    ("decay adam_w_mode", 'decay="l2" where it is False'),
-    ("decay decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
-    ("max_grad_norm global_clipnorm grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val max_norm", ""),
-    ("max_grad_norm global_clipnorm grad_clip gradient_clipping", ""),
-    ("max_grad_norm_per_tensor clipnorm", ""),
-    ("max_grad_value clipvalue", ""),
-    ("fused engine foreach", 'the fastest engine is picked; fused=False and engine="rule" decline kernels'),
-    ("mask weight_decay_mask", ""),
-    ("decay mask weight_decay_mask", "by name"),
-    ("params parameters named_parameters", ""),
-    ("momentum_dtype mu_dtype dtype_momentum accumulator_dtype", ""),
-    ("scale_parameter multiply_by_parameter_scale", ""),
-    ("master_weights multi_precision", ""),
-    ("master_weights kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
-    ("state_dtype bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    ("state_dtype block_size block_wise", "of groups of 64; `blocks` are parts of a tensor that count as layers"),
-    ("rounding stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
-    ("bias_correction correct_bias debias", ""),
-    ("decay_scale fixed_decay", 'decay_scale="none"'),
-    ("peak_lr corrected_weight_decay", 'with decay="decoupled", the first lr'),
-    ("trust_clip max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
-    ("max_weight_norm clamp_value", ""),
-    ("eps_root eps_inside_sqrt", "the eps that is inside the root"),
-    ("scale adjust_lr_fn consistent_rms rms_rate", ""),
-    ("ns_coefficients muon_a muon_b muon_c", "(a, b, c)"),
-    # Of functions that make groups.
-    ("no_decay skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay", ""),
-    (
-        "no_decay exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
-        "`no_adapt` are those without a trust ratio",
-    ),
-    ("no_adapt no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", ""),
-)
 # What others have and no optimizer here has, with the way out.
 NOT_HERE = {
     **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, the maximum of second moments, is not among the options."),
@@ -146,9 +97,8 @@ def advice(name: str, known: Collection[str]) -> str:
 
 def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return the question whether a known keyword was meant, or an empty string if none is likely."""
-    for names, remark in SAME:
-        own = names.split()
-        if name in own and (found := [one for one in own if one in known]):
+    for names, remark in same():
+        if name in names and (found := [one for one in names if one in known]):
             return did_you_mean(found[:1], remark)
     return did_you_mean(nearest(name, known, cutoff=cutoff))
 
