@@ -114,18 +114,5 @@ def test_a_call_that_python_would_refuse_says_what_is_wrong(call, message):
     assert isinstance(caught.value, TypeError)
 
 
-@pytest.mark.parametrize("name", OPTAX_ORDER)
-def test_optax_s_arguments_come_first_in_its_order_with_its_defaults(name):
-    theirs = inspect.signature(getattr(optax, name.lower())).parameters.values()
-    ours = [*inspect.signature(getattr(of_jax, name.lower())).parameters.values()]
-    assert [(one.name, one.kind) for one in theirs] == [(one.name, one.kind) for one in ours[: len(theirs)]]
-    for one, own in zip(theirs, ours, strict=False):
-        assert (
-            own.default == getattr(one.default, "__name__", one.default)
-            if own.default is not own.empty
-            else (one.default is one.empty)
-        )
-
-
 def test_all_optimizers_of_optax_are_known():
     assert {name for name in ENTRIES if hasattr(optax, name.lower())} == OPTAX_ORDER.keys()
