@@ -69,7 +69,7 @@ help:
 	@echo "make bench-gpu    check and time the optimizers on a GPU"
 	@echo "make sanitize     the compiled engine under the address, undefined-behaviour and thread sanitizers"
 	@echo "make mutants      which of many small errors the tests notice, in hours; MUTANTS_ARGS names some"
-	@echo "make generate     fronts, and tables of the pages, from what the rules declare"
+	@echo "make generate     stubs of the APIs, and tables of the pages, from what the rules declare"
 	@echo "make stub         write the extension's stub again;  make clean removes everything built"
 
 setup: $(VENV)/.parity $(VENV)/.package

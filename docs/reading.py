@@ -1,4 +1,4 @@
-"""How the reference reads the sources: doctests as code, options without their checks, and docstrings completed."""
+"""How the reference reads the sources: doctests as code, options without their checks, and stubs of what is made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import griffe
 
-from layerwise.catalog.docstrings import completed, meanings
+from layerwise.catalog import docstrings
+from layerwise.catalog.registry import BY_LOWER, ENTRIES
+from layerwise.catalog.signatures import APIS
 
 DECLARED = ("option", "flag", "lr")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -18,19 +20,33 @@ class Reading(griffe.Extension):
         if obj.docstring:
             obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
+    def on_module_members(self, *, mod: griffe.Module, agent: Any, **_: Any) -> None:
+        """Take what a module makes from its stub, as if it stood there: griffe shows nothing that a stub alone has."""
+        stub = mod.filepath.with_suffix(".pyi")
+        if mod.filepath.suffix == ".py" and stub.exists():
+            there = griffe.visit(
+                mod.name, stub, stub.read_text("utf-8"), extensions=agent.extensions, parent=mod.parent
+            )
+            for name, member in there.members.items():
+                mod.set_member(name, member)
+
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
-        made = cls.members.get("__init__")
-        _complete(cls, [*cls.attributes] if made is None else [one.name for one in made.parameters][1:])
+        _complete(cls)
 
     def on_function_instance(self, *, func: griffe.Function, **_: Any) -> None:
-        _complete(func, [one.name for one in func.parameters])
+        _complete(func)
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         if isinstance(attr.value, griffe.ExprCall) and attr.value.canonical_name in DECLARED:
             attr.value = attr.value.arguments[0]
 
 
-def _complete(one: griffe.Class | griffe.Function, names: list[str]) -> None:
-    if any(decorator.callable_path == "layerwise.catalog.docstrings.of_rule" for decorator in one.decorators):
-        means = meanings(one.name, one.module.docstring.value)
-        one.docstring.value = completed(one.name, one.docstring.value, means, names)
+def _complete(one: griffe.Class | griffe.Function) -> None:
+    """Give an optimizer the docstring that it has when its API is imported."""
+    _, api, *module = one.module.path.split(".") if one.module.path.count(".") == 2 else ("", "", "")
+    name = one.name.removesuffix("State").lower()
+    if module == ["optimizers"] and one.parent.is_module and name in BY_LOWER:
+        entry = ENTRIES[BY_LOWER[name]]
+        is_state = one.name.endswith("State")
+        made = docstrings.of_state(entry) if is_state else docstrings.of_optimizer(entry, api, APIS[api](entry))
+        one.docstring.value = made

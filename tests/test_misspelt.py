@@ -16,8 +16,8 @@ from layerwise import torch as torch_front
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import HyperparameterError, UnknownOptionError
 from layerwise.options import arguments
-from layerwise.options.misspellings import SAME, guess
-from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE
+from layerwise.options.misspellings import guess
+from layerwise.options.names import KERAS, OF_KERAS, OPTAX, PADDLE, same
 
 P = [torch.nn.Parameter(torch.ones(2))]
 FUNCTIONS = {
@@ -73,8 +73,13 @@ def test_the_options_that_are_meant_exist():
     fronts += [getattr(jax_front, name) for name in ("lamb", "lars", "adafactor", "muon")]
     taken = {name for one in fronts for name in inspect.signature(one).parameters}
     # Without importing Keras, which takes its backend for good, or Paddle.
-    taken |= {*inspect.signature(torch_front.param_groups).parameters, *arguments.KERAS, "parameters", "grad_clip"}
-    assert [names for names, _ in SAME if names.split()[0] not in taken] == []
+    taken |= {
+        *inspect.signature(torch_front.param_groups).parameters,
+        *(one.name for one in arguments.KERAS),
+        "parameters",
+        "grad_clip",
+    }
+    assert [names for names, _ in same() if names[0] not in taken] == []
 
 
 def test_an_option_is_found_by_each_name_that_it_has_in_some_api():

@@ -10,15 +10,13 @@ from types import ModuleType
 
 import pytest
 
-from layerwise.catalog.docstrings import completed, meanings
-
 pytest.importorskip("torch")
 pytest.importorskip("jax")
 
 DOCS = Path(__file__).parents[1] / "docs"
 SHOWN = re.compile(r"^::: (\S+)(?:\n    options: .*members: \[(.*?)\])?", re.MULTILINE)
 OF_BUILTINS = {"ParamGroups", "optional"}  # a list and a string, with the signatures of those
-ELSEWHERE = ("layerwise.keras", "layerwise.paddle")  # printed from the same declarations, for packages that tests lack
+ELSEWHERE = ("layerwise.keras", "layerwise.paddle")  # made of the same declarations, for packages that tests lack
 VARIADIC = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 
@@ -86,14 +84,11 @@ def test_undescribed_names_are_found():
     assert [*undescribed(function)] == ["a", "b without a type", "**c"]
 
 
-def test_an_argument_means_what_its_class_says_first():
-    module = "All.\n\nArguments of all:\n    seed: A\n        seed.\n    maximize: Of all.\n"
-    written = "One.\n\n    Args:\n        seed: Its\n            own.\n    "
-    names = ["maximize", "max_grad_value", "seed"]
-    doc = completed("Lamb", written, meanings("Lamb", module), names).splitlines()
-    assert doc[:4] == ["One.", "", "Args:", "    maximize: Of all."]
-    assert doc[4].startswith("    max_grad_value: Clip each element of the gradient")
-    assert doc[-1] == "    seed: Its own."
+def test_an_argument_means_what_its_api_says_of_it():
+    of_jax, of_torch = (import_module(f"layerwise.{api}.optimizers") for api in ("jax", "torch"))
+    assert "\n    eps: What is added to the squared gradient, or a pair of that and" in of_jax.adafactor.__doc__
+    assert "\n    eps: Pair (eps1, eps2): eps1 is added to the squared gradient" in of_torch.Adafactor.__doc__
+    assert "b1: The first of the two: decay rates of the first moment m" in of_jax.lamb.__doc__
 
 
 def test_types_in_signatures_have_their_place():

@@ -1,4 +1,4 @@
-"""Write what follows from the rules: the fronts' classes and functions, tables of the pages, and kernels.
+"""Write what follows from the rules: stubs of the fronts, tables of the pages, and kernels.
 
 python tools/generate.py           writes every generated file
 python tools/generate.py --check   names those that are out of date, and fails if there are any
@@ -14,7 +14,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import kernels
-import optax_calls
 import pages
 
 import fronts
@@ -61,12 +60,12 @@ def formatted(source: str) -> str:
 
 def wanted() -> dict[Path, str]:
     """Return the text of every generated file."""
-    sources = {ROOT / "src" / "layerwise" / path: formatted(text) for path, text in fronts.all_of_them().items()}
+    stubs = {ROOT / "src" / "layerwise" / path: text for path, text in fronts.all_of_them().items()}
     headers, modules = kernels.all_of_them()
     printed = {ROOT / "csrc" / "printed" / name: text for name, text in headers.items()}
     folder = ROOT / "src" / "layerwise" / "engines"
     engines = {folder / name: formatted(text) for name, text in modules.items()}
-    return {**sources, **printed, **engines, **pages.all_of_them(ROOT / "docs")}
+    return {**stubs, **printed, **engines, **pages.all_of_them(ROOT / "docs")}
 
 
 def main() -> None:
@@ -88,8 +87,6 @@ def main() -> None:
     for path in stale:
         path.write_text(texts[path], "utf-8")
         print(f"wrote {path.relative_to(ROOT)}")
-    if any(path.parent.name == "jax" for path in stale):
-        print(*filter(None, map(optax_calls.defaults, ENTRIES.values())), sep="\n")
 
 
 if __name__ == "__main__":

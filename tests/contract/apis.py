@@ -357,10 +357,11 @@ def _made(name: str, options: dict[str, Any]) -> Any:
 def optax_arguments(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of the rule, with the rule's defaults, as the function of JAX calls them."""
     import layerwise.jax
-    from layerwise.options.names import OPTAX, OWN_FORM, optax_defaults
+    from layerwise.options.arguments import OWN_FORM
+    from layerwise.options.names import OPTAX, optax_defaults
 
     h = case_of(name).hyper
-    own_form = OWN_FORM.get(name, ())
+    own_form = {one.name for one in OWN_FORM.get(name, ())}
     known = inspect.signature(getattr(layerwise.jax, name.lower())).parameters
     usual = OPTAX.called(h, {one.name: one.default for one in fields(h)})
     usual = {key: value for key, value in usual.items() if key in known and key not in own_form}

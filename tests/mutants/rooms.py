@@ -30,7 +30,7 @@ ROOMS: tuple[Room, ...] = (
     _room(
         "core",
         ".",
-        "test_misspelt.py test_reference.py test_options.py test_factoring.py contract/test_blocks.py "
+        "test_made.py test_misspelt.py test_reference.py test_options.py test_factoring.py contract/test_blocks.py "
         "contract/test_names.py contract/test_schedules.py contract/test_stats.py contract/test_keep_norm.py "
         "contract/test_storage.py "
         "numpy_front test_rules.py torch_front/test_monitor.py torch_front/test_changes_between_steps.py "

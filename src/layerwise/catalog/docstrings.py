@@ -1,80 +1,79 @@
-"""Docstrings of the optimizers of all APIs, made from the rules: formula, options and their meanings."""
+"""The docstrings of the optimizers' classes and functions in all APIs, made of what their rules declare."""
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from collections.abc import Iterable
 from functools import cache
-from inspect import cleandoc, signature
-from typing import Any, TypeVar
 
-from layerwise.catalog.registry import BY_LOWER, ENTRIES
-from layerwise.options.misspellings import explained
+from layerwise.catalog.registry import Entry
+from layerwise.options.arguments import OPTAX_ORDER, Argument
 
-M = TypeVar("M", bound=Callable[..., Any])
+WIDTH = 112
+MIXED = """\
+One optimizer for parameter groups with different rules. Each group names its rule and has that rule's options.
 
-WIDTH = 116
-ENTRY = re.compile(r"^    (\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+Options that a group leaves out have the defaults of its rule. The arguments here mean the same in every rule,
+and hold for the groups that do not set them. Examples are on the page "PyTorch API"."""
 STATE = {  # fields that every state in the JAX API has besides its trees
     "count": "The number of steps taken, an int32 that stays at its largest value.",
     "stats": "The measurements of the last step, a tree of dicts; None unless stats=True.",
 }
 
 
-def of_rule(module: str | None) -> Callable[[M], M]:
-    """Return a decorator for an optimizer: it attaches the rule's name and options, and to a class also its rule.
-
-    It also explains unknown keywords and completes the docstring. For a state of the JAX API it only does the latter.
-
-    Args:
-        module: The docstring of its module, with arguments of its classes or functions.
-    """
-
-    def done(made: Any) -> Any:
-        names: Iterable[str]
-        if made.__name__.endswith("State"):
-            names = made._fields
-        elif isinstance(made, type):
-            cls: Any = made
-            _, cls._rule, cls._hyper = ENTRIES[made.__name__]
-            cls.__init__ = explained(cls.__init__)
-            _, *names = signature(cls.__init__).parameters
-        else:
-            made = explained(made)
-            names = signature(made).parameters
-        if made.__doc__ and module:  # Python -OO has neither
-            made.__doc__ = completed(made.__name__, made.__doc__, meanings(made.__name__, module), names)
-        return made
-
-    return done
+def summary(entry: Entry) -> str:
+    """Return the first line of a rule's docstring, which says what it is and where it comes from."""
+    return str(entry.rule.__doc__).partition("\n")[0].rstrip(":.") + "."
 
 
-def meanings(name: str, module: str) -> dict[str, str]:
-    """Return what the arguments of an optimizer mean, or the parts of a state in the JAX API.
-
-    The module's docstring takes precedence over the options' declarations.
-    """
-    _, rule, h = ENTRIES[BY_LOWER[name.removesuffix("State").lower()]]
-    if name.endswith("State"):
-        parts = {h.optax_state.get(part, part): part for part in rule.State._fields}
-        return {**STATE, **{here: f"A tree, called `{part}` in the other APIs." for here, part in parts.items()}}
-    return {**{spec.name: spec.metadata["means"] for spec in fields(h)}, **dict(ENTRY.findall(module))}
+def of_optimizer(entry: Entry, api: str, declared: Iterable[Argument]) -> str:
+    """Return the docstring of an optimizer, with the meaning of each argument."""
+    return documented(beginning(entry, api), "Args", {one.name: one.means for one in declared})
 
 
-def completed(name: str, written: str, means: Mapping[str, str], names: Iterable[str]) -> str:
-    """Return a docstring with each argument, in order. Its own text precedes the given meanings."""
-    heading = "Attributes" if name.endswith("State") else "Args"
-    text, _, listed = cleandoc(written).partition("\n\nArgs:\n")
-    found = {**means, **dict(ENTRY.findall(listed))}
-    rows = (entry(name, " ".join(found[name].split())) for name in names)
-    return "\n".join([f"{text}\n\n{heading}:", *rows, ""])
+def of_mixed(declared: Iterable[Argument]) -> str:
+    """Return the docstring of the optimizer whose groups name their rules."""
+    return documented(MIXED, "Args", {one.name: one.means for one in declared})
+
+
+def beginning(entry: Entry, api: str) -> str:
+    """Return what a docstring says before it lists the arguments."""
+    if api != "jax" or entry.name not in OPTAX_ORDER:
+        return summary(entry)
+    first = len(OPTAX_ORDER[entry.name].partition(" *")[0].split())
+    return f"{summary(entry)}\n\nThe first {first} arguments are those of optax.{entry.name.lower()}."
+
+
+def of_state(entry: Entry) -> str:
+    """Return the docstring of a state in the JAX API."""
+    called = "A tree, called `{}` in the other APIs."
+    kept = {here: called.format(part) for here, part in fields_of_state(entry).items()}
+    return documented(beginning_of_state(entry), "Attributes", {"count": STATE["count"], **kept, **STATE})
+
+
+def beginning_of_state(entry: Entry) -> str:
+    """Return what the docstring of a state says before it lists its parts."""
+    return (
+        f"State of `{entry.name.lower()}`, under optax's names. Its trees are like the parameters'; None is what is "
+        "not kept."
+    )
+
+
+def fields_of_state(entry: Entry) -> dict[str, str]:
+    """Return the parts of the state by their names in the JAX API, which are optax's where it has them."""
+    called = entry.hyper.optax_state
+    return {called.get(part, part): part for part in entry.rule.State._fields}
+
+
+def documented(text: str, heading: str, means: dict[str, str]) -> str:
+    """Return a docstring with a section that describes arguments or attributes."""
+    return "\n".join([text, "", f"{heading}:", *(row(name, said) for name, said in means.items()), ""])
 
 
 @cache  # most are identical in many optimizers
-def entry(name: str, means: str) -> str:
+def row(name: str, means: str) -> str:
     """Return the lines of a docstring that describe an argument."""
     first, rest = " " * 4, " " * 8
-    text = f"{name}: {means}"
-    return textwrap.fill(text, WIDTH - 4, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    return textwrap.fill(
+        f"{name}: {means}", WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )

@@ -11,7 +11,8 @@ import optax
 from layerwise.catalog.presets import by_name, find
 from layerwise.catalog.registry import ENTRIES
 from layerwise.jax import optimizers
-from layerwise.options.names import OPTAX, OWN_FORM, optax_defaults
+from layerwise.options.arguments import OWN_FORM
+from layerwise.options.names import OPTAX, optax_defaults
 from layerwise.options.settings import Hyper
 
 
@@ -50,7 +51,7 @@ def like(name: str, /, *args: Any, **options: Any) -> optax.GradientTransformati
 def _defaults_of_others(h: type[Hyper]) -> dict[str, Any]:
     """Return the defaults of the other APIs, if optax's, which this function has, differ."""
     here = inspect.signature(getattr(optimizers, h.__name__.lower())).parameters
-    special = {"learning_rate", *OWN_FORM.get(h.__name__, ())}
+    special = {"learning_rate", *(one.name for one in OWN_FORM.get(h.__name__, ()))}
     theirs = OPTAX.called(h, {one.name: one.default for one in fields(h)})
     return {
         name: value

@@ -78,7 +78,7 @@ class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Kera
         super().__init__(
             lr if callable(lr) else float(h.lr),
             weight_decay=float(h.weight_decay),
-            **{name: given[name] for name in KERAS},
+            **{one.name: given[one.name] for one in KERAS},
         )
         self._h = h.settled(lr=0.0)  # one for all rates
         self._rest = Rest(given, h) if h.of_matrices else None

@@ -25,17 +25,15 @@ def option(
     way_out: str,
     *,
     shown: bool = True,
-    optax: str | tuple[str, str] | None = None,
     optax_default: Any = MISSING,
 ) -> Any:
     """Declare an option: its default, its check, its meaning in one sentence, and the way out of an error.
 
     Args:
         shown: True if the representation of the settings shows it.
-        optax: Its name in optax, if different, or the names of the two numbers of a pair.
         optax_default: Its default in the JAX front, if different from the other fronts.
     """
-    return checks.option(default, check, way_out, shown, means=means, optax=optax, optax_default=optax_default)
+    return checks.option(default, check, way_out, shown, means=means, optax_default=optax_default)
 
 
 def flag(default: bool, means: str) -> Any:
@@ -43,12 +41,12 @@ def flag(default: bool, means: str) -> Any:
 
 
 def lr(default: float, means: str = "Learning rate.") -> Any:
-    return option(default, RATE, means, LR, optax="learning_rate")
+    return option(default, RATE, means, LR)
 
 
-def weight_decay(default: float = 0.0, **of_optax: Any) -> Any:
+def weight_decay(default: float = 0.0, optax_default: Any = MISSING) -> Any:
     way_out = "Pass a number such as weight_decay=0.01, or 0 for none. To maximize, use maximize=True."
-    return option(default, RATE, "Weight decay λ.", way_out, **of_optax)
+    return option(default, RATE, "Weight decay λ.", way_out, optax_default=optax_default)
 
 
 def decay_scale(*scales: str, optax_default: Any = MISSING) -> Any:
@@ -91,14 +89,14 @@ def betas(b1: float = 0.9, b2: float = 0.999) -> Any:
         pair(number(0, 1), number(0, 1)),
         "Decay rates of the first moment m and of the second moment v.",
         f"Pass two numbers such as betas=({b1}, {b2}).",
-        optax=("b1", "b2"),
     )
 
 
-def eps(default: float, means: str, above: bool = False) -> Any:
+def eps(default: float, means: str, above: bool = False, optax_default: Any = MISSING) -> Any:
     """Declare a small number that keeps a denominator from being 0; it must be `above` 0 if it is a bound."""
     such_as = f"{default or 1e-8:.0e}".replace("e-0", "e-") + ("" if default else ", or 0")
-    return option(default, number(0, above=above), means, f"Pass a small number such as eps={such_as}.")
+    way_out = f"Pass a small number such as eps={such_as}."
+    return option(default, number(0, above=above), means, way_out, optax_default=optax_default)
 
 
 def eps_root() -> Any:
@@ -116,14 +114,13 @@ def adapt(default: bool) -> Any:
     )
 
 
-def clip_threshold(optax: str | None = None) -> Any:
+def clip_threshold() -> Any:
     """Declare the bound of an update's root mean square."""
     return option(
         1.0,
         number(0, above=True) | NONE,
         "Scale an update down if its root mean square exceeds this; None turns this off.",
         "Pass a number such as 1.0, or None for no bound.",
-        optax=optax,
     )
 
 
@@ -146,12 +143,12 @@ def nesterov() -> Any:
     return flag(False, "Use Nesterov's momentum; needs momentum > 0 and dampening = 0.")
 
 
-def momentum_dtype(optax: str) -> Any:
+def momentum_dtype(optax_default: Any = MISSING) -> Any:
     """Declare the dtype that stores the momentum; `StoredMomentum` passes it to the APIs."""
     return option(
         None,
         NONE | dtype("float16", "bfloat16", "float32", "float64"),
         "The dtype that stores the momentum, or its name; None uses the dtype of the other state.",
         "Pass the dtype of the momentum, or its name, or None for the dtype of the other state.",
-        optax=optax,
+        optax_default=optax_default,
     )

@@ -3,68 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
 from layerwise.errors import ArgumentError, UnknownOptionError
+from layerwise.options.arguments import REQUIRED, Argument
+from layerwise.options.names import same
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Synonyms: names that mean the same option in one of our APIs or in another library, and a remark on differences. For
-# an unknown option, the first row that contains one of the optimizer's own options gives the answer.
-SAME = (
-    ("lr learning_rate", ""),
-    ("momentum b1 beta1 beta_1", ""),
-    ("b2 beta2 beta_2", ""),
-    ("betas momentum b1 beta1 beta_1", "the first of a pair"),
-    ("betas b2 beta2 beta_2", "the second of a pair"),
-    ("eps epsilon", ""),
-    ("eps epsilon_1 eps1", "the first of a pair"),
-    ("eps epsilon_2 eps2", "the second of a pair"),
-    ("beta2 decay_rate_fn", "a function of the step"),
-    ("beta2_decay beta_2_decay", ""),
-    ("beta2_decay beta_2_decay decay_rate", "0.8 in optax is -0.8 in other libraries"),
-    ("weight_decay weight_decay_rate lamb_weight_decay wd", ""),
-    ("trust_coefficient eta lars_coeff", ""),
-    ("adapt always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" only if weight_decay is not 0'),
-    ("decay adam_w_mode", 'decay="l2" if it is False'),
-    ("decay decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
-    ("max_grad_norm global_clipnorm grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val max_norm", ""),
-    ("max_grad_norm global_clipnorm grad_clip gradient_clipping", ""),
-    ("max_grad_norm_per_tensor clipnorm", ""),
-    ("max_grad_value clipvalue", ""),
-    (
-        "fused engine foreach",
-        ('the fastest engine is picked automatically; fused=False and engine="rule" turn kernels off'),
-    ),
-    ("mask weight_decay_mask", ""),
-    ("decay mask weight_decay_mask", "by name"),
-    ("params parameters named_parameters", ""),
-    ("momentum_dtype mu_dtype dtype_momentum accumulator_dtype", ""),
-    ("scale_parameter multiply_by_parameter_scale", ""),
-    ("master_weights multi_precision", ""),
-    ("master_weights kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
-    ("state_dtype bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    ("state_dtype block_size block_wise", "groups of 64; `blocks` are the parts of a tensor that count as layers"),
-    ("rounding stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
-    ("bias_correction correct_bias debias", ""),
-    ("decay_scale fixed_decay", 'decay_scale="none"'),
-    ("peak_lr corrected_weight_decay", 'with decay="decoupled", the first lr'),
-    ("trust_clip max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
-    ("max_weight_norm clamp_value", ""),
-    ("eps_root eps_inside_sqrt", "the eps inside the root"),
-    ("scale adjust_lr_fn consistent_rms rms_rate", ""),
-    ("ns_coefficients muon_a muon_b muon_c", "(a, b, c)"),
-    # Arguments of functions that make groups.
-    ("no_decay skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay", ""),
-    (
-        "no_decay exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
-        "`no_adapt` lists those without a trust ratio",
-    ),
-    ("no_adapt no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude", ""),
-)
 # Options of other libraries that no optimizer here has, with the way out.
 NOT_HERE = {
     **dict.fromkeys(("amsgrad", "ams_bound"), "AMSGrad, which keeps the maximum of second moments, is not supported."),
@@ -85,35 +34,34 @@ NOT_HERE = {
 }
 
 
-def explained(function: F) -> F:
-    """Return the function with clear errors for unknown keywords, and for arguments that are given twice or missing.
+def binding(
+    of: str, declared: Sequence[Argument], way_out: str = ""
+) -> Callable[[Sequence[Any], Mapping[str, Any]], dict[str, Any]]:
+    """Return what gives the arguments of a call by their names, and refuses unknown, missing and repeated ones.
 
-    A class may explain in `_way_out` how it is created.
+    `way_out` says how such a call is made.
     """
-    parameters = inspect.signature(function).parameters
-    placed, known = [*parameters], [name for name in parameters if name != "self"]
-    required = {name for name in known if parameters[name].default is inspect.Parameter.empty}
-    of = function.__qualname__.removesuffix(".__init__")
+    usual = {one.name: one.default for one in declared}
+    placed = [one.name for one in declared if not one.keyword]
+    required = [one.name for one in declared if one.default is REQUIRED]
 
-    @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs.keys() <= accepted:
-            check_keywords(of, [name for name in kwargs if name not in accepted], known)
-        given = placed[: len(args)]
-        if twice := [name for name in given if name in kwargs]:
-            kind = type(args[given.index(twice[0])]).__name__
-            _refuse(args, f"{of} got `{twice[0]}` twice: by name, and a {kind} by position.")
-        if lacking := [name for name in required if name not in given and name not in kwargs]:
-            _refuse(args, f"{of} is missing `{lacking[0]}`.")
-        return function(*args, **kwargs)
+    def bound(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs.keys() <= usual.keys():
+            check_keywords(of, [name for name in kwargs if name not in usual], [*usual])
+        if len(args) > len(placed):
+            taken = f"{len(placed)} arguments by position ({', '.join(placed)}), but got {len(args)}."
+            raise ArgumentError(f"{of} takes at most {taken} Pass the others by name.")
+        by_place = dict(zip(placed, args, strict=False))
+        if twice := [name for name in by_place if name in kwargs]:
+            kind = type(by_place[twice[0]]).__name__
+            problem = f"{of} got `{twice[0]}` twice: by name, and a {kind} by position."
+            raise ArgumentError(f"{problem} {way_out}".rstrip())
+        found = {**usual, **by_place, **kwargs}
+        if lacking := [name for name in required if found[name] is REQUIRED]:
+            raise ArgumentError(f"{of} is missing `{lacking[0]}`. {way_out}".rstrip())
+        return found
 
-    accepted = {*known, "self"}
-    return checked  # type: ignore[return-value]
-
-
-def _refuse(args: Sequence[Any], problem: str) -> None:
-    way_out = getattr(type(args[0]), "_way_out", "") if args else ""
-    raise ArgumentError(f"{problem} {way_out}".rstrip())
+    return bound
 
 
 def needing_all(way_out: str) -> Callable[[F], F]:
@@ -149,9 +97,8 @@ def advice(name: str, known: Collection[str]) -> str:
 
 def guess(name: str, known: Collection[str], cutoff: float = 0.7) -> str:
     """Return "Did you mean …?" with a known keyword, or an empty string if none is similar."""
-    for names, remark in SAME:
-        own = names.split()
-        if name in own and (found := [one for one in own if one in known]):
+    for names, remark in same():
+        if name in names and (found := [one for one in names if one in known]):
             return did_you_mean(found[:1], remark)
     return did_you_mean(nearest(name, known, cutoff=cutoff))
 

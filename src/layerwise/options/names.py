@@ -1,22 +1,141 @@
-"""The table of the names that options have in each API, if they differ from the rules' names."""
+"""The names of options: in each API, and in other libraries, by which a wrong call is answered."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerwise.options.settings import Hyper
 
 Names = tuple[str, ...]  # the name of an option's argument, or the two names of a pair
+OF_PAIR = ("the first of a pair", "the second of a pair")
+
+
+class Row(NamedTuple):
+    """An option, or what only some APIs take, and its other names. In an API two names stand for the two of a pair."""
+
+    own: str
+    others: str = ""  # names in other libraries, and in APIs that have the option as well
+    remark: str = ""  # what differs besides
+    optax: str = ""
+    paddle: str = ""
+    keras: str = ""  # Keras's own argument, which stands in place of the option
+    beside: str = ""  # Keras's name, beside the option
+    of: str = ""  # the optimizers whose option APIs call so; if none are named, all
+
+    def hints(self) -> Iterator[tuple[str, Sequence[str]]]:
+        """Yield what is said of names, and those names."""
+        yield self.remark, self.others.split()
+        for api in APIS:
+            names = getattr(self, api).split()
+            yield from (
+                zip(OF_PAIR, ([name] for name in names), strict=True) if is_pair(names) else [(self.remark, names)]
+            )
+
+
+APIS = ("optax", "paddle", "keras", "beside")
+# An option that an optimizer lacks is answered with the first row that has one of its own.
+ROWS = (
+    Row("lr", optax="learning_rate", paddle="learning_rate", keras="learning_rate"),
+    Row("beta1", "b1 beta_1", optax="momentum"),
+    Row("beta2", "b2 beta_2"),
+    Row("betas", optax="b1 b2", paddle="beta1 beta2", beside="beta_1 beta_2"),
+    Row("betas", "momentum", OF_PAIR[0]),
+    Row("beta2_decay", beside="beta_2_decay"),
+    Row("beta2_decay", "beta_2_decay", "0.8 in optax is -0.8 in other libraries", optax="decay_rate"),
+    Row("eps", paddle="epsilon", beside="epsilon"),
+    Row("eps", beside="epsilon_1 epsilon_2"),
+    Row("eps", "eps1", OF_PAIR[0]),
+    Row("eps", "eps2", OF_PAIR[1]),
+    Row("beta2", "decay_rate_fn", "a function of the step"),
+    Row("weight_decay", "wd"),
+    Row("weight_decay", optax="weight_decay_rate", of="Adafactor"),
+    Row("weight_decay", paddle="lamb_weight_decay", of="Lamb"),
+    Row("clip_threshold", optax="clipping_threshold", of="Adafactor"),
+    Row("scale_parameter", optax="multiply_by_parameter_scale"),
+    Row("momentum_dtype", optax="mu_dtype", of="AdamW Lion Muon"),
+    Row("momentum_dtype", optax="dtype_momentum", of="Adafactor"),
+    Row("momentum_dtype", optax="accumulator_dtype", of="SGD"),
+    Row("trust_coefficient", "eta lars_coeff"),
+    Row("adapt", "always_adapt use_nvlamb", 'adapt=True always, adapt="decayed" only if weight_decay is not 0'),
+    Row("decay", "adam_w_mode", 'decay="l2" if it is False'),
+    Row("decay", "decoupled_decay decoupled_weight_decay weight_decouple", 'decay="decoupled"'),
+    Row(
+        "max_grad_norm",
+        "grad_clip clip_grad clip_grad_norm clip_norm gradient_clip_val gradient_clipping max_norm",
+        keras="global_clipnorm",
+    ),
+    Row("max_grad_norm_per_tensor", keras="clipnorm"),
+    Row("max_grad_value", keras="clipvalue"),
+    Row("fused", "engine foreach", 'the fastest is picked automatically; fused=False and engine="rule" turn kernels off'),
+    Row("mask", "weight_decay_mask"),
+    Row("decay", "mask weight_decay_mask", "by name"),
+    Row("params", "parameters named_parameters"),
+    Row("master_weights", "multi_precision"),
+    Row("master_weights", "kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
+    Row("state_dtype", "bits optim_bits", 'state_dtype="int8" is 8 bits'),
+    Row(
+        "state_dtype",
+        "block_size block_wise",
+        "groups of 64; `blocks` are the parts of a tensor that count as layers",
+    ),
+    Row("rounding", "stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
+    Row("bias_correction", "correct_bias debias"),
+    Row("decay_scale", "fixed_decay", 'decay_scale="none"'),
+    Row("peak_lr", "corrected_weight_decay", 'with decay="decoupled", the first lr'),
+    Row("trust_clip", "max_coeff min_coeff max_unorm", "bounds of the ratio, a pair"),
+    Row("max_weight_norm", "clamp_value"),
+    Row("eps_root", "eps_inside_sqrt", "the eps inside the root"),
+    Row("scale", "adjust_lr_fn consistent_rms rms_rate"),
+    Row("ns_coefficients", "muon_a muon_b muon_c", "(a, b, c)"),
+    # Of functions that make groups.
+    Row("no_decay", "skip skip_list no_weight_decay no_weight_decay_list decay_exempt exclude_from_weight_decay"),
+    Row(
+        "no_decay",
+        "exclude_bias_n_norm exclude exclude_list exempt wd_ban_list",
+        "`no_adapt` lists those without a trust ratio",
+    ),
+    Row("no_adapt", "no_trust no_trust_ratio exclude_from_layer_adaptation exclude_from_lars lars_exclude"),
+)
+
+
+@cache
+def same() -> list[tuple[Sequence[str], str]]:
+    """Return names of one thing, the option first, and what differs besides."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in ROWS:
+        for remark, names in row.hints():
+            if names:
+                found.setdefault((row.own, remark), [row.own]).extend(names)
+    return [(names, remark) for (_, remark), names in found.items()]
+
+
+@cache
+def _called(api: str, h: type[Hyper]) -> dict[str, Names]:
+    """Return the names that an API has for options of a rule, with a number for each name."""
+    usual: dict[str, Any] = {spec.name: spec.default for spec in fields(h)}
+    rows = ((row, tuple(getattr(row, api).split())) for row in ROWS if not row.of or h.optimizer in row.of.split())
+    return {
+        row.own: names
+        for row, names in rows
+        if row.own in usual and len(names) == (len(usual[row.own]) if isinstance(usual[row.own], tuple) else 1)
+    }
 
 
 @dataclass(frozen=True)
 class Spelling:
     """The names of options in one API."""
 
-    of: Callable[[Any], Mapping[str, Names]]  # the names of a rule's options, by option
+    api: str
+
+    def of(self, h: type[Hyper]) -> Mapping[str, Names]:
+        """Return the names of a rule's options that are called otherwise, by option."""
+        kind: Any = h
+        found = _called(self.api, kind)
+        # The epsilon of rules for matrices is that of the AdamW beside them, as in Keras.
+        return {k: v for k, v in found.items() if k != "eps"} if self.api == "beside" and h().of_matrices else found
 
     def in_messages(self, h: type[Hyper]) -> dict[str, str]:
         """Return each option's name, if it differs."""
@@ -55,45 +174,9 @@ def pair(
     return tuple(found)
 
 
-@cache
-def _optax(h: type[Hyper]) -> dict[str, Names]:
-    called = {one.name: one.metadata["optax"] for one in fields(h)}
-    return {option: (name,) if isinstance(name, str) else name for option, name in called.items() if name is not None}
-
-
-@cache
-def _of(rows: tuple[Names, ...], h: type[Hyper]) -> dict[str, Names]:
-    """Return the names in the rows whose option the rule has, with a number for each name."""
-    usual: dict[str, Any] = {spec.name: spec.default for spec in fields(h)}
-    return {
-        option: tuple(names)
-        for option, *names in rows
-        if option in usual and len(names) == (len(usual[option]) if isinstance(usual[option], tuple) else 1)
-    }
-
-
-# An option and its name, or the two names of a pair.
-_PADDLE = (("lr", "learning_rate"), ("betas", "beta1", "beta2"), ("eps", "epsilon"))
-_PADDLE_OF = {"Lamb": (*_PADDLE, ("weight_decay", "lamb_weight_decay"))}
-_BESIDE = (("betas", "beta_1", "beta_2"), ("beta2_decay", "beta_2_decay"))
-_EPS = (("eps", "epsilon"), ("eps", "epsilon_1", "epsilon_2"))
-_CLIPS = (
-    ("max_grad_norm", "global_clipnorm"),
-    ("max_grad_norm_per_tensor", "clipnorm"),
-    ("max_grad_value", "clipvalue"),
-)
-
-OPTAX = Spelling(_optax)
-PADDLE = Spelling(lambda h: _of(_PADDLE_OF.get(h.optimizer, _PADDLE), h))
-# Arguments in addition to the options. The epsilon of rules for matrices is that of their AdamW, as in Keras.
-KERAS = Spelling(lambda h: _of(_BESIDE if h().of_matrices else _BESIDE + _EPS, h))
-OF_KERAS = Spelling(lambda h: _of((("lr", "learning_rate"), *_CLIPS), h))  # Keras's own arguments, in their positions
+OPTAX, PADDLE = Spelling("optax"), Spelling("paddle")
+OF_KERAS, KERAS = Spelling("keras"), Spelling("beside")  # Keras's own arguments; names beside the options
 PADDLE_PRESETS = {"Lamb": "paddle.Lamb"}  # the preset with the defaults of Paddle's optimizer
-# Arguments that accept other values than the option, as in optax; `layerwise.jax` checks them.
-OWN_FORM: dict[str, Names] = {
-    "Adafactor": ("learning_rate", "decay_rate", "weight_decay_rate", "eps", "factored"),
-    "SGD": ("momentum",),
-}
 
 
 def optax_defaults(h: type[Hyper]) -> dict[str, Any]:

@@ -81,7 +81,6 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         RATE | NONE,
         "Learning rate; None selects the paper's relative step.",
         LR + " None asks for the relative step.",
-        optax="learning_rate",
     )
     _: KW_ONLY
     eps: tuple[float | None, float] = option(
@@ -97,13 +96,12 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         'Add eps1 to the squared gradient ("add", the paper), or use it as a lower bound of the denominator ("clamp").',
         'Pass "add" for g² + eps1 (the paper) or "clamp" for max(√V, eps1).',
     )
-    clip_threshold: float | None = fields.clip_threshold(optax="clipping_threshold")
+    clip_threshold: float | None = fields.clip_threshold()
     beta2_decay: float = option(
         -0.8,
         number(-float("inf"), 0, to=True),
         "The exponent of the step t in 1 - beta2.",
         "It is the exponent of t in 1 - beta2: pass -0.8, not 0.8.",
-        optax="decay_rate",
     )
     # Not in the representation, by which processes compare settings: a function's differs between processes.
     beta2: Scheduled | None = option(
@@ -127,18 +125,16 @@ class Adafactor(Caution, StoredMomentum, ClippedByNorm):
         UNIT_OR_NONE,
         "Decay rate of the momentum; None means no momentum.",
         "Pass a number such as beta1=0.9, or None for none.",
-        optax="momentum",
     )
-    momentum_dtype: Any = fields.momentum_dtype(optax="dtype_momentum")
+    momentum_dtype: Any = fields.momentum_dtype(optax_default="float32")
     lr_in_momentum: bool = flag(True, "Average steps, lr included, in the momentum; if False, average directions.")
-    weight_decay: Scheduled = fields.weight_decay(optax="weight_decay_rate")
+    weight_decay: Scheduled = fields.weight_decay()
     decay_scale: Literal["lr", "step", "none"] = fields.decay_scale("lr", "step", "none", optax_default="none")
     scale_parameter: bool | None = option(
         None,
         FLAG | NONE,
         "Multiply the step by the root mean square of the weights; None turns this on with a relative step.",
         "Pass True, False, or None, which turns it on with a relative step.",
-        optax="multiply_by_parameter_scale",
         optax_default=True,
     )
     relative_step: bool | Literal["factor", "cap"] | None = option(

@@ -42,7 +42,7 @@ class AdamW(StoredMomentum, ClippedByNorm):
     eps_root: float = fields.eps_root()
     decay: Literal["decoupled", "l2"] = fields.decay("Adam")
     nesterov: bool = flag(False, "Use Nesterov's momentum, as in NAdam.")
-    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
+    momentum_dtype: Any = fields.momentum_dtype()
 
 
 class State(NamedTuple):

@@ -43,7 +43,7 @@ class Lion(StoredMomentum, StepLength, Caution, ClippedByNorm):
     _: KW_ONLY
     adapt: Adapt = fields.adapt(False)
     decay: Literal["ratio", "decoupled", "l2"] = fields.place_of_decay()
-    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
+    momentum_dtype: Any = fields.momentum_dtype()
 
     @property
     def has_kernels(self) -> bool:

@@ -148,7 +148,7 @@ class Muon(StoredMomentum, StepLength, ClippedByNorm):
     )
     eps: float = fields.eps(1e-7, "Lower bound of the norm that the momentum is divided by.", above=True)
     dims: Any = dims_option()
-    momentum_dtype: Any = fields.momentum_dtype(optax="mu_dtype")
+    momentum_dtype: Any = fields.momentum_dtype()
     ns_dtype: Any = option(
         None,
         NONE | dtype("float32", *HALVES),

@@ -40,9 +40,9 @@ class NovoGrad(NumberOfLayer, ClippedByNorm):
         pair(number(0, 1), number(0, 1)),
         "Decay rates of the momentum m and of the squared norm v.",
         "Pass two numbers such as betas=(0.95, 0.98).",
-        optax=("b1", "b2"),
+        optax_default=(0.9, 0.25),
     )
-    eps: float = fields.eps(1e-8, "Added to the root of v, which the gradient is divided by.")
+    eps: float = fields.eps(1e-8, "Added to the root of v, which the gradient is divided by.", optax_default=1e-6)
     weight_decay: Scheduled = fields.weight_decay()
     _: KW_ONLY
     eps_root: float = fields.eps_root()

@@ -44,7 +44,7 @@ class SGD(HeavyBall, StoredMomentum, ClippedByNorm):
         'Apply weight_decay to the gradient ("l2"), or to the weights, times lr ("decoupled").',
         'Pass "l2" as in torch.optim.SGD or "decoupled" as in AdamW.',
     )
-    momentum_dtype: Any = fields.momentum_dtype(optax="accumulator_dtype")
+    momentum_dtype: Any = fields.momentum_dtype()
 
     def contradictions(self) -> Iterator[Contradiction]:
         yield from super().contradictions()

@@ -59,8 +59,9 @@ class Optimizer(torch.optim.Optimizer, Like):
         # Packages look PyTorch's optimizers up by the names of all subclasses; AdamW and SGD would then exist twice.
         return [] if cls is Optimizer else type.__subclasses__(cls)
 
-    def __init__(self, params: Any, given: Mapping[str, Any]) -> None:
+    def __init__(self, given: Mapping[str, Any]) -> None:
         # No docstring, because the classes would inherit it; `given` has every argument by name.
+        params: Any = given["params"]
         check_given(params, self._way_out)
         warn_of_set(params)
         params = params if isinstance(params, Tensor) else list(params)

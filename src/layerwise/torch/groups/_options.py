@@ -33,7 +33,8 @@ from layerwise.torch.groups._settings import (
 
 RATE = checks.number(0)
 # Options that are given once for all groups, and those that every optimizer takes.
-NOT_OF_A_GROUP = tuple(name for name in arguments.TORCH if name not in SWITCHES)
+USUAL = {one.name: one.default for one in arguments.TORCH}
+NOT_OF_A_GROUP = tuple(name for name in USUAL if name not in SWITCHES)
 ALL_OPTIONS = {spec.name for entry in ENTRIES.values() for spec in fields(entry.hyper)}
 # Arguments that PyTorch's optimizers take in groups and ours once for all, with the value that has no effect.
 OF_ALL_GROUPS = {"fused": None, "foreach": None, "differentiable": False}
@@ -283,7 +284,7 @@ def described_groups(name: str, groups: Sequence[Group], of: GroupOptions) -> st
     """Return the groups in words: lr, the rule if groups name it, and values other than the defaults."""
     lines = [f"{name} ("]
     for number, group in enumerate(groups):
-        usual = {**arguments.TORCH, **{spec.name: spec.default for spec in fields(of.rules.of(group).hyper)}}
+        usual = {**USUAL, **{spec.name: spec.default for spec in fields(of.rules.of(group).hyper)}}
         shown = {
             key: in_words(value)
             for key, value in group.items()
