@@ -35,9 +35,9 @@ def test_arguments_are_optax_s(name):
     from layerwise import jax as front
 
     given, here = ([*signature(getattr(of, name)).parameters.values()] for of in (optax, front))
-    for theirs, ours in zip(given, here, strict=False):
-        assert (theirs.name, theirs.kind) == (ours.name, ours.kind)
-        assert ours.default in (theirs.default, getattr(theirs.default, "__name__", ...))  # of a dtype the name
+    for theirs, own in zip(given, here, strict=False):
+        assert (theirs.name, theirs.kind) == (own.name, own.kind)
+        assert own.default in (theirs.default, getattr(theirs.default, "__name__", ...))  # of a dtype the name
 
 
 @pytest.fixture

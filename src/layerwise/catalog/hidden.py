@@ -10,6 +10,7 @@ from typing import Any
 from layerwise.catalog.registry import ENTRIES
 from layerwise.errors import warn
 from layerwise.options.by_name import few
+from layerwise.options.settings import Hyper
 
 ADAMW = ENTRIES["AdamW"]
 EMBEDDINGS = {"emb", "embed", "embedding", "embeddings", "wpe", "wte"}  # a name that contains one of these words
@@ -20,12 +21,12 @@ OUTPUTS = {"output"}  # a head at the top of a model, but the last matrix of a b
 WRAPPERS = {"_fsdp_wrapped_module", "_orig_mod", "model", "module"}
 
 
-def is_vector(h: Any, shape: Sequence[int]) -> bool:
+def is_vector(h: Hyper, shape: Sequence[int]) -> bool:
     """Return True if a rule for hidden matrices would step this tensor, which is not a matrix."""
     return h.of_matrices and len(shape) < 2
 
 
-def is_whole(h: Any, shape: Sequence[int]) -> bool:
+def is_whole(h: Hyper, shape: Sequence[int]) -> bool:
     """Return True if a rule for rows would step this tensor, which has several rows, as one block."""
     return h.by_row and len(shape) > 1 and shape[0] > 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from layerwise.jax._types import Array, Dtype
 from layerwise.storage.bits import WORD
 from layerwise.storage.index import Index
 
@@ -16,7 +18,7 @@ from layerwise.storage.index import Index
 class Words:
     """Arrays of uint32 with the operators of integers, modulo 2^32; JAX refuses Python integers beyond int32."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Array) -> None:
         self.array = array
 
     def __neg__(self) -> Words:
@@ -26,19 +28,19 @@ class Words:
         raise TypeError("arrays are not hashable")
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: Array) -> Array:
     """Return an operand as uint32; Python integers are taken modulo 2^32, and signed arrays keep their bits."""
     if isinstance(x, Words):
         return x.array
     return np.uint32(x & WORD) if isinstance(x, int) else _unsigned(x)
 
 
-def _unsigned(x: Any) -> Any:
+def _unsigned(x: Array) -> Array:
     return x.astype(jnp.uint32) if x.dtype != jnp.int32 else jax.lax.bitcast_convert_type(x, jnp.uint32)
 
 
 def _operator(name: str, compares: bool) -> Any:
-    def operator(self: Words, other: Any) -> Any:
+    def operator(self: Words, other: Array) -> Any:
         found = getattr(jnp.asarray(self.array), name)(_plain(other))
         return found if compares else Words(found)
 
@@ -59,22 +61,22 @@ class Namespace:
         return getattr(jnp, name)
 
     @staticmethod
-    def concat(arrays: Any, axis: int) -> Any:
+    def concat(arrays: Sequence[Array], axis: int) -> Array:
         return jnp.concatenate(arrays, axis=axis)
 
     @staticmethod
-    def full_like(x: Any, value: float) -> Any:
+    def full_like(x: Array, value: float) -> Array:
         return jax.lax.optimization_barrier(jnp.full_like(x, value))
 
 
-def _integers(x: Any) -> Any:
+def _integers(x: Array) -> Array:
     """Return nonnegative floating-point numbers truncated to 32-bit integers."""
     if jnp.issubdtype(x.dtype, jnp.floating):
         return Words(x.astype(jnp.uint32))
     return x.astype(jnp.int32)
 
 
-def _as_floats(x: Any) -> Any:
+def _as_floats(x: Array) -> Array:
     """Return numbers in float32. XLA would take subnormal bfloat16 numbers for 0, so these are converted bit by bit."""
     if isinstance(x, Words):
         return x.array.astype(jnp.float32)
@@ -84,22 +86,22 @@ def _as_floats(x: Any) -> Any:
     return x.astype(jnp.float32)
 
 
-def _where(condition: Any, x: Any, y: Any) -> Any:
+def _where(condition: Array, x: Array, y: Array) -> Array:
     if isinstance(x, (Words, int)) and isinstance(y, (Words, int)):
         return Words(jnp.where(condition, _plain(x), _plain(y)))
     return jnp.where(condition, *(one.array if isinstance(one, Words) else one for one in (x, y)))
 
 
-def _shifted(x: Any, by: int) -> Words:
+def _shifted(x: Array, by: int) -> Words:
     return Words(_plain(x) << np.uint32(by))
 
 
-def _step(t: Any) -> tuple[Any, Any]:
+def _step(t: Array) -> tuple[Array, Array]:
     upper = t >> 32 if t.dtype.itemsize > 4 else jnp.zeros_like(t)
     return Words(t.astype(jnp.uint32)), Words(upper.astype(jnp.uint32))
 
 
-def _indices(index: Index, like: Any) -> tuple[Any, int]:
+def _indices(index: Index, like: Array) -> tuple[Any, int]:
     """Return the numbers of an index, which are below 2^32. If they are used at once, XLA stores nothing."""
     found: Any = Words(jnp.full(index.shape, 0, jnp.uint32))
     for d, stride in enumerate(index.strides):
@@ -108,7 +110,7 @@ def _indices(index: Index, like: Any) -> tuple[Any, int]:
     return found + index.offset, 0
 
 
-def rounded(x: Any, dtype: Any) -> Any:
+def rounded(x: Array, dtype: Dtype) -> Array:
     """Return float32 numbers in another dtype: in bfloat16 to nearest, including those that XLA takes for 0."""
     if isinstance(x, Words):
         return jax.lax.bitcast_convert_type(x.array, jnp.int32).astype(dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from layerwise.jax._dtypes import real
 from layerwise.jax._norms import Root, measured
 from layerwise.jax._recompute import Running
 from layerwise.jax._storage import Shape, Unread, numbers
+from layerwise.jax._types import Array, Dtype
 from layerwise.options.settings import Hyper
 from layerwise.rules.asks import Asking, Gram, ModelSum, Now, Stepped, Sum, Whole
 
@@ -31,13 +33,13 @@ class Task:
     stored.
     """
 
-    rule: Any
+    rule: ModuleType
     h: Hyper
     shape: Shape  # of the local part
     block_dims: Shape
-    arrays: tuple[Any, ...]  # p, g and the fields of the state
+    arrays: tuple[Array, ...]  # p, g and the fields of the state
     now: Now
-    dtype: Any  # of the arithmetic
+    dtype: Dtype  # of the arithmetic
     cut: Cut = ()
 
     def start(self, xp: Any) -> Asking[Stepped]:
@@ -45,7 +47,7 @@ class Task:
         asking: Asking[Stepped] = self.rule.step(xp, p, g, self.rule.State(*state), self.h, self.now)
         return asking
 
-    def _read(self, x: Any) -> Any:
+    def _read(self, x: Array) -> Array:
         x = jnp.asarray(x.view(numbers(x.array)) if isinstance(x, Unread) else x)
         # The second moments of complex parameters are real.
         return x.astype(self.dtype if jnp.iscomplexobj(x) else real(self.dtype))
@@ -108,14 +110,14 @@ def driven(tasks: Sequence[Task]) -> list[Stepped]:
     return [done[i] for i in range(len(tasks))]
 
 
-def _partial_sum(task: Task, request: Any) -> Any:
+def _partial_sum(task: Task, request: Any) -> Array:
     if isinstance(request, (*PLAIN, Gram)):
         return partial_sum(jnp, request, task.dims_of(request))
     goes_on = isinstance(request, ModelSum) or task.axes_of(request)
     return measured(request.terms, task.dims_of(request), None if goes_on else _divisor(task, request))
 
 
-def _of_wholes(tasks: Sequence[Task], wholes: Sequence[Whole]) -> list[Any]:
+def _of_wholes(tasks: Sequence[Task], wholes: Sequence[Whole]) -> list[Array]:
     """Return what works make of whole tensors, and of that what is here: each device does all of it."""
     cuts = [_cuts(*each) for each in zip(tasks, wholes, strict=True)]
     brought = [one._replace(terms=_brought(one.terms, own)) for one, own in zip(wholes, cuts, strict=True)]
@@ -128,13 +130,13 @@ def _cuts(task: Task, request: Whole) -> list[tuple[int, Axes]]:
     return [(d, task.cut[d]) for d in sorted(request.kept + request.summed) if task.cut and task.cut[d]]
 
 
-def _brought(x: Any, cuts: Sequence[tuple[int, Axes]]) -> Any:
+def _brought(x: Array, cuts: Sequence[tuple[int, Axes]]) -> Any:
     for d, axes in cuts:
         x = jax.lax.all_gather(x, axes, axis=d, tiled=True)
     return x
 
 
-def _taken(x: Any, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Any:
+def _taken(x: Array, shape: Shape, cuts: Sequence[tuple[int, Axes]]) -> Any:
     for d, axes in cuts:
         x = jax.lax.dynamic_slice_in_dim(x, jax.lax.axis_index(axes) * shape[d], shape[d], d)
     return x
@@ -157,7 +159,7 @@ def _answers(tasks: Sequence[Task], requests: Round, totals: dict[Place, Any]) -
     ]
     model: Any = sum(of_model[1:], of_model[0]) if of_model else None
 
-    def answer(i: int, k: int, request: Any) -> Any:
+    def answer(i: int, k: int, request: Any) -> Array:
         total, n = model if isinstance(request, ModelSum) else totals[i, k], _divisor(tasks[i], request)
         return total if n == 1 or isinstance(total, Root) else total / n
 
@@ -168,7 +170,7 @@ def _divisor(task: Task, request: Any) -> int:
     return max(1, task.entries(request)) if isinstance(request, MEANS) else 1
 
 
-def varying(x: Any) -> Axes:
+def varying(x: Array) -> Axes:
     """Return the mesh axes along which JAX knows an array to vary."""
     kind = jax.typeof(x)
     known = getattr(kind, "manual_axis_type", None)  # its name since JAX 0.10

@@ -9,19 +9,21 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from layerwise.jax._types import Dtype
 
-def together(*kinds: Any) -> Any:
+
+def together(*kinds: Dtype) -> Dtype:
     """Return the dtype that holds the numbers of all of these dtypes or arrays."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.result_type(*kinds)
 
 
-def real(dtype: Any) -> Any:
+def real(dtype: Dtype) -> Dtype:
     """Return the real dtype of absolute values."""
     return jnp.finfo(dtype).dtype
 
 
-def arithmetic(dtype: Any) -> Any:
+def arithmetic(dtype: Dtype) -> Dtype:
     """Return the dtype of the arithmetic for parameters of this dtype: at least single precision."""
     return together(dtype, jnp.float32)
 

@@ -15,24 +15,25 @@ from layerwise.jax import optimizers
 from layerwise.jax._bits import rounded
 from layerwise.jax._storage import Grouped, MasterState, numbers, stored
 from layerwise.jax._trees import Leaves, of_state
+from layerwise.jax._types import Array, Tree
 
 
-def in_numbers(state: Any, leaves: Leaves) -> Any:
+def in_numbers(state: Tree, leaves: Leaves) -> Tree:
     """Return a state with numbers instead of groups of 8 bits."""
     trees = {part: getattr(state, part) for part in parts_of(state).values()}
     grouped = {part: of_state(leaves, part, tree) for part, tree in trees.items() if isinstance(tree, Grouped)}
     return state._replace(**{part: leaves.like([*map(numbers, each)]) for part, each in grouped.items()})
 
 
-def _shape(x: Any) -> Any:
+def _shape(x: Array) -> Any:
     return None if x is None else tuple(np.shape(x.codes if isinstance(x, Grouped) else x))
 
 
-def _placed(given: Any, like: Any) -> Any:
+def _placed(given: Tree, like: Tree) -> Tree:
     return jax.device_put(jnp.asarray(given, like.dtype), like.sharding)
 
 
-def _in_form(given: Any, like: Any) -> Any:
+def _in_form(given: Array, like: Array) -> Array:
     """Return an array, or codes with their scales, in the format of `like`."""
     if not isinstance(like, Grouped):
         return _placed(numbers(given), like)
@@ -41,7 +42,7 @@ def _in_form(given: Any, like: Any) -> Any:
     return Grouped(*map(_placed, given, like))
 
 
-def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
+def _weights_in_form(p: Array, wanted: Any, held: Array) -> Array:
     """Return the companions of weights in the wanted format."""
     if wanted is None or held is None:
         return wanted
@@ -60,16 +61,16 @@ def _weights_in_form(p: Any, wanted: Any, held: Any) -> Any:
 # ---- fields of a state
 
 
-def own_of(state: Any) -> Any:
+def own_of(state: Tree) -> Tree:
     return state.inner if isinstance(state, MasterState) else state
 
 
-def held_of(state: Any, leaves: Leaves) -> list[Any]:
+def held_of(state: Tree, leaves: Leaves) -> list[Array]:
     """Return the companions of each parameter's weights in a state."""
     return of_state(leaves, "weights", state.weights if isinstance(state, MasterState) else None)
 
 
-def begun(transform: Any, params: Any) -> Any:
+def begun(transform: Any, params: Tree) -> Tree:
     """Return the initial state, which shows the wanted format."""
     whole = transform.init(params)
     if type(own_of(whole)) not in RULES:
@@ -81,7 +82,7 @@ def begun(transform: Any, params: Any) -> Any:
 RULES = {getattr(optimizers, f"{name}State"): entry.rule for name, entry in ENTRIES.items()}
 
 
-def parts_of(state: Any) -> dict[str, str]:
+def parts_of(state: Tree) -> dict[str, str]:
     """Return the fields of the state: their names in the PyTorch API and in the rules, and their names here."""
     if type(state) not in RULES:
         raise StateError(
@@ -90,7 +91,7 @@ def parts_of(state: Any) -> dict[str, str]:
     return dict(zip(RULES[type(state)].State._fields, state._fields[1:-1], strict=True))
 
 
-def filled_in(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], held: Sequence[Any]) -> Any:
+def filled_in(whole: Any, leaves: Leaves, count: Array, trees: Mapping[str, Any], held: Sequence[Array]) -> Tree:
     """Return our state with these trees: each array with the required shape, dtype and place, and with the companions
     of weights, converted from another state.
     """
@@ -106,7 +107,7 @@ def filled_in(whole: Any, leaves: Leaves, count: Any, trees: Mapping[str, Any], 
     return MasterState(made, leaves.like([_weights_in_form(*row) for row in rows]))
 
 
-def _fitted(what: str, ours: Any, theirs: Any) -> Any:
+def _fitted(what: str, ours: Array, theirs: Array) -> Array:
     shape, has = _shape(ours), _shape(theirs)
     if shape is None:
         return None
@@ -117,7 +118,7 @@ def _fitted(what: str, ours: Any, theirs: Any) -> Any:
     return _in_form(theirs, ours)
 
 
-def like_theirs(theirs: Any, ours: Any) -> Any:
+def like_theirs(theirs: Tree, ours: Tree) -> Tree:
     if ours is not None and _shape(ours) != _shape(theirs):
         raise StateError(
             f"the optax state needs the shape {_shape(theirs)}, but the layerwise state has {_shape(ours)}."

@@ -14,6 +14,7 @@ from layerwise.errors import ContradictionError, HyperparameterError, sentence
 from layerwise.jax._mesh import axes_of
 from layerwise.jax._options import is_traced, options
 from layerwise.jax._transform import Transformation
+from layerwise.jax._types import Dtype
 from layerwise.options.checks import FLAG, Check, number
 from layerwise.options.names import OPTAX, is_pair, pair
 from layerwise.options.settings import Hyper
@@ -113,7 +114,7 @@ def _checked(check: Check, argument: str, value: Any, way_out: str) -> Any:
     return value if is_traced(value) else check(argument, value, way_out)
 
 
-def _dtype_name(dtype: Any, argument: str) -> Any:
+def _dtype_name(dtype: Dtype, argument: str) -> Any:
     # inject_hyperparams takes a dtype for a schedule, because it is callable, and passes the dtype's result.
     return Adafactor.check("momentum_dtype", getattr(dtype, "dtype", dtype), argument)
 

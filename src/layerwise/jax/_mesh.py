@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -15,13 +16,14 @@ from layerwise.errors import ContradictionError, HyperparameterError, ParameterE
 from layerwise.jax import _trees
 from layerwise.jax._drive import Axes, Cut, size, varying
 from layerwise.jax._trees import Leaves
+from layerwise.jax._types import Array, Dtype, Tree
 from layerwise.layout.pieces import Layout, Piece, divided
 from layerwise.rules.asks import Shape
 
 WAY_OUT = 'Pass the name of an axis of the mesh such as axis_name="data", or a tuple of names.'
 
 
-def axes_of(axis_name: Any, specs: Any) -> Axes:
+def axes_of(axis_name: Any, specs: Tree) -> Axes:
     """Return the mesh axes that may shard parameters; none under jit."""
     names = () if axis_name is None else axis_name if isinstance(axis_name, (tuple, list)) else (axis_name,)
     if axis_name is not None and (not names or not all(isinstance(name, str) for name in names)):
@@ -32,7 +34,7 @@ def axes_of(axis_name: Any, specs: Any) -> Axes:
     return tuple(names)
 
 
-def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
+def cuts(axes: Axes, specs: Tree, params: Tree, leaves: Leaves) -> list[Cut]:
     """Return the sharding of each parameter."""
     if not axes:
         return [()] * len(leaves.arrays)
@@ -40,7 +42,7 @@ def cuts(axes: Axes, specs: Any, params: Any, leaves: Leaves) -> list[Cut]:
     return [_cut(axes, *row) for row in zip(leaves.names, leaves.arrays, each, strict=True)]
 
 
-def _cut(known: Axes, name: str, p: Any, spec: PartitionSpec) -> Cut:
+def _cut(known: Axes, name: str, p: Array, spec: PartitionSpec) -> Cut:
     cut = tuple(_names(axes) for axes in (*spec, *[None] * (p.ndim - len(spec))))
     if len(cut) != p.ndim:
         raise ParameterError(f"{name} has {p.ndim} dimensions, but its specs {spec} have {len(spec)}.")
@@ -60,7 +62,7 @@ def _parts(shape: Shape, cut: Cut) -> Shape:
     return tuple(prod(map(size, axes)) for axes in cut or ((),) * len(shape))
 
 
-def shard_layout(rule: Any, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
+def shard_layout(rule: ModuleType, layout: Layout, name: str, shape: Shape, cut: Cut) -> Layout:
     """Return the layout of a shard, with the settings that were fitted to the whole tensor."""
     pieces = []
     for piece in divided(layout, _parts(shape, cut), replicas=0).pieces:
@@ -83,7 +85,7 @@ def cut_of_piece(cut: Cut, piece: Piece) -> Cut:
     return (*cut[: part.axis], (), *cut[part.axis :])
 
 
-def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> Any:
+def zeros(p: Array, cut: Cut, shape: Shape, dtype: Dtype, of_rows: bool = False) -> Array:
     """Return zeros for the state of a parameter, laid out over devices like it; `of_rows` if they are scales of
     groups.
     """
@@ -101,7 +103,7 @@ def zeros(p: Any, cut: Cut, shape: Shape, dtype: Any, of_rows: bool = False) -> 
     return mark(made, axes) if axes else made
 
 
-def _sharding(p: Any, shape: Shape, of_rows: bool) -> NamedSharding | None:
+def _sharding(p: Array, shape: Shape, of_rows: bool) -> NamedSharding | None:
     """Return the parameter's sharding, without dimensions that are missing or shorter in the state."""
     traced = isinstance(p, jax.core.Tracer)
     found = getattr(jax.typeof(p) if traced else p, "sharding", None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from functools import cache, partial
 from math import inf
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ from jax import lax
 
 from layerwise.drivers.requests import sum_of_squares
 from layerwise.jax._dtypes import real, together
+from layerwise.jax._types import Array, Dtype
 from layerwise.rules.arrays import is_complex
 from layerwise.rules.asks import Shape
 from layerwise.rules.scalars import root
@@ -30,14 +31,14 @@ from layerwise.rules.scalars import root
 class Columns(NamedTuple):
     """A sum of squares: a partial sum or a total, with one number for each block."""
 
-    plain: Any
-    raised: Any  # for numbers whose squares are too small: the sum times `factor` squared
-    lowered: Any  # for numbers whose squares are too large: the sum divided by it
+    plain: Array
+    raised: Array  # for numbers whose squares are too small: the sum times `factor` squared
+    lowered: Array  # for numbers whose squares are too large: the sum divided by it
 
-    def __add__(self, other: Any) -> Columns:
+    def __add__(self, other: Array) -> Columns:
         return Columns(*(x + y for x, y in zip(self, other, strict=True)))
 
-    def __truediv__(self, n: Any) -> Columns:
+    def __truediv__(self, n: Array) -> Columns:
         return Columns(*(x / n for x in self))
 
 
@@ -51,7 +52,7 @@ class Limits(NamedTuple):
 
 
 @cache
-def limits(dtype: Any) -> Limits:
+def limits(dtype: Dtype) -> Limits:
     """Return the limits of a floating-point dtype.
 
     The factor raises the smallest number so that its square is normal, and lowers the largest so that its squares can
@@ -66,7 +67,7 @@ def limits(dtype: Any) -> Limits:
 class Root(NamedTuple):
     """The root of a total or of a mean."""
 
-    value: Any
+    value: Array
 
 
 def has_float64() -> bool:
@@ -75,7 +76,7 @@ def has_float64() -> bool:
 
 
 @partial(jax.jit, static_argnums=(1, 2), inline=True)
-def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
+def measured(x: Array, dims: Shape, entries: int | None) -> Columns | Root:
     """Return the sum of squares over these dimensions, which are kept with size 1.
 
     For a complete total, `entries` is the number to divide it by before taking the root. Jitted, so that code shared by
@@ -94,19 +95,19 @@ def measured(x: Any, dims: Shape, entries: int | None) -> Columns | Root:
         return Root(_divided(root(INLINED, squares / entries), 1.0, its).astype(dtype))
 
 
-def _in_one_pass(x: Any, dims: Shape) -> Columns:
+def _in_one_pass(x: Array, dims: Shape) -> Columns:
     if is_complex(x):
         return _in_one_pass(x.real, dims) + _in_one_pass(x.imag, dims)
     its = limits(x.dtype)
 
-    def scaled(factor: float) -> Any:
+    def scaled(factor: float) -> Array:
         # The bounds keep compilers from scaling the squares instead, and keep derivatives of unused columns finite.
         return sum_of_squares(jnp, jnp.clip(x * factor, -its.largest, its.largest), dims)
 
     return Columns(sum_of_squares(jnp, x, dims), scaled(its.factor), scaled(1 / its.factor))
 
 
-def length(squares: Columns | Root) -> Any:
+def length(squares: Columns | Root) -> Array:
     """Return the root: finite, and not 0 for finite numbers that are not all 0."""
     if isinstance(squares, Root):
         return squares.value
@@ -118,13 +119,13 @@ def length(squares: Columns | Root) -> Any:
     return _divided(found, scale, its)
 
 
-def _divided(norm: Any, scale: Any, its: Limits) -> Any:
+def _divided(norm: Array, scale: Array, its: Limits) -> Array:
     """Return a norm of scaled numbers as the norm of the numbers, which fits the dtype if they are finite."""
     found = norm / scale
     return _select(found <= its.largest, found, _select(norm < inf, its.largest, norm))
 
 
-def _select(condition: Any, yes: Any, no: Any) -> Any:
+def _select(condition: Array, yes: Array, no: Array) -> Array:
     """Return the same as `where`, in one operation: derivatives of several are built where float64 may be off."""
     like = no if isinstance(yes, float) else yes
     return lax.select(condition, *(lax.full_like(like, x) if isinstance(x, float) else x for x in (yes, no)))

@@ -15,18 +15,19 @@ from layerwise.jax import optimizers
 from layerwise.jax._forms import RULES, filled_in, held_of, like_theirs, own_of
 from layerwise.jax._storage import Grouped, MasterState
 from layerwise.jax._trees import Leaves, of_state, parameters
+from layerwise.jax._types import Array, Tree
 from layerwise.jax.optimizers import AdafactorState, LambState, LarsState, NovoGradState
 
 
-def is_ours(x: Any) -> bool:
+def is_ours(x: Tree) -> bool:
     return type(x) in RULES or isinstance(x, MasterState)
 
 
-def is_injected(x: Any) -> bool:
+def is_injected(x: Tree) -> bool:
     return hasattr(x, "hyperparams") and hasattr(x, "inner_state")
 
 
-def masked_like(state: Any, params: Any) -> Any:
+def masked_like(state: Tree, params: Tree) -> Tree:
     """Return the parameters of one of our states: masked like its own trees."""
     tree = next((one for one in own_of(state)[1:-1] if one is not None), None)
     tree = tree.codes if isinstance(tree, Grouped) else tree
@@ -37,11 +38,11 @@ def masked_like(state: Any, params: Any) -> Any:
     )
 
 
-def _is_masked(x: Any) -> bool:
+def _is_masked(x: Tree) -> bool:
     return isinstance(x, optax.MaskedNode)
 
 
-def from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
+def from_kinds(whole: Tree, state: Tree, params: Tree, used: list[int]) -> Tree:
     """Return our state, converted from optax's state for these parameters."""
     ours, leaves = own_of(whole), parameters(params)
     if type(ours) not in OF_OPTAX:
@@ -61,7 +62,7 @@ def from_kinds(whole: Any, state: Any, params: Any, used: list[int]) -> Any:
     return filled_in(whole, leaves, counts[0], trees, held_of(whole, leaves))
 
 
-def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
+def to_kind(one: Tree, ours: Sequence[Tree], params: Tree) -> Tree:
     """Return a part of optax's state with the values of one of our states for the same parameters."""
     name = type(one).__name__
     parts, turned = KINDS.get(name, ((), lambda *_: ()))
@@ -83,7 +84,7 @@ def to_kind(one: Any, ours: Sequence[Any], params: Any) -> Any:
     return one._replace(**found, **({"count": state.count} if "count" in one._fields else {}))
 
 
-def with_numbers(one: Any, state: Any) -> Any:
+def with_numbers(one: Tree, state: Tree) -> Tree:
     """Return a state of injected hyperparameters with the numbers injected in another state, if it is the only one."""
     others = found_in(state, is_injected)
     if len(others) != 1:
@@ -95,11 +96,11 @@ def with_numbers(one: Any, state: Any) -> Any:
     return one._replace(**kept)
 
 
-def _arrays(one: Any, parts: Iterable[str]) -> list[Any]:
+def _arrays(one: Tree, parts: Iterable[str]) -> list[Array]:
     return [x for part in parts for x in jax.tree.leaves(getattr(one, part))]
 
 
-def say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
+def say_what_is_lost(state: Tree, used: Sequence[int], injected: bool) -> None:
     """Warn about arrays of optax's state that are neither converted nor counts."""
     paths, _ = jax.tree_util.tree_flatten_with_path(state, is_leaf=is_one_of(*COUNTED, *KINDS))
     lost = []
@@ -113,21 +114,21 @@ def say_what_is_lost(state: Any, used: Sequence[int], injected: bool) -> None:
         warn(f"not converted, because this optimizer has no such state: {', '.join(lost[:5])}{more}.")
 
 
-def _moments(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+def _moments(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
     return given.mu, jax.tree.map(_shaped, wanted.nu, jax.tree.map(jnp.real, given.nu))
 
 
-def _shaped(like: Any, x: Any) -> Any:
+def _shaped(like: Tree, x: Array) -> Array:
     """Return a single number with the dimensions that other APIs give it."""
     return jnp.reshape(x, jnp.shape(like)) if jnp.size(x) == jnp.size(like) == 1 else x
 
 
-def _trace(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+def _trace(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
     added = isinstance(given, LarsState) or isinstance(wanted, LarsState)  # in optax, it is the mean of added values
     return [jax.tree.map(jnp.negative, given.trace) if added else given.trace]
 
 
-def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
+def _factored(given: Tree, wanted: Tree, leaves: Leaves) -> Iterable[Any]:
     to_ours = isinstance(wanted, AdafactorState)
     columns = [of_state(leaves, part, getattr(one, part)) for one in (wanted, given) for part in FACTORED]
     shapes = [tuple(p.shape) for p in leaves.arrays]
@@ -135,7 +136,9 @@ def _factored(given: Any, wanted: Any, leaves: Leaves) -> Iterable[Any]:
     return [leaves.like(column) for column in zip(*rows, strict=True)]
 
 
-def _turned_means(shape: Sequence[int], wanted: Sequence[Any], given: Sequence[Any], to_ours: bool) -> tuple[Any, ...]:
+def _turned_means(
+    shape: Sequence[int], wanted: Sequence[Array], given: Sequence[Any], to_ours: bool
+) -> tuple[Array, ...]:
     """Convert between optax's v_row, v_col and v, which lack the averaged dimension, and ours."""
     if (wanted if to_ours else given)[0] is None:
         return (*wanted[:2], given[2])
@@ -176,15 +179,15 @@ def is_one_of(*kinds: str) -> Callable[[Any], bool]:
     return lambda x: type(x).__name__ in kinds
 
 
-def found_in(state: Any, wanted: Callable[[Any], bool]) -> list[Any]:
+def found_in(state: Tree, wanted: Callable[[Any], bool]) -> list[Tree]:
     return [one for one in jax.tree.leaves(state, is_leaf=wanted) if wanted(one)]
 
 
-def _is_of(tree: Any, leaves: Leaves) -> bool:
+def _is_of(tree: Tree, leaves: Leaves) -> bool:
     return jax.tree.structure(tree) in (leaves.tree, leaves.given)
 
 
-def _only(state: Any, kind: str, leaves: Leaves) -> Any:
+def _only(state: Tree, kind: str, leaves: Leaves) -> Tree:
     """Return optax's state of this kind: the only one, or the only one for these parameters."""
     found = found_in(state, is_one_of(kind))
     if len(found) > 1:

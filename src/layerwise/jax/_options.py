@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from layerwise.errors import HyperparameterError, sentence
+from layerwise.jax._types import Array, Dtype
 from layerwise.options.checks import number
 from layerwise.options.settings import Hyper
 
@@ -32,11 +33,11 @@ class Options:
     traced: Mapping[str, Any]
     arguments: Mapping[str, str]  # the names of options in this API, if they differ
 
-    def fitted_to(self, dtype: Any) -> Hyper:
+    def fitted_to(self, dtype: Dtype) -> Hyper:
         """Return the settings with traced numbers in this dtype, which is the tensor's own."""
         return self.h.settled(**{name: jax.tree.map(lambda x: _as(x, dtype), x) for name, x in self.traced.items()})
 
-    def rate(self, name: str, count: Any, dtype: Any) -> Any:
+    def rate(self, name: str, count: Array, dtype: Dtype) -> Array:
         """Return lr or weight decay after `count` steps: a number, or an array of this dtype."""
         value = self.traced.get(name, getattr(self.h, name))
         if callable(value):
@@ -47,7 +48,7 @@ class Options:
                 _check_one(argument, value)
         return _as(value, dtype)
 
-    def beta2(self, t: Any, dtype: Any) -> Any:
+    def beta2(self, t: Array, dtype: Dtype) -> Array:
         """Return the decay of the second moment at step t, if it is given as a function or a number."""
         value = _called(self.fitted_to(dtype).beta2_of, t, jnp.maximum)
         _check_one("beta2(count)", value)
@@ -67,7 +68,7 @@ def _check_one(argument: str, value: Any) -> None:
         )
 
 
-def _as(value: Any, dtype: Any) -> Any:
+def _as(value: Any, dtype: Dtype) -> Array:
     return value.astype(dtype).reshape(()) if isinstance(value, jax.Array) else value
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from math import prod
 from operator import add
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from layerwise.jax._bits import BITS, rounded
 from layerwise.jax._drive import Cut, Task, size
 from layerwise.jax._dtypes import arithmetic, real, together
 from layerwise.jax._storage import LOW, Grouped, Shape, beside_of, numbers, stored, unread, weights_of
+from layerwise.jax._types import Array, Dtype
 from layerwise.layout.pieces import Layout, elementwise, kept_dims
 from layerwise.rules.asks import Now, Stepped
 from layerwise.rules.states import is_signed
@@ -42,16 +44,16 @@ MOST = 1 << 32  # the largest tensor whose elements 32-bit integers can count
 class Plan:
     """The plan of one parameter's step."""
 
-    rule: Any
+    rule: ModuleType
     name: str
-    p: Any
+    p: Array
     layout: Layout
     cut: Cut
     decayed: bool
     want: Wanted
 
     @cached_property
-    def dtype(self) -> Any:
+    def dtype(self) -> Dtype:
         """The dtype of the arithmetic and of the state: at least single precision."""
         return arithmetic(self.p.dtype)
 
@@ -74,7 +76,7 @@ class Plan:
 
     # ---- before the first step
 
-    def fresh(self, field: str) -> Any:
+    def fresh(self, field: str) -> Array:
         """Return a field of the initial state, laid out over devices like the parameter."""
         shape, signed = self.shapes[field], is_signed(self.rule, field)
         if shape is None:
@@ -106,7 +108,7 @@ class Plan:
                     f"elements that share a scale. {way_out}"
                 )
 
-    def held(self) -> Any:
+    def held(self) -> Array:
         """Return the initial companion of the weights, or None."""
         dtype = beside_of(self.p, self.want.master)
         if dtype == "float32":
@@ -115,14 +117,14 @@ class Plan:
 
     # ---- a step
 
-    def tasks(self, g: Any, state: Sequence[Any], held: Any, now: Now) -> Iterator[Task]:
+    def tasks(self, g: Array, state: Sequence[Array], held: Array, now: Now) -> Iterator[Task]:
         """Yield the step of each piece."""
         for piece in self.layout.pieces:
             arrays = tuple(unread(x, piece.view) for x in (weights_of(self.p, held), g, *state))
             cut = _mesh.cut_of_piece(self.cut, piece)
             yield Task(self.rule, piece.h, piece.shape, piece.block_dims, arrays, now, self.dtype, cut)
 
-    def moved(self, stepped: Sequence[Stepped], g: Any, held: Any, t: Any) -> tuple[Any, Any]:
+    def moved(self, stepped: Sequence[Stepped], g: Array, held: Array, t: Array) -> tuple[Array, Array]:
         """Return the update of the parameter, and the companion of its weights.
 
         The update has the common dtype of gradient and parameter; float32 if it leads to weights that are rounded here.
@@ -134,7 +136,7 @@ class Plan:
         after, beside = self._rounded(BITS.as_floats(numbers(weights_of(self.p, held))) + move, held, t)
         return after - before, beside
 
-    def _rounded(self, x: Any, held: Any, t: Any) -> tuple[Any, Any]:
+    def _rounded(self, x: Array, held: Array, t: Array) -> tuple[Array, Array]:
         """Return float32 weights rounded to the parameter's dtype, and the rest."""
         dtype = self.p.dtype
         if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
@@ -143,7 +145,7 @@ class Plan:
         p, rest = self._stored(self.p, held, WEIGHTS if draws else None).encode(x, t)
         return (BITS.as_floats(rounded(p, dtype)), None) if held is None else (p, rounded(rest, held.dtype))
 
-    def written(self, stepped: Sequence[Stepped], before: Sequence[Any], t: Any) -> list[Any]:
+    def written(self, stepped: Sequence[Stepped], before: Sequence[Array], t: Array) -> list[Array]:
         """Return the state after a step, each field stored like the old one."""
         fields = zip(self.shapes.items(), before, zip(*(one.state for one in stepped), strict=True), strict=True)
         return [
@@ -151,7 +153,7 @@ class Plan:
             for (field, shape), old, pieces in fields
         ]
 
-    def _written(self, field: str, old: Any, new: Any, t: Any) -> Any:
+    def _written(self, field: str, old: Array, new: Array, t: Array) -> Array:
         old = old if isinstance(old, Grouped) else Grouped(old, None)
         dtype = old.codes.dtype
         coded = coded_of(dtype.name)
@@ -168,7 +170,7 @@ class Plan:
         blocked = self.layout.pieces[0].part is not None
         return joined if blocked else {key: value[0] for key, value in joined.items()}
 
-    def _joined(self, pieces: Sequence[Any], shape: Any) -> Any:
+    def _joined(self, pieces: Sequence[Array], shape: Any) -> Array:
         part = self.layout.pieces[0].part
         if part is not None and part.one is not None:
             return jnp.concatenate(pieces, axis=part.axis)
@@ -176,7 +178,7 @@ class Plan:
 
     # ---- random bits
 
-    def _stored(self, array: Any, beside: Any, drawn: str | None) -> Stored:
+    def _stored(self, array: Array, beside: Array, drawn: str | None) -> Stored:
         """Return an array in its format, rounded by the random bits of a field, or to nearest."""
         if drawn is None:
             return stored(array, beside)
@@ -190,9 +192,9 @@ class Plan:
                 'random rounding. Split it, or pass rounding="nearest".'
             )
         here, index = tuple(self.p.shape), index_of(self._whole)
-        offset: Any = np.uint32(0)
+        offset: Array = np.uint32(0)
         for n, stride, axes in zip(here, index.strides, self.cut, strict=False):
-            at: Any = np.uint32(0)
+            at: Array = np.uint32(0)
             for axis in axes:
                 at = at * np.uint32(size(axis)) + jax.lax.axis_index(axis).astype(jnp.uint32)
             offset = offset + at * np.uint32(n * stride & WORD)

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from layerwise.drivers.requests import next_requests
 from layerwise.jax._norms import length
 from layerwise.jax._products import multiplies, product
+from layerwise.jax._types import Array, Tree
 
 RUNS = 64  # above the number of one tensor's runs
 
@@ -41,11 +42,11 @@ class Namespace:
         return getattr(jnp, name)
 
     @staticmethod
-    def sum(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    def sum(x: Array, axis: Any = None, keepdims: bool = False) -> Array:
         return jax.lax.optimization_barrier(jnp.sum(x, axis=axis, keepdims=keepdims))
 
     @staticmethod
-    def where(condition: Any, x: Any, y: Any) -> Any:
+    def where(condition: Array, x: Array, y: Array) -> Array:
         """Choose without jax.numpy's inner call, which would be inlined for each tensor."""
         dtype = jnp.result_type(x, y)
         x, y = (jnp.asarray(one, dtype) for one in (x, y))
@@ -56,15 +57,15 @@ class First(Namespace):
     """The namespace of the run that makes the step. It remembers the new state."""
 
     def __init__(self) -> None:
-        self.made: list[Any] = []
+        self.made: list[Array] = []
         self._clips = count(-1, -1)
 
-    def clip(self, x: Any, low: Any, high: Any) -> Any:
+    def clip(self, x: Array, low: Array, high: Array) -> Array:
         """Clip between bounds that no other call shares: XLA would store the common part of two uses of an array."""
         own = [None if one is None else _apart(jnp.asarray(one, x.dtype), next(self._clips)) for one in (low, high)]
         return jnp.clip(x, *own)
 
-    def final(self, *state: Any) -> tuple[Any, ...]:
+    def final(self, *state: Any) -> tuple[Array, ...]:
         self.made.append(state)
         return state
 
@@ -75,11 +76,11 @@ class Again(Namespace):
     def __init__(self, first: First, hide: _Hide) -> None:
         self._made, self._hide = iter(first.made), hide
 
-    def final(self, *state: Any) -> tuple[Any, ...]:
+    def final(self, *state: Any) -> tuple[Array, ...]:
         hidden: tuple[Any, ...] = self._hide(next(self._made))
         return hidden
 
-    def clip(self, x: Any, low: Any, high: Any) -> Any:
+    def clip(self, x: Array, low: Array, high: Array) -> Array:
         x = x if low is None else jnp.maximum(x, self._hide.array(low))
         return x if high is None else jnp.minimum(x, self._hide.array(high))
 
@@ -89,14 +90,14 @@ class Own(float):
     array.
     """
 
-    hidden: Callable[[Any], Any]
+    hidden: Callable[[Array], Array]
 
-    def __new__(cls, x: float, hidden: Callable[[Any], Any]) -> Own:
+    def __new__(cls, x: float, hidden: Callable[[Array], Array]) -> Own:
         own = super().__new__(cls, x)
         own.hidden = hidden
         return own
 
-    def __jax_array__(self) -> Any:
+    def __jax_array__(self) -> Array:
         return self.hidden(float(self))
 
     def __neg__(self) -> Own:
@@ -106,7 +107,7 @@ class Own(float):
 def _operator(name: str) -> Callable[[Own, Any], Any]:
     plain: Any = getattr(float, name)
 
-    def operator(self: Own, other: Any) -> Any:
+    def operator(self: Own, other: Array) -> Any:
         if isinstance(other, jax.Array):
             return getattr(self.__jax_array__(), name)(other)
         found = plain(self, other)
@@ -126,23 +127,23 @@ class _Hide:
     def __init__(self, task: Any, key: int) -> None:
         self._key, self._dtype = jnp.int32(key), jnp.finfo(task.dtype).dtype
 
-    def __call__(self, tree: Any) -> Any:
+    def __call__(self, tree: Tree) -> Tree:
         return jax.tree.map(self._leaf, tree)
 
     def options(self, h: Any) -> Any:
         return h.settled(**{spec.name: self(getattr(h, spec.name)) for spec in fields(h)})
 
-    def _leaf(self, x: Any) -> Any:
+    def _leaf(self, x: Array) -> Array:
         if isinstance(x, float):
             return Own(x, self.array)
         return self.array(x) if hasattr(x, "dtype") else x
 
-    def array(self, x: Any) -> Any:
+    def array(self, x: Array) -> Array:
         x = jnp.asarray(x, self._dtype) if isinstance(x, float) else x
         return _apart(x, self._key)
 
 
-def _apart(x: Any, key: Any) -> Any:
+def _apart(x: Array, key: Any) -> Array:
     """Return an array that XLA does not identify with the same array under another key."""
     return jax.lax.optimization_barrier((x, jnp.int32(key)))[0]
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from layerwise.errors import StateError, sentence, shown
 from layerwise.jax._bits import BITS
+from layerwise.jax._types import Array, Tree
 from layerwise.storage import Format
 from layerwise.storage.bits import Key
 from layerwise.storage.coded import CODED, coded_of
@@ -30,8 +31,8 @@ class Grouped(NamedTuple):
         scale: The scale of each group of 64 numbers of a row; None for plain numbers.
     """
 
-    codes: Any
-    scale: Any
+    codes: Array
+    scale: Array
 
 
 class MasterState(NamedTuple):
@@ -43,41 +44,41 @@ class MasterState(NamedTuple):
             None for parameters that are not of 16 bits.
     """
 
-    inner: Any
-    weights: Any
+    inner: Tree
+    weights: Array
 
 
 class Unread(NamedTuple):
     """A stored array, and the piece of it that a rule sees. Every run of the rule reads it, so none keeps numbers."""
 
     array: Grouped
-    view: Callable[[Any], Any]
+    view: Callable[[Array], Array]
 
 
-def unread(x: Any, view: Callable[[Any], Any]) -> Any:
+def unread(x: Array, view: Callable[[Array], Array]) -> Array:
     """Return a part of the state, or weights, as a rule's task takes them."""
     return Unread(x, view) if isinstance(x, Grouped) else None if x is None else view(x)
 
 
-def weights_of(p: Any, held: Any) -> Any:
+def weights_of(p: Array, held: Array) -> Array:
     """Return weights with all their stored precision: themselves, their copy, or combined with the remainder."""
     if held is None:
         return p
     return held if jnp.issubdtype(held.dtype, jnp.floating) else Grouped(p, held)
 
 
-def numbers(x: Any) -> Any:
+def numbers(x: Array) -> Array:
     """Return an array, or an array with its companion, as numbers."""
     return stored(jnp.asarray(x.codes), jnp.asarray(x.scale)).read() if isinstance(x, Grouped) else x
 
 
-def stored(array: Any, beside: Any = None, key: Key | None = None, index: Index | None = None) -> Stored:
+def stored(array: Array, beside: Array = None, key: Key | None = None, index: Index | None = None) -> Stored:
     """Return an array in its format; random bits, if needed, depend on its place in the whole."""
     shape, form = tuple(array.shape), Format(beside, key, coded_of(array.dtype.name))
     return Stored(array, form, index or index_of(shape), min(1, len(shape) - 1), BITS)
 
 
-def beside_of(p: Any, master: Any) -> str | None:
+def beside_of(p: Array, master: Array) -> str | None:
     """Return the dtype of the companions that `master_weights` keeps for a parameter, or None."""
     return BESIDE[master].dtype if master and p.dtype in LOW else None
 
@@ -99,13 +100,13 @@ def check_part(what: str, found: Any, shape: Shape | None, signed: bool) -> None
         raise StateError(f"{what} must have {wanted}, but has {there}. {WAY_OUT}")
 
 
-def _check_stored(what: str, x: Any, dtypes: list[str], shape: Shape | None) -> None:
+def _check_stored(what: str, x: Array, dtypes: list[str], shape: Shape | None) -> None:
     if not shape or tuple(jnp.shape(x)) != shape or getattr(x, "dtype", None) not in dtypes:
         must = f"{' or '.join(dtypes)} of the shape {shape}"
         raise StateError(f"the {what} must be {must}, but are {shown(x)}. {WAY_OUT}")
 
 
-def check_held(name: str, p: Any, held: Any, master: Any) -> None:
+def check_held(name: str, p: Array, held: Array, master: Array) -> None:
     """Raise if the companions of the weights do not have the form of `master_weights`."""
     wanted = beside_of(p, master)
     found = None if held is None else getattr(held, "dtype", type(held))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from layerwise.jax._plan import Plan
 from layerwise.jax._products import quick
 from layerwise.jax._storage import WAY_OUT, MasterState, check_held, check_part
 from layerwise.jax._trees import Leaves
+from layerwise.jax._types import Array, Tree
 from layerwise.layout.blocks import Blocks, as_blocks
 from layerwise.layout.pieces import lay_out
 from layerwise.rules.asks import Now
@@ -34,7 +36,7 @@ OTHERS = 'Step them with AdamW: optax.partition({"muon": muon(…), "rest": adam
 class Transformation:
     """A rule, its options, and the settings of each parameter."""
 
-    rule: Any
+    rule: ModuleType
     state: type[Any]
     options: Options
     want: Wanted
@@ -44,7 +46,7 @@ class Transformation:
 
     # ---- init
 
-    def init(self, params: Any) -> Any:
+    def init(self, params: Tree) -> Tree:
         leaves = _trees.parameters(params)
         plans, h = self._plans(params, leaves), self.options.fitted_to(jnp.float32)
         if vectors := [plan.name for plan in plans if is_vector(h, plan.p.shape)]:
@@ -74,14 +76,14 @@ class Transformation:
 
     # ---- update
 
-    def update(self, updates: Any, state: Any, params: Any = None, **extra_args: Any) -> tuple[Any, Any]:
+    def update(self, updates: Tree, state: Tree, params: Tree = None, **extra_args: Any) -> tuple[Tree, Tree]:
         del extra_args  # meant for other transformations of a chain
         params = self._stand_ins(updates) if params is None else params
         leaves = _trees.parameters(params)
         with mixing(leaves.arrays):
             return self._updated(params, leaves, _trees.gradients(leaves, updates), state)
 
-    def _updated(self, params: Any, leaves: Leaves, grads: list[Any], state: Any) -> tuple[Any, Any]:
+    def _updated(self, params: Tree, leaves: Leaves, grads: list[Array], state: Tree) -> tuple[Tree, Tree]:
         own = self._own(state)
         plans = self._plans(params, leaves)
         stored, held = self._stored(plans, leaves, own), self._held(plans, leaves, state)
@@ -104,7 +106,7 @@ class Transformation:
         after = self.state(t, *trees, leaves.by_measurement(stats) if self.stats else None)
         return leaves.of_all(moves), MasterState(after, leaves.like(held)) if self.want.master else after
 
-    def _stand_ins(self, updates: Any) -> Any:
+    def _stand_ins(self, updates: Tree) -> Tree:
         """Return the gradients in place of the parameters, if only their shapes and dtypes are needed."""
         h: Any = self.options.h
         decay = self.options.traced.get("weight_decay", h.weight_decay)
@@ -118,7 +120,7 @@ class Transformation:
             raise ParameterError(f"{reading[0]} depends on the parameters. Call update(updates, state, params).")
         return updates
 
-    def _own(self, state: Any) -> Any:
+    def _own(self, state: Tree) -> Tree:
         if isinstance(state, MasterState) != bool(self.want.master):
             made = "a" if isinstance(state, MasterState) else "no"
             raise StateError(
@@ -138,13 +140,13 @@ class Transformation:
             )
         return own
 
-    def _held(self, plans: list[Plan], leaves: Leaves, state: Any) -> list[Any]:
+    def _held(self, plans: list[Plan], leaves: Leaves, state: Tree) -> list[Array]:
         held = _trees.of_state(leaves, "weights", state.weights if self.want.master else None)
         for plan, one in zip(plans, held, strict=True):
             check_held(plan.name, plan.p, one, self.want.master)
         return held
 
-    def _stored(self, plans: list[Plan], leaves: Leaves, own: Any) -> list[list[Any]]:
+    def _stored(self, plans: list[Plan], leaves: Leaves, own: Tree) -> list[list[Any]]:
         columns = []
         for field, name, tree in zip(self.rule.State._fields, self.state._fields[1:-1], own[1:-1], strict=True):
             columns.append(_trees.of_state(leaves, name, tree))
@@ -152,7 +154,7 @@ class Transformation:
                 check_part(f"{name} of {plan.name}", one, plan.shapes[field], is_signed(self.rule, field))
         return [list(row) for row in zip(*columns, strict=True)]
 
-    def _now(self, count: Any, t: Any, decayed: bool, scalar: Any) -> Now:
+    def _now(self, count: Array, t: Array, decayed: bool, scalar: Array) -> Now:
         """Return the numbers that change from step to step, in this dtype: the same for all tensors with equal dtype
         and decay.
         """
@@ -162,7 +164,7 @@ class Transformation:
 
     # ---- properties of each parameter
 
-    def _plans(self, params: Any, leaves: Leaves) -> list[Plan]:
+    def _plans(self, params: Tree, leaves: Leaves) -> list[Plan]:
         def by_leaf(argument: str, check: _trees.Check, usual: Any) -> list[Any]:
             given = self.given.get(argument)
             return _trees.by_leaf(argument, usual if given is None else given, params, leaves, check)
@@ -173,7 +175,7 @@ class Transformation:
         rows = zip(leaves.names, leaves.arrays, decayed, adapted, blocks, cuts, strict=True)
         return [self._plan(fitted(real(arithmetic(row[1].dtype))), *row) for row in rows]
 
-    def _plan(self, h: Any, name: str, p: Any, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
+    def _plan(self, h: Any, name: str, p: Array, decayed: bool, adapted: bool, blocks: Blocks | None, cut: Cut) -> Plan:
         if not adapted:
             h = h.settled(adapt=False)
         if jnp.iscomplexobj(p) and h.value_bounds is not None:
@@ -185,7 +187,7 @@ class Transformation:
         return Plan(self.rule, name, p, layout, cut, decayed, self.want)
 
 
-def stats(state: Any) -> dict[str, dict[str, Any]]:
+def stats(state: Tree) -> dict[str, dict[str, Any]]:
     """Return the measurements of the last step by parameter: arrays, with one number per block of it.
 
     Args:
@@ -201,7 +203,7 @@ def stats(state: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _is_ours(x: Any) -> bool:
+def _is_ours(x: Tree) -> bool:
     return isinstance(x, tuple) and type(x).__module__ == "layerwise.jax.optimizers"
 
 
@@ -209,14 +211,14 @@ def _blocks(argument: str, value: Any) -> Blocks | None:
     return None if value is None else as_blocks(argument, value)
 
 
-def _counted(count: Any) -> Any:
+def _counted(count: Array) -> Array:
     """Return the count plus one, up to the largest number of its dtype. A count below 0 is taken for 0."""
     count = jnp.maximum(jnp.asarray(count), 0)
     most = jnp.iinfo(count.dtype).max
     return jnp.where(count < most, count + 1, count)
 
 
-def _check_count(count: Any) -> None:
+def _check_count(count: Array) -> None:
     dtype = getattr(count, "dtype", type(count))
     if isinstance(count, bool) or not jnp.issubdtype(dtype, jnp.integer) or jnp.shape(count) != ():
         raise StateError(sentence("count", "one integer", count, f"It counts the steps in the state. {WAY_OUT}"))

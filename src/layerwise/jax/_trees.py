@@ -11,6 +11,7 @@ import numpy as np
 
 from layerwise.errors import GradientError, HyperparameterError, ParameterError, StateError, shown
 from layerwise.jax._storage import Grouped
+from layerwise.jax._types import Array, Tree
 from layerwise.options.checks import FLAG
 
 Check = Callable[[str, Any], Any]
@@ -23,16 +24,16 @@ class Leaves(NamedTuple):
     """
 
     names: list[str]
-    arrays: list[Any]
-    tree: Any
-    given: Any  # the tree with its integers
-    still: list[Any]  # for each leaf of `given` None, or an integer array, which no step moves
+    arrays: list[Array]
+    tree: Tree
+    given: Tree  # the tree with its integers
+    still: list[Array]  # for each leaf of `given` None, or an integer array, which no step moves
 
-    def like(self, leaves: Sequence[Any]) -> Any:
+    def like(self, leaves: Sequence[Array]) -> Tree:
         """Return a tree with the structure of the parameters."""
         return jax.tree.unflatten(self.tree, leaves)
 
-    def part_of_state(self, values: Sequence[Any]) -> Any:
+    def part_of_state(self, values: Sequence[Any]) -> Tree:
         """Return a part of the state: a tree of arrays, or `Grouped` with two if some of the values are in 8 bits."""
         if not any(isinstance(x, Grouped) for x in values):
             return self.like(values)
@@ -44,17 +45,17 @@ class Leaves(NamedTuple):
         names = dict.fromkeys(name for one in measured for name in one)
         return {name: self.like([one.get(name) for one in measured]) for name in names}
 
-    def of_all(self, leaves: Sequence[Any]) -> Any:
+    def of_all(self, leaves: Sequence[Array]) -> Tree:
         """Return the updates of every leaf, with zeros for integers."""
         each = iter(leaves)
         return jax.tree.unflatten(self.given, [next(each) if x is None else jnp.zeros_like(x) for x in self.still])
 
-    def moving(self, found: Sequence[Any]) -> list[Any]:
+    def moving(self, found: Sequence[Any]) -> list[Array]:
         """Return the values for the parameters, out of values for every leaf."""
         return [one for one, x in zip(found, self.still, strict=True) if x is None]
 
 
-def parameters(params: Any) -> Leaves:
+def parameters(params: Tree) -> Leaves:
     """Return the parameters, each a floating-point or complex array with a name for messages."""
     paths, given = jax.tree_util.tree_flatten_with_path(params)
     found = [(name_of(path), _array(leaf)) for path, leaf in paths]
@@ -65,18 +66,18 @@ def parameters(params: Any) -> Leaves:
     return Leaves(names, [p for p in arrays if p is not None], tree, given, still)
 
 
-def _array(leaf: Any) -> Any:
+def _array(leaf: Array) -> Array:
     """Return a leaf as a JAX array if it is a number or a NumPy array, whose float64 JAX may narrow."""
     of_numbers = isinstance(leaf, (np.ndarray, np.generic)) and leaf.dtype.kind in "fc"
     return jnp.asarray(leaf) if of_numbers or isinstance(leaf, (bool, int, float, complex)) else leaf
 
 
-def _is_integer(leaf: Any) -> bool:
+def _is_integer(leaf: Array) -> bool:
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_))
 
 
-def _parameter(name: str, leaf: Any) -> Any:
+def _parameter(name: str, leaf: Array) -> Array:
     dtype = getattr(leaf, "dtype", None)
     if dtype is None or not hasattr(leaf, "shape"):
         raise ParameterError(f"{name} must be an array, but is {shown(leaf)}. Mask it, or remove it from the tree.")
@@ -88,7 +89,7 @@ def _parameter(name: str, leaf: Any) -> Any:
     return leaf
 
 
-def gradients(leaves: Leaves, updates: Any) -> list[Any]:
+def gradients(leaves: Leaves, updates: Tree) -> list[Array]:
     """Return the gradient of each parameter, or None."""
     try:
         found = leaves.moving(leaves.given.flatten_up_to(updates))
@@ -98,7 +99,7 @@ def gradients(leaves: Leaves, updates: Any) -> list[Any]:
     return [_gradient(name, p, _array(g)) for name, p, g in zip(leaves.names, leaves.arrays, found, strict=True)]
 
 
-def _gradient(name: str, p: Any, g: Any) -> Any:
+def _gradient(name: str, p: Array, g: Array) -> Array:
     if g is None:
         return None
     if not hasattr(g, "dtype") or not hasattr(g, "shape") or not jnp.issubdtype(g.dtype, jnp.inexact):
@@ -110,7 +111,7 @@ def _gradient(name: str, p: Any, g: Any) -> Any:
     return g
 
 
-def of_state(leaves: Leaves, part: str, tree: Any) -> list[Any]:
+def of_state(leaves: Leaves, part: str, tree: Tree) -> list[Array]:
     """Return one part of the state for each parameter."""
     if tree is None:
         return [None] * len(leaves.arrays)
@@ -138,12 +139,12 @@ def measured(leaves: Leaves, trees: dict[str, Any]) -> list[dict[str, Any]]:
     return [{name: column[i] for name, column in columns.items()} for i in range(len(leaves.arrays))]
 
 
-def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check) -> list[Any]:
+def by_leaf(argument: str, given: Tree, params: Tree, leaves: Leaves, check: Check) -> list[Any]:
     """Return the value for each leaf from a tree, a prefix of the parameters' tree, or a callable that returns one."""
     with jax.ensure_compile_time_eval():  # a value computed from shapes is known, if jax.numpy computed it
         tree = given(params) if _is_function(given) else given
 
-    def spread(one: Any, under: Any) -> Any:
+    def spread(one: Tree, under: Tree) -> Any:
         value = check(argument, one) if jax.tree.leaves(under) else None
         return jax.tree.map(lambda _: value, under)
 
@@ -158,20 +159,20 @@ def by_leaf(argument: str, given: Any, params: Any, leaves: Leaves, check: Check
         raise HyperparameterError(f"`{argument}` must be {allowed}, but {what}.") from None
 
 
-def _is_function(given: Any) -> bool:
+def _is_function(given: object) -> bool:
     return callable(given) and jax.tree_util.all_leaves([given])  # a module is both callable and a tree
 
 
-def _is_end(x: Any) -> bool:
+def _is_end(x: Tree) -> bool:
     return x is None or isinstance(x, jax.sharding.PartitionSpec)
 
 
-def _difference(wanted: Any, found: Any, where: str = "", is_end: Any = None) -> str:
+def _difference(wanted: Tree, found: Tree, where: str = "", is_end: Any = None) -> str:
     """Return the first place where a tree differs from the parameters' tree, or from a prefix of it."""
     return next(_differences(wanted, found, where, is_end), "its nodes differ in data other than arrays")
 
 
-def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[str]:
+def _differences(wanted: Tree, found: Tree, where: str, is_end: Any) -> Iterator[str]:
     if _is_leaf(wanted) or (is_end and (is_end(found) or _is_leaf(found))):
         return
     if type(found) is not type(wanted):
@@ -185,11 +186,11 @@ def _differences(wanted: Any, found: Any, where: str, is_end: Any) -> Iterator[s
         yield from _differences(one, theirs[name], name, is_end)
 
 
-def _is_leaf(x: Any) -> bool:
+def _is_leaf(x: Tree) -> bool:
     return jax.tree_util.all_leaves([x])
 
 
-def _children(tree: Any, where: str) -> dict[str, Any]:
+def _children(tree: Tree, where: str) -> dict[str, Any]:
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
     return {"/".join(filter(None, (where, name_of(path)))): one for path, one in paths}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
+from types import ModuleType
 from typing import Any
 
 import keras
@@ -58,7 +59,7 @@ SAVED_BY = "optimizer"  # the key of the optimizer's name in a saved state
 class Optimizer(keras.optimizers.Optimizer, Like):  # type: ignore[misc]  # Keras has no types
     """A `keras.optimizers.Optimizer` that carries out a rule."""
 
-    _rule: Any
+    _rule: ModuleType
     _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
+from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
@@ -39,7 +40,7 @@ EXEMPT = "Step them with an optimizer without it, by mlx.optimizers.MultiOptimiz
 class Optimizer(theirs.Optimizer, Like):
     """An `mlx.optimizers.Optimizer` that carries out a rule."""
 
-    _rule: Any
+    _rule: ModuleType
     _hyper: type[Hyper]
 
     def __init__(self, given: Mapping[str, Any]) -> None:

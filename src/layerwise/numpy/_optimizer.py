@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class Optimizer(Like):
     error.
     """
 
-    _rule: Any
+    _rule: ModuleType
     _hyper: type[Hyper]
 
     _way_out = "Weights are passed to each step: opt.step_all(weights, grads), both by name."

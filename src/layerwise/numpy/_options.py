@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,7 @@ def _check_decay(h: type[Hyper], argument: str, value: Any) -> float | str:
     return found if isinstance(found, str) else float(found)
 
 
-def _may_begin(rule: Any, field: str) -> bool:
+def _may_begin(rule: ModuleType, field: str) -> bool:
     """Return True if a part of the state may begin at 0, or be dropped, during training: also an average that may be
     negative.
     """

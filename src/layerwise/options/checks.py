@@ -123,7 +123,7 @@ def all_matched(argument: str, patterns: Sequence[str], paths: Sequence[str]) ->
             raise HyperparameterError(sentence(argument, "patterns that each match a path", pattern, way_out))
 
 
-def is_used_up(value: Any) -> bool:
+def is_used_up(value: object) -> bool:
     """Return True for an exhausted generator."""
     return inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
 
@@ -224,7 +224,7 @@ def schedule() -> Check:
     return Check("a function of the step", convert)
 
 
-def _takes_a_step(function: Callable[..., Any]) -> bool:
+def _takes_a_step(function: Callable[..., object]) -> bool:
     """Return True if the function can be called with a step, as far as its signature shows."""
     try:
         signature = inspect.signature(function)

@@ -69,7 +69,9 @@ ROWS = (
     ),
     Row("max_grad_norm_per_tensor", keras="clipnorm"),
     Row("max_grad_value", keras="clipvalue"),
-    Row("fused", "engine foreach", 'the fastest is picked automatically; fused=False and engine="rule" turn kernels off'),
+    Row(
+        "fused", "engine foreach", 'the fastest is picked automatically; fused=False and engine="rule" turn kernels off'
+    ),
     Row("mask", "weight_decay_mask"),
     Row("decay", "mask weight_decay_mask", "by name"),
     Row("params", "parameters named_parameters"),

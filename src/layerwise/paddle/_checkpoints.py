@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Checkpoints:
 
     # The optimizer's attributes.
     _hyper: Any
-    _rule: Any
+    _rule: ModuleType
     _name: str | None
     _graph: Graph | None
     _tensors: Any

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, cast
 
 import paddle
@@ -104,7 +105,7 @@ def _in_static() -> bool:
 class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[misc]  # Paddle is not there for every checker
     """A `paddle.optimizer.Optimizer` that carries out a rule."""
 
-    _rule: Any
+    _rule: ModuleType
     _hyper: type[Hyper]
     # Paddle's own attributes, which its wrappers read and write.
     _dtype: Any

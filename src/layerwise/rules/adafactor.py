@@ -40,7 +40,18 @@ from layerwise.options.fields import LR, RATE, flag, option
 from layerwise.options.settings import Caution, ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options.values import is_number, is_zero
 from layerwise.rules.arrays import add, length, shrinking
-from layerwise.rules.asks import Array, Asking, MeanSquare, Nonnegative, Now, Scalar, Shape, Statistic, Stepped
+from layerwise.rules.asks import (
+    Array,
+    Asking,
+    Functions,
+    MeanSquare,
+    Nonnegative,
+    Now,
+    Scalar,
+    Shape,
+    Statistic,
+    Stepped,
+)
 from layerwise.rules.factors import (
     Averaging,
     divided,
@@ -226,13 +237,13 @@ class State(NamedTuple):
     exp_avg: Array  # e; None without momentum
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Adafactor, shape: Shape) -> State:
     e = None if h.beta1 is None else shape
     return State(*second_moment(h.factored, shape), e)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Adafactor, now: Now) -> Any:
     b2, clamps, by_step = _b2(xp, now, h), h.eps_mode == "clamp", h.decay_scale == "step"
     b1 = 0.0 if h.beta1 is None else h.beta1
     return named(
@@ -252,17 +263,17 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def _b2(xp: Any, now: Now, h: Any) -> Scalar:
+def _b2(xp: Functions, now: Now, h: Adafactor) -> Scalar:
     b2 = _by_power(xp, now.t, h) if now.beta2 is None else now.beta2
     return b2 if h.beta2_cap is None else at_most(xp, b2, h.beta2_cap)
 
 
-def _by_power(xp: Any, t: Scalar, h: Any) -> Scalar:
+def _by_power(xp: Functions, t: Scalar, h: Adafactor) -> Scalar:
     t = t if is_zero(h.decay_offset) else at_least(xp, t - h.decay_offset, 1)
     return 1 - t**h.beta2_decay
 
 
-def _rho(xp: Any, now: Now, h: Any) -> Scalar:
+def _rho(xp: Functions, now: Now, h: Adafactor) -> Scalar:
     if not h.relative_step:
         return now.lr
     factor, cap = _factor_and_cap(now, h)
@@ -270,12 +281,12 @@ def _rho(xp: Any, now: Now, h: Any) -> Scalar:
     return factor * (at_most(xp, rho, 1e-6 * now.t) if h.warmup_init else rho)
 
 
-def _factor_and_cap(now: Now, h: Any) -> tuple[Scalar, Scalar]:
+def _factor_and_cap(now: Now, h: Adafactor) -> tuple[Scalar, Scalar]:
     """Return the factor of the relative step and its bound; lr is one of them."""
     return (1.0, now.lr) if h.relative_step == "cap" else (now.lr, h.lr_cap)
 
 
-def _decay(now: Now, h: Any) -> Scalar:
+def _decay(now: Now, h: Adafactor) -> Scalar:
     """Return the fraction by which p decays, whatever the size of its step."""
     if is_zero(now.weight_decay):
         return 0.0
@@ -283,7 +294,7 @@ def _decay(now: Now, h: Any) -> Scalar:
     return (factor * cap if h.decay_scale == "lr" else 1.0) * now.weight_decay
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Adafactor, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
     g = yield from ready(xp, g, h, now)
     wanted = (MeanSquare(p),) if h.scale_parameter else ()
@@ -306,7 +317,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(*moment, e), stats)
 
 
-def _averaged(xp: Any, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Any) -> tuple[Scalar, Array, Array]:
+def _averaged(xp: Functions, u: Array, alpha: Scalar, clip: Scalar, e: Array, k: Any) -> tuple[Scalar, Array, Array]:
     """Return the step as a number times an array, and the momentum if there is one: of alpha·û, or of û."""
     if e is None:
         return alpha * clip, u, None

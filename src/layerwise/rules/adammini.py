@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from layerwise.options import fields
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.rules.arrays import length, mix, shrinking
-from layerwise.rules.asks import Array, Asking, MeanSquare, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, MeanSquare, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power, root
 
@@ -39,12 +39,12 @@ class State(NamedTuple):
     exp_avg_sq: PerLayer  # v
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: AdamMini, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: AdamMini, now: Now) -> Any:
     b1, b2 = h.betas
     return named(
         b1=b1,  # m ← b1·m + a1·g
@@ -59,7 +59,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: AdamMini, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     (gg,) = yield (MeanSquare(g),)

@@ -25,7 +25,7 @@ from layerwise.options.fields import flag
 from layerwise.options.settings import ClippedByNorm, Scheduled, StoredMomentum
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, final, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
@@ -50,12 +50,12 @@ class State(NamedTuple):
     exp_avg_sq: Nonnegative  # v
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: AdamW, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: AdamW, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     return named(
@@ -75,7 +75,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: AdamW, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)

@@ -6,7 +6,7 @@ from math import sqrt
 from typing import Any
 
 from layerwise.options.values import is_number, is_one, is_zero
-from layerwise.rules.asks import Array, Moves, Scalar
+from layerwise.rules.asks import Array, Functions, Moves, Scalar
 from layerwise.rules.scalars import root
 
 
@@ -19,7 +19,7 @@ def square(x: Array) -> Array:
     return (x * x.conj()).real if is_complex(x) else x * x
 
 
-def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
+def length(xp: Functions, squares: Scalar, like: Array) -> Scalar:
     """Return the root of an answer to a request for squares, in the dtype of `like` if that is an array."""
     if is_number(squares):
         return sqrt(squares)
@@ -28,29 +28,29 @@ def length(xp: Any, squares: Scalar, like: Array) -> Scalar:
     return norm if norm.dtype == own else xp.asarray(norm, dtype=own)
 
 
-def still(xp: Any, numbers: Any) -> Any:
+def still(xp: Functions, numbers: Any) -> Any:
     """Return the numbers of a tensor. A compiling namespace computes them outside the loop over its elements."""
     return xp.still(numbers) if hasattr(xp, "still") else numbers
 
 
-def final(xp: Any, *state: Array) -> tuple[Array, ...]:
+def final(xp: Functions, *state: Array) -> tuple[Array, ...]:
     """Return the new state as the step leaves it. A namespace that runs a rule more than once returns its own."""
     return xp.final(*state) if hasattr(xp, "final") else state
 
 
-def mix(xp: Any, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
+def mix(xp: Functions, b: Scalar, x: Array, a: Scalar, y: Array) -> Array:
     """Return b·x + a·y, where a is 1 − b or 1. x is used up: a namespace with its own `mix` may overwrite it."""
     if is_one(a):
         return add(xp, y, b, x)
     return xp.mix(b, x, y) if hasattr(xp, "mix") else b * x + a * y
 
 
-def add(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+def add(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
     """Return x + a·y, in one pass if the namespace has one."""
     return xp.add_scaled(x, a, y) if hasattr(xp, "add_scaled") else x + a * y
 
 
-def move(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+def move(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
     """Return x + a·y. x is used up: a namespace with its own `move` may overwrite it."""
     return xp.move(x, a, y) if hasattr(xp, "move") else add(xp, x, a, y)
 
@@ -60,21 +60,21 @@ def scaled(a: Scalar, x: Array) -> Array:
     return x if is_one(a) else a * x
 
 
-def moved(xp: Any, p: Array, moves: Moves) -> Array:
+def moved(xp: Functions, p: Array, moves: Moves) -> Array:
     """Return p after these moves. p may be overwritten."""
     for a, x in moves:
         p = move(xp, p, a, x)
     return p
 
 
-def after(xp: Any, p: Array, moves: Moves) -> Array:
+def after(xp: Functions, p: Array, moves: Moves) -> Array:
     """Return p after these moves, without overwriting p."""
     for a, x in moves:
         p = add(xp, p, a, x)
     return p
 
 
-def unless_off(xp: Any, a: Scalar, y: Array) -> Array:
+def unless_off(xp: Functions, a: Scalar, y: Array) -> Array:
     """Return y, or 0 if the factor `a` is 0: an option that is off must not turn infinite numbers into nan.
 
     A factor that is already known to be 0 is left out altogether. Kernels only know it in a step, so their namespace
@@ -83,11 +83,11 @@ def unless_off(xp: Any, a: Scalar, y: Array) -> Array:
     return xp.unless_off(a, y) if hasattr(xp, "unless_off") else y
 
 
-def plus(xp: Any, x: Array, a: Scalar, y: Array) -> Array:
+def plus(xp: Functions, x: Array, a: Scalar, y: Array) -> Array:
     """Return x + a·y, or x if `a` is off."""
     return x if is_zero(a) else add(xp, x, a, unless_off(xp, a, y))
 
 
-def shrinking(xp: Any, a: Scalar, p: Array) -> Moves:
+def shrinking(xp: Functions, a: Scalar, p: Array) -> Moves:
     """Return the move p ← p − a·p, or none if `a` is off."""
     return () if is_zero(a) else ((-a, unless_off(xp, a, p)),)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Annotated, Any, NamedTuple, TypeVar
 
-Array = Any  # of the namespace that the rule is called with
+Functions = Any  # of an array library, by NumPy's names: sqrt, sum, where, …
+Array = Any  # of the library whose functions the rule is given
 Scalar = Any  # a Python number, or a zero-dimensional array if it is traced or lives on a device
 Shape = tuple[int, ...]
 Nonnegative = Annotated[Array, "never negative"]  # its name in the state

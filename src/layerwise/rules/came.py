@@ -34,7 +34,7 @@ from layerwise.options.checks import number, pair
 from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Nonnegative, Now, Shape, Statistic, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Nonnegative, Now, Shape, Statistic, Stepped
 from layerwise.rules.factors import (
     Averaging,
     divided,
@@ -91,13 +91,13 @@ class State(NamedTuple):
     exp_avg_res_col: Statistic  # C'; None where not factored
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Came, shape: Shape) -> State:
     row, col, whole = second_moment(h.factored, shape)
     return State(row, col, whole, shape, row, col)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Came, now: Now) -> Any:
     (b1, b2), b3, (eps1, eps2) = h.betas, h.beta3, h.eps
     return named(
         b1=b1,  # m ← b1·m + a1·û
@@ -109,7 +109,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Came, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
     g = yield from ready(xp, g, h, now)
     measured = divided(xp, g, state[:3], h.factored, k.V)

@@ -21,7 +21,7 @@ from layerwise.options.settings import Hyper, settled
 from layerwise.options.values import is_zero
 from layerwise.rules import dimensions
 from layerwise.rules.arrays import final, is_complex, mix, square
-from layerwise.rules.asks import Array, Asking, Mean, MeanSquare, Scalar, Shape
+from layerwise.rules.asks import Array, Asking, Functions, Mean, MeanSquare, Scalar, Shape
 from layerwise.rules.trust import floored
 
 H = TypeVar("H", bound=Hyper)
@@ -82,7 +82,7 @@ Second = tuple[Array, Array, Array]  # R, C and V; None for those that do not ex
 
 
 def divided(
-    xp: Any, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
+    xp: Functions, g: Array, moment: Second, factored: Any, k: Averaging, *others: MeanSquare
 ) -> Asking[tuple[Second, Array, Scalar, Any]]:
     """Return R, C and V updated with g², u = g / √V, mean(u²), and the answers to other requests."""
     R, C, V = moment
@@ -101,20 +101,20 @@ def divided(
     return (R, C, None), u, uu, answers[4:]
 
 
-def bounded(xp: Any, g: Array) -> Array:
+def bounded(xp: Functions, g: Array) -> Array:
     """Return the gradient with its finite numbers bounded by LARGEST, and nan for the others."""
     if is_complex(g):
         return bounded(xp, g.real) + 1j * bounded(xp, g.imag)
     return xp.clip(g, -LARGEST, LARGEST) + (g - g)
 
 
-def means(xp: Any, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
+def means(xp: Functions, x: Array, R: Array, rows: Shape, cols: Shape) -> tuple[Mean, ...]:
     """Return the requests that `renewed` needs."""
     per_row = xp.sum(x, axis=cols, keepdims=True)
     return Mean(per_row, cols), Mean(x, rows), Mean(per_row, rows + cols), Mean(R, rows, once=cols)
 
 
-def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
+def renewed(xp: Functions, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Array, Array, Array]:
     """Return R and C updated with the answers, and √V."""
     x_rows, x_cols, x_mean, R_mean = answers
     R, C, R_mean = averaged(xp, R, x_rows, k), averaged(xp, C, x_cols, k), averaged_mean(xp, R_mean, x_mean, k)
@@ -122,12 +122,12 @@ def renewed(xp: Any, R: Array, C: Array, answers: Any, k: Averaging) -> tuple[Ar
     return R, C, floored(xp, xp.sqrt(R / R_mean) * xp.sqrt(C), k.least)
 
 
-def averaged(xp: Any, x: Array, mean: Scalar, k: Averaging) -> Array:
+def averaged(xp: Functions, x: Array, mean: Scalar, k: Averaging) -> Array:
     """Return the new R or C, given a mean; mean(x + eps) is mean(x) + eps, so x + eps itself is not needed."""
     return mix(xp, k.b, x, k.a, plus(mean, k.eps))
 
 
-def averaged_mean(xp: Any, R_mean: Scalar, x_mean: Scalar, k: Averaging) -> Scalar:
+def averaged_mean(xp: Functions, R_mean: Scalar, x_mean: Scalar, k: Averaging) -> Scalar:
     """Return mean(R) by the same recurrence."""
     return floored(xp, k.b * R_mean + k.a * plus(x_mean, k.eps), k.least)
 

@@ -26,7 +26,7 @@ from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, after, final, length, scaled, shrinking
-from layerwise.rules.asks import Array, Asking, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Moves, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_like
 from layerwise.rules.trust import Trust, first_norm, floored, trust_ratio
@@ -69,7 +69,7 @@ class State(NamedTuple):
     norm: PerLayer = None  # R; None without p_bound
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Fromage, shape: Shape) -> State:
     return State(
         momentum_buffer=None if is_zero(h.momentum) else shape,
         norm=None if h.p_bound is None else h.layer_shape(shape),
@@ -77,7 +77,7 @@ def shapes(h: Any, shape: Shape) -> State:
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Fromage, now: Now) -> Any:
     lr = now.lr
     root = (1 + lr * lr) ** 0.5
     return named(
@@ -90,7 +90,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Fromage, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     if b is not None:
@@ -106,7 +106,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(b, R), {"weight_norm": norm_p, "update_norm": norm_g, "trust_ratio": ratio.value})
 
 
-def _bounded(xp: Any, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
+def _bounded(xp: Functions, p: Array, moves: Moves, most: Scalar) -> Asking[Moves]:
     """Return moves that bring the weights' norm down to at most this."""
     q = after(xp, p, moves)
     (qq,) = yield (Squares(q),)

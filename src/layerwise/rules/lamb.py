@@ -36,7 +36,7 @@ from layerwise.options.fields import flag, option
 from layerwise.options.settings import BoundedTrustRatio, Caution, ClippedByNorm, L2Penalty, Scheduled, StepLength
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, after, final, mix, move, plus, shrinking, square, unless_off
-from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Nonnegative, Now, PerLayer, Scalar, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 from layerwise.rules.trust import Length, lengthened, trust_of
@@ -91,12 +91,12 @@ class State(NamedTuple):
     norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Lamb, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape, norm=h.shape_of_norm(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lamb, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     corrected = h.bias_correction is True
@@ -119,14 +119,14 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def _shrink(lr: Scalar, lam: Scalar, h: Any) -> Scalar:
+def _shrink(lr: Scalar, lam: Scalar, h: Lamb) -> Scalar:
     """Return the fraction by which p decays before everything else."""
     if h.decay != "decoupled":
         return 0.0
     return lr * lam if h.peak_lr is None else lr * lam * (lr / h.peak_lr)
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Lamb, now: Now) -> Asking[Stepped]:
     k, (m, v, R) = coefficients(xp, h, now), state
     g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
@@ -147,7 +147,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(m, v, R), {**stats, **agreeing})
 
 
-def _direction(xp: Any, m: Array, v: Array, k: Any) -> Array:
+def _direction(xp: Functions, m: Array, v: Array, k: Any) -> Array:
     """Return m / (c1·√(c2·v + eps_root) + eps): c1 moves m's bias correction below, which saves a division."""
     d = v if is_one(k.c2) else k.c2 * v
     d = xp.sqrt(d if is_zero(k.eps_root) else d + k.eps_root)

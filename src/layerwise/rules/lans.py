@@ -27,7 +27,7 @@ from layerwise.options import fields
 from layerwise.options.settings import BoundedTrustRatio, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, plus, scaled, square
-from layerwise.rules.asks import Array, Asking, Keep, Nonnegative, Now, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Nonnegative, Now, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_minus_power
 from layerwise.rules.trust import Ratio, floored, trust_of, trust_ratio
@@ -50,12 +50,12 @@ class State(NamedTuple):
     exp_avg_sq: Nonnegative  # v
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Lans, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lans, now: Now) -> Any:
     b1, b2 = h.betas
     return named(
         b1=b1,  # m ← b1·m + a1·ĝ
@@ -74,7 +74,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Lans, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from _normalized(xp, (yield from ready(xp, g, h, now)))
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))
@@ -92,7 +92,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(tuple(moves), State(m, v), stats)
 
 
-def _normalized(xp: Any, g: Array) -> Asking[Array]:
+def _normalized(xp: Functions, g: Array) -> Asking[Array]:
     """Return g / ‖g‖; a gradient of zeros stays zero."""
     (gg,) = yield (Squares(g),)
     norm = length(xp, gg, g)
@@ -101,7 +101,7 @@ def _normalized(xp: Any, g: Array) -> Asking[Array]:
 
 
 def _ratios(
-    xp: Any, p: Array, r: Array, c: Array, k: Any, h: Any
+    xp: Functions, p: Array, r: Array, c: Array, k: Any, h: Lans
 ) -> Asking[tuple[tuple[Ratio, Ratio], dict[str, Array]]]:
     """Return ‖p‖/‖r‖ and ‖p‖/‖c‖ within the requested bounds."""
     if h.adapt is False:

@@ -37,7 +37,7 @@ from layerwise.options.fields import OFF, flag, option
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, HeavyBall, L2Penalty, Scheduled, StepLength
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, length, plus, scaled, unless_off
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Shape, Squares, Stepped
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import choose, damped, named, once_a_step
 from layerwise.rules.trust import Length, Ratio, floored, lengthened, trust_of, trusted
@@ -109,12 +109,12 @@ class State(NamedTuple):
     norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Lars, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lars, now: Now) -> Any:
     lr, lam, trust = now.lr, now.weight_decay, trust_of(xp, h, now.weight_decay)
     split, clips = h.norm == "split", h.trust_clip is not None and not is_zero(lr)
     return named(
@@ -135,7 +135,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Lars, now: Now) -> Asking[Stepped]:
     k, (b, R) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)
@@ -151,7 +151,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(None if state.momentum_buffer is None else b, R), {**(stats or found), **agreeing})
 
 
-def _ratio(xp: Any, p: Array, g: Array, r: Array, k: Any, h: Any) -> Asking[tuple[Ratio, dict[str, Array]]]:
+def _ratio(xp: Functions, p: Array, g: Array, r: Array, k: Any, h: Lars) -> Asking[tuple[Ratio, dict[str, Array]]]:
     """Return eta·‖p‖ over the length that it is compared with, within the requested bounds."""
     if h.adapt is False or h.adapt == "step":
         return Ratio(1.0, 1.0), {}

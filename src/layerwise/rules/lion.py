@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple
 from layerwise.options import fields
 from layerwise.options.settings import Adapt, Caution, ClippedByNorm, Scheduled, StepLength, StoredMomentum
 from layerwise.rules.arrays import add, after, final, is_complex, mix, plus, shrinking, square
-from layerwise.rules.asks import Array, Asking, Keep, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, Now, PerLayer, Shape, Stepped
 from layerwise.rules.parts import cautious, ready
 from layerwise.rules.scalars import named, once_a_step, root
 from layerwise.rules.trust import Length, lengthened, trust_of
@@ -55,12 +55,12 @@ class State(NamedTuple):
     norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Lion, shape: Shape) -> State:
     return State(exp_avg=shape, norm=h.shape_of_norm(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Lion, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
@@ -75,7 +75,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Lion, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
     g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     moves = shrinking(xp, k.shrink, p)
@@ -91,7 +91,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(m, R), {**stats, **agreeing})
 
 
-def _sign(xp: Any, x: Array) -> Array:
+def _sign(xp: Functions, x: Array) -> Array:
     """Return 1 or −1, or x itself if it is 0 or nan."""
     if is_complex(x):
         size = root(xp, square(x))

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from layerwise.options.values import is_number
 from layerwise.rules.arrays import is_complex, scaled, square
-from layerwise.rules.asks import Array, Asking, Gram, Mean, Scalar, Shape, Whole
+from layerwise.rules.asks import Array, Asking, Functions, Gram, Mean, Scalar, Shape, Whole
 from layerwise.rules.products import HALVES, operand, product, symmetric, weighted
 from layerwise.rules.scalars import at_least, leveller, root
 
@@ -116,7 +116,7 @@ def in_stretches(polynomials: Sequence[Polynomial], dtype: str | None = None) ->
     return tuple(map(tuple, found))
 
 
-def matrices(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
+def matrices(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return a tensor as matrices, one for each entry along its other dimensions, which come first."""
     order = _order(x.ndim, kept, summed)
     others = [d for d in order if d not in kept and d not in summed]
@@ -124,21 +124,21 @@ def matrices(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
     return xp.reshape(_permuted(xp, x, order), sizes)
 
 
-def tensor(xp: Any, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array:
+def tensor(xp: Functions, x: Array, shape: Shape, kept: Shape, summed: Shape) -> Array:
     """Return the tensor of which these are the matrices."""
     order = _order(len(shape), kept, summed)
     found = xp.reshape(x, tuple(shape[d] for d in order))
     return _permuted(xp, found, [order.index(d) for d in range(len(shape))])
 
 
-def gram(xp: Any, x: Array, kept: Shape, summed: Shape) -> Array:
+def gram(xp: Functions, x: Array, kept: Shape, summed: Shape) -> Array:
     """Return x·xᵀ of each matrix."""
     x = matrices(xp, x, kept, summed)
     return symmetric(xp, x, xp.moveaxis(x.conj() if is_complex(x) else x, -1, -2))
 
 
 def orthogonalized(
-    xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
+    xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None = None
 ) -> Asking[Array]:
     """Return x / max(‖x‖, eps) with all singular values brought to about 1, by products in this dtype."""
     own = x.dtype
@@ -152,7 +152,9 @@ def orthogonalized(
     return scaled(1 / UNIT if dtype in HALVES else 1.0, xp.asarray(x, dtype=own))
 
 
-def _iterated(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None) -> Asking[Array]:
+def _iterated(
+    xp: Functions, x: Array, sides: Sides, stretches: Stretches, eps: Scalar, dtype: str | None
+) -> Asking[Array]:
     """Return the same, times UNIT of an x of that norm in 16 bits."""
     kept, summed, shape = sides.kept, sides.summed, tuple(x.shape)
     unit: float = UNIT if dtype in HALVES else 1.0
@@ -169,14 +171,14 @@ def _iterated(xp: Any, x: Array, sides: Sides, stretches: Stretches, eps: Scalar
     return x
 
 
-def _of_norm(xp: Any, x: Array, sides: Sides, norm: float, eps: Scalar) -> Asking[Array]:
+def _of_norm(xp: Functions, x: Array, sides: Sides, norm: float, eps: Scalar) -> Asking[Array]:
     """Return norm·x / max(‖x‖, eps) of each matrix."""
     x, level = yield from _levelled(xp, x, sides.kept + sides.summed)
     (mean,) = yield (Mean(square(x), sides.kept + sides.summed),)
     return x * (norm / at_least(xp, root(xp, mean * sides.entries), eps * level))
 
 
-def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
+def _levelled(xp: Functions, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
     """Return each matrix times a power of two with which no product of x leaves float32, and that number."""
     (mean,) = yield (Mean(abs(x) * SMALLER, dims),)
     level = leveller(xp, mean / SMALLER)
@@ -187,7 +189,7 @@ def _levelled(xp: Any, x: Array, dims: Shape) -> Asking[tuple[Array, Scalar]]:
 class AtOnce:
     """The iterations of whole matrices as a function, which is equal to those that do the same."""
 
-    xp: Any
+    xp: Functions
     sides: Sides
     stretches: Stretches
     eps: Scalar
@@ -214,12 +216,12 @@ class AtOnce:
             answer = (gram(self.xp, *asked) if isinstance(asked, Gram) else _mean(self.xp, asked),)
 
 
-def _mean(xp: Any, asked: Any) -> Array:
+def _mean(xp: Functions, asked: Any) -> Array:
     dims = asked.dims or ()
     return xp.sum(asked.terms, axis=dims, keepdims=True) / max(1, prod(asked.terms.shape[d] for d in dims))
 
 
-def _polynomials(xp: Any, G: Array, stretch: Sequence[Polynomial], unit: float, dtype: str | None) -> Array:
+def _polynomials(xp: Functions, G: Array, stretch: Sequence[Polynomial], unit: float, dtype: str | None) -> Array:
     """Return the product of the polynomials of a stretch, given the matrix of an x that is `unit` times as long."""
     Q = None
     for i, (a, b, c) in enumerate(stretch):
@@ -230,7 +232,7 @@ def _polynomials(xp: Any, G: Array, stretch: Sequence[Polynomial], unit: float, 
     return Q
 
 
-def _trace(xp: Any, G: Array) -> Array:
+def _trace(xp: Functions, G: Array) -> Array:
     """Return the trace of each matrix, with two dimensions of size 1."""
     count, n, _ = G.shape
     diagonal = xp.reshape(xp.reshape(G, (count, n * n))[:, :: n + 1], (count, 1, n))
@@ -242,7 +244,7 @@ def _order(ndim: int, kept: Shape, summed: Shape) -> list[int]:
     return [*(d for d in range(ndim) if d not in kept and d not in summed), *kept, *summed]
 
 
-def _permuted(xp: Any, x: Array, order: Sequence[int]) -> Array:
+def _permuted(xp: Functions, x: Array, order: Sequence[int]) -> Array:
     """Return x with its dimensions in this order, by what all libraries have."""
     places = list(range(len(order)))
     for k, d in enumerate(order):

@@ -49,7 +49,7 @@ from layerwise.options.settings import Adapt, ClippedByNorm, Scheduled, StepLeng
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules import dimensions
 from layerwise.rules.arrays import add, after, final, mix, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Shape, Stepped
 from layerwise.rules.lines import dims_option
 from layerwise.rules.matrices import (
     Polynomial,
@@ -202,12 +202,12 @@ class State(NamedTuple):
     norm: PerLayer = None  # R; None unless keep_norm="first"
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: Muon, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape, norm=h.shape_of_norm(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: Muon, now: Now) -> Any:
     b, lam = h.momentum, now.weight_decay
     ahead, beside = b, 1 - b
     if h.nesterov == "corrected":
@@ -227,7 +227,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: Muon, now: Now) -> Asking[Stepped]:
     k, (m, R) = coefficients(xp, h, now), state
     u = g = plus(xp, (yield from ready(xp, g, h, now)), k.l2, p)
     if m is not None:

@@ -25,7 +25,7 @@ from layerwise.options.fields import flag, option
 from layerwise.options.settings import ClippedByNorm, NumberOfLayer, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import add, length, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Now, PerLayer, Scalar, Shape, Squares, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Now, PerLayer, Scalar, Shape, Squares, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import choose, named, once_a_step, one_like, one_minus_power, root
 
@@ -79,12 +79,12 @@ class State(NamedTuple):
     exp_avg_sq: PerLayer  # v
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: NovoGrad, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=h.layer_shape(shape))
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: NovoGrad, now: Now) -> Any:
     (b1, b2), lam, one = h.betas, now.weight_decay, one_like(xp, now.t)
     c1, c2 = one_minus_power(xp, b1, now.t), one_minus_power(xp, b2, now.t)
     decoupled = h.decay == "decoupled"
@@ -106,7 +106,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: NovoGrad, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     (gg,) = yield (Squares(g),)
@@ -122,7 +122,7 @@ def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[
     return Stepped(moves, State(m, v), {"gradient_norm": norm, "average_norm": root(xp, v), "trust_ratio": 1.0})
 
 
-def _averaged(xp: Any, v: Array, squares: Scalar, k: Any) -> Array:
+def _averaged(xp: Functions, v: Array, squares: Scalar, k: Any) -> Array:
     """Return the average of ‖g‖²; if requested, it starts with ‖g‖² while v is 0."""
     new = k.b2 * v + k.a2 * squares
     return new if is_zero(k.reseeds) else choose(xp, (k.reseeds != 0) & (v == 0), squares, new)

@@ -6,11 +6,11 @@ from typing import Any
 
 from layerwise.options.values import is_infinite, is_number, is_on
 from layerwise.rules.arrays import length
-from layerwise.rules.asks import Array, Asking, Mean, ModelSum, Now, Scalar, Squares
+from layerwise.rules.asks import Array, Asking, Functions, Mean, ModelSum, Now, Scalar, Squares
 from layerwise.rules.scalars import at_least
 
 
-def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
+def ready(xp: Functions, g: Array, h: Any, now: Now) -> Asking[Array]:
     """Return the prepared gradient: unscaled, negated, clipped by value, by its own norm, and by the global norm.
 
     g ← g / g_scale;   g ← −g;   g ← clip(g, low, high);   g ← g / max(1, ‖g‖/c);   g ← g / max(1, √Σ‖g‖²/c)
@@ -36,7 +36,7 @@ def ready(xp: Any, g: Array, h: Any, now: Now) -> Asking[Array]:
     return g
 
 
-def _shortened(xp: Any, g: Array, norm: Scalar, bound: Scalar) -> Array:
+def _shortened(xp: Functions, g: Array, norm: Scalar, bound: Scalar) -> Array:
     """Return g / max(1, norm/bound), and g itself without a bound: the global norm may be infinite, and inf/inf is
     nan.
     """
@@ -46,7 +46,7 @@ def _shortened(xp: Any, g: Array, norm: Scalar, bound: Scalar) -> Array:
 LEAST_SHARE = 1e-3  # the dtype of the elements, in which fewer may be counted
 
 
-def cautious(xp: Any, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[str, Scalar]]]:
+def cautious(xp: Functions, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[str, Scalar]]]:
     """Return u where its sign is the gradient's, and 0 elsewhere, divided by the fraction of such elements; and the
     fraction.
 
@@ -60,6 +60,6 @@ def cautious(xp: Any, u: Array, g: Array, h: Any) -> Asking[tuple[Array, dict[st
     return u * agrees / size, {"agreeing": share}
 
 
-def clip_of(xp: Any, rms: Scalar, threshold: Scalar) -> Scalar:
+def clip_of(xp: Functions, rms: Scalar, threshold: Scalar) -> Scalar:
     """Return the factor that reduces an update of this root mean square to the threshold: 1 / max(1, RMS/d)."""
     return 1.0 / at_least(xp, rms / threshold, 1.0)

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 from math import sqrt
-from typing import Any
 
 from layerwise.rules.arrays import is_complex
-from layerwise.rules.asks import Array
+from layerwise.rules.asks import Array, Functions
 
 HALVES = {"float16": 11, "bfloat16": 8}  # dtypes of 16 bits, and the digits of their numbers
 BLOCKS = 4  # along each side of a symmetric product
@@ -25,7 +24,7 @@ WORTH = 512  # rows from which blocks are faster on one thread of a processor
 WIDE = ("float64", "complex128")
 
 
-def operand(xp: Any, x: Array, dtype: str | None) -> Array:
+def operand(xp: Functions, x: Array, dtype: str | None) -> Array:
     """Return x rounded to the digits of a dtype of 16 bits, or as it is."""
     if dtype not in HALVES:
         return x
@@ -40,7 +39,7 @@ def _with_digits(x: Array, digits: int) -> Array:
     return far - (far - x)
 
 
-def product(xp: Any, x: Array, y: Array, dtype: str | None) -> Array:
+def product(xp: Functions, x: Array, y: Array, dtype: str | None) -> Array:
     """Return x·y as an operand of the next."""
     return operand(xp, _summed(xp, x, y), dtype)
 
@@ -50,7 +49,7 @@ def worth_halving(rows: int, threads: int) -> bool:
     return rows >= WORTH * sqrt(threads)
 
 
-def symmetric(xp: Any, x: Array, y: Array) -> Array:
+def symmetric(xp: Functions, x: Array, y: Array) -> Array:
     """Return x·y of matrices, which is known to be symmetric, as it is summed."""
     if not _in_blocks(xp, x):
         return _summed(xp, x, y)
@@ -61,15 +60,15 @@ def symmetric(xp: Any, x: Array, y: Array) -> Array:
     return xp.concat([xp.concat([row, *more], axis=-1) for row, more in zip(rows, beside, strict=True)], axis=-2)
 
 
-def _in_blocks(xp: Any, x: Array) -> bool:
+def _in_blocks(xp: Functions, x: Array) -> bool:
     return hasattr(xp, "halves") and not is_complex(x) and bool(xp.halves(x))
 
 
-def _summed(xp: Any, x: Array, y: Array) -> Array:
+def _summed(xp: Functions, x: Array, y: Array) -> Array:
     return xp.product(x, y) if hasattr(xp, "product") else x @ y
 
 
-def weighted(xp: Any, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
+def weighted(xp: Functions, G: Array, a: float, b: float, c: float, dtype: str | None) -> Array:
     """Return a + b·G + c·G² as an operand of the next."""
     if hasattr(xp, "weighted") and not _in_blocks(xp, G):
         return operand(xp, xp.weighted(G, a, b, c), dtype)

@@ -9,7 +9,7 @@ from math import inf, log, sqrt
 from typing import Any
 
 from layerwise.options.values import is_infinite, is_number, is_zero
-from layerwise.rules.asks import Scalar
+from layerwise.rules.asks import Functions, Scalar
 
 
 def named(**numbers: Scalar) -> Any:
@@ -26,35 +26,35 @@ def once_a_step(coefficients: Callable[[Any, Any, Any], Any]) -> Callable[[Any, 
     """Let a namespace replace the numbers of a step, once for all tensors that share them."""
 
     @wraps(coefficients)
-    def taken(xp: Any, h: Any, now: Any) -> Any:
+    def taken(xp: Functions, h: Any, now: Any) -> Any:
         own = getattr(xp, "coefficients", None)
         return coefficients(xp, h, now) if own is None else own(coefficients, h, now)
 
     return taken
 
 
-def choose(xp: Any, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
+def choose(xp: Functions, condition: Any, yes: Scalar, no: Scalar) -> Scalar:
     return (yes if condition else no) if isinstance(condition, bool) else xp.where(condition, yes, no)
 
 
-def one_like(xp: Any, x: Scalar) -> Scalar:
+def one_like(xp: Functions, x: Scalar) -> Scalar:
     """Return 1, as an array if x is one: a choice between two numbers would create a dtype of its own."""
     return 1.0 if is_number(x) else xp.ones_like(x)
 
 
-def at_least(xp: Any, x: Scalar, low: Scalar) -> Scalar:
+def at_least(xp: Functions, x: Scalar, low: Scalar) -> Scalar:
     if is_infinite(low):
         return x
     return choose(xp, x < low, low, x)  # in this order, so that nan stays nan
 
 
-def at_most(xp: Any, x: Scalar, high: Scalar) -> Scalar:
+def at_most(xp: Functions, x: Scalar, high: Scalar) -> Scalar:
     if is_infinite(high):
         return x
     return choose(xp, x > high, high, x)
 
 
-def between(xp: Any, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
+def between(xp: Functions, x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     return at_most(xp, at_least(xp, x, low), high)
 
 
@@ -62,7 +62,7 @@ STEP = 48  # the exponents of the powers of two are multiples of this
 FARTHEST = -125, 120  # so that they and their reciprocals are normal numbers of float32
 
 
-def leveller(xp: Any, size: Scalar) -> Scalar:
+def leveller(xp: Functions, size: Scalar) -> Scalar:
     """Return a power of two that brings a float32 size between 2^-24 and 2^24, or 1 if it already lies there.
 
     Multiplying a value by it and dividing the value's factor by it changes no bit, and keeps both within float32.
@@ -80,14 +80,14 @@ def bounds_of(bounds: tuple[float | None, float | None] | None) -> tuple[Scalar,
     return -inf if low is None else low, inf if high is None else high
 
 
-def one_minus_power(xp: Any, b: Scalar, t: Scalar) -> Scalar:
+def one_minus_power(xp: Functions, b: Scalar, t: Scalar) -> Scalar:
     """Return 1 − b^t. In float32 the subtraction would lose four digits for b near 1, so an array t uses expm1."""
     if is_number(t) or not is_number(b) or b == 0:
         return 1 - b**t
     return -xp.expm1(t * log(b))
 
 
-def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
+def damped(xp: Functions, t: Scalar, dampening: Scalar) -> Scalar:
     """Return the factor on new values of a momentum buffer: 1 in the first step, then 1 − dampening."""
     if is_zero(dampening):
         return 1.0
@@ -95,7 +95,7 @@ def damped(xp: Any, t: Scalar, dampening: Scalar) -> Scalar:
     return choose(xp, t == 1, one, (1 - dampening) * one)
 
 
-def root(xp: Any, x: Scalar) -> Scalar:
+def root(xp: Functions, x: Scalar) -> Scalar:
     """Return √x with a derivative of 0 at 0, where √ itself has none."""
     if is_number(x):
         return sqrt(x)

@@ -23,7 +23,7 @@ from layerwise.options.fields import option
 from layerwise.options.settings import ClippedByNorm, HeavyBall, Scheduled, StoredMomentum
 from layerwise.options.values import is_one, is_zero
 from layerwise.rules.arrays import add, plus, shrinking
-from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Now, Shape, Stepped
 from layerwise.rules.parts import ready
 from layerwise.rules.scalars import damped, named, once_a_step
 
@@ -60,12 +60,12 @@ class State(NamedTuple):
     momentum_buffer: Array  # b; None without momentum
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: SGD, shape: Shape) -> State:
     return State(momentum_buffer=None if is_zero(h.momentum) else shape)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: SGD, now: Now) -> Any:
     lr, lam = now.lr, now.weight_decay
     return named(
         l2=lam if h.decay == "l2" else 0.0,  # g ← g + l2·p
@@ -76,7 +76,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: SGD, now: Now) -> Asking[Stepped]:
     k, (b,) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     g = plus(xp, g, k.l2, p)

@@ -16,14 +16,13 @@ Departures, each an option:
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
 
 from layerwise.options import fields
 from layerwise.options.checks import integer
 from layerwise.options.fields import option
 from layerwise.options.settings import Scheduled, settled
 from layerwise.rules import dimensions
-from layerwise.rules.asks import Array, Asking, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Now, Shape, Stepped
 from layerwise.rules.lines import ByLines, State, averaged, coefficients, divided, shapes, stepped
 from layerwise.rules.parts import ready
 
@@ -50,7 +49,7 @@ class SinkGD(ByLines):
         return settled(self, dims=lines)
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: SinkGD, now: Now) -> Asking[Stepped]:
     k = coefficients(xp, h, now)
     g = yield from ready(xp, g, h, now)
     x, m = averaged(xp, g, state.exp_avg, k)

@@ -25,7 +25,7 @@ from layerwise.options import fields
 from layerwise.options.settings import ClippedByNorm, Scheduled
 from layerwise.options.values import is_zero
 from layerwise.rules.arrays import final, length, mix, shrinking, square
-from layerwise.rules.asks import Array, Asking, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
+from layerwise.rules.asks import Array, Asking, Functions, Keep, MeanSquare, Nonnegative, Now, Shape, Stepped
 from layerwise.rules.parts import clip_of, ready
 from layerwise.rules.scalars import named, once_a_step, one_minus_power
 
@@ -51,12 +51,12 @@ class State(NamedTuple):
     exp_avg_sq: Nonnegative  # v
 
 
-def shapes(h: Any, shape: Shape) -> State:
+def shapes(h: StableAdamW, shape: Shape) -> State:
     return State(exp_avg=shape, exp_avg_sq=shape)
 
 
 @once_a_step
-def coefficients(xp: Any, h: Any, now: Now) -> Any:
+def coefficients(xp: Functions, h: StableAdamW, now: Now) -> Any:
     (b1, b2), lr, lam = h.betas, now.lr, now.weight_decay
     a1, a2 = ((1 - b) / one_minus_power(xp, b, now.t) for b in (b1, b2))
     return named(
@@ -73,7 +73,7 @@ def coefficients(xp: Any, h: Any, now: Now) -> Any:
     )
 
 
-def step(xp: Any, p: Array, g: Array, state: State, h: Any, now: Now) -> Asking[Stepped]:
+def step(xp: Functions, p: Array, g: Array, state: State, h: StableAdamW, now: Now) -> Asking[Stepped]:
     k, (m, v) = coefficients(xp, h, now), state
     g = yield from ready(xp, g, h, now)
     m, v = final(xp, mix(xp, k.b1, m, k.a1, g), mix(xp, k.b2, v, k.a2, square(g)))

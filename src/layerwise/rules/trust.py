@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from layerwise.options.values import is_infinite, is_one, is_zero
 from layerwise.rules.arrays import add, is_complex, length, scaled, still
-from layerwise.rules.asks import Array, Asking, Moves, Scalar, Squares, Sum
+from layerwise.rules.asks import Array, Asking, Functions, Moves, Scalar, Squares, Sum
 from layerwise.rules.scalars import at_least, at_most, bounds_of, choose, leveller, one_like
 
 
@@ -21,14 +21,14 @@ class Trust(NamedTuple):
     adapts: Scalar  # 0 turns the ratio off: it is 1
 
 
-def trust_of(xp: Any, h: Any, lam: Scalar) -> Trust:
+def trust_of(xp: Functions, h: Any, lam: Scalar) -> Trust:
     """Return the numbers of a trust ratio. An option that is off or missing has numbers without effect."""
     low, high = bounds_of(h.trust_clip)
     adapts = choose(xp, lam == 0, 0.0, one_like(xp, lam)) if h.adapt == "decayed" else float(bool(h.adapt))
     return Trust(h.min_norm, low, high, h.zero_norm_ratio, adapts)
 
 
-def floored(xp: Any, norm: Scalar, low: Scalar) -> Scalar:
+def floored(xp: Functions, norm: Scalar, low: Scalar) -> Scalar:
     """Return the norm with the lower bound `low`."""
     return norm if is_zero(low) else at_least(xp, norm, low)
 
@@ -46,7 +46,7 @@ class Ratio(NamedTuple):
         return self.factor * self.unit
 
 
-def trusted(xp: Any, above: Scalar, below: Scalar, defined: Any, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
+def trusted(xp: Functions, above: Scalar, below: Scalar, defined: Any, k: Trust, clipped_by: Scalar = 1.0) -> Ratio:
     """Return above / below / clipped_by within the bounds; `zero` if a norm is 0, and 1 if the ratio is turned off."""
     # If the weights are so large that 2^-24 of their length leaves the dtype, they have left it themselves.
     unit = leveller(xp, below * choose(xp, above > 2.0**64, 2.0**-24, one_like(xp, above)))
@@ -59,7 +59,7 @@ def trusted(xp: Any, above: Scalar, below: Scalar, defined: Any, k: Trust, clipp
 
 
 def trust_ratio(
-    xp: Any, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0, scale: Scalar = 1.0
+    xp: Functions, w: Scalar, x: Scalar, k: Trust, most: Scalar = inf, eps: Scalar = 0.0, scale: Scalar = 1.0
 ) -> Ratio:
     """Return scale·min(w, most) / (x + eps) within the requested bounds; both norms are already at least min_norm."""
     phi = at_most(xp, w, most)
@@ -80,7 +80,7 @@ class Length(NamedTuple):
 
 
 def lengthened(
-    xp: Any, h: Any, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
+    xp: Functions, h: Any, k: Length, R: Scalar | None, p: Array, r: Array, before: Moves = ()
 ) -> Asking[tuple[Scalar | None, Moves, dict[str, Array]]]:
     """Return R, the moves of a step along −r after the moves `before`, and the numbers that determine its length.
 
@@ -104,7 +104,7 @@ def lengthened(
     return R, (*before, (-size, r)), stats
 
 
-def _ratio(xp: Any, norm_p: Scalar, norm_r: Scalar, k: Length) -> Ratio:
+def _ratio(xp: Functions, norm_p: Scalar, norm_r: Scalar, k: Length) -> Ratio:
     if k.trust is None:
         unit = leveller(xp, norm_r)
         return Ratio(1 / unit, unit)
@@ -117,7 +117,7 @@ def _products(p: Array, r: Array) -> Array:
     return (p.conj() * r).real if is_complex(p) else p * r
 
 
-def _along(xp: Any, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Array]]:
+def _along(xp: Functions, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Array]]:
     """Return ⟨q, r⟩ / ‖q‖² and q, which is p times a power of two: products of p itself may leave the dtype."""
     unit = leveller(xp, norm)
     q, size = scaled(unit, p), norm * unit
@@ -126,13 +126,13 @@ def _along(xp: Any, p: Array, norm: Scalar, r: Array) -> Asking[tuple[Scalar, Ar
     return products / safe / safe, q
 
 
-def first_norm(xp: Any, known: Scalar, norm: Scalar) -> Scalar:
+def first_norm(xp: Functions, known: Scalar, norm: Scalar) -> Scalar:
     """Return the norm that a tensor keeps: its first norm. 0 means that there is none yet."""
     return choose(xp, known == 0, one_like(xp, known) * norm, known)
 
 
 def kept_norm(
-    xp: Any, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
+    xp: Functions, how: Any, R: Scalar | None, p: Array, norm: Scalar, r: Array, length_r: Scalar, size: Scalar
 ) -> Asking[tuple[Scalar | None, Moves]]:
     """Return R, and the moves of p ← p − size·r followed by the scaling to the kept norm: R if `how` is "first",
     otherwise ‖p‖.
@@ -159,7 +159,7 @@ def kept_norm(
     return R, ((first, p), (-second, r), (more, q))
 
 
-def _factor(xp: Any, wanted: Scalar, norm: Scalar) -> tuple[Scalar, Scalar]:
+def _factor(xp: Functions, wanted: Scalar, norm: Scalar) -> tuple[Scalar, Scalar]:
     """Return the factor that gives a norm the desired value, and this factor minus 1; the factor is 1 if one of them is
     0.
     """
