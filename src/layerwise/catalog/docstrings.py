@@ -23,7 +23,8 @@ STATE = {  # fields that every state in the JAX API has besides its trees
 
 def summary(entry: Entry) -> str:
     """Return the first line of a rule's docstring, which says what it is and where it comes from."""
-    return str(entry.rule.__doc__).partition("\n")[0].rstrip(":.") + "."
+    written = entry.rule.__doc__ or entry.name  # python -OO drops docstrings
+    return written.partition("\n")[0].rstrip(":.") + "."
 
 
 def of_optimizer(entry: Entry, api: str, declared: Iterable[Argument]) -> str:

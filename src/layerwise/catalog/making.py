@@ -42,17 +42,12 @@ class Home:
 
     def classes(self, api: str, base: type[Any]) -> dict[str, type[Any]]:
         """Return the classes of all optimizers, by name."""
-        return {
-            entry.name: self.class_of(
-                entry.name,
-                base,
-                docstrings.of_optimizer(entry, api, declared := APIS[api](entry)),
-                declared,
-                _rule=entry.rule,
-                _hyper=entry.hyper,
-            )
-            for entry in ENTRIES.values()
-        }
+        found = {}
+        for entry in ENTRIES.values():
+            declared = APIS[api](entry)
+            doc = docstrings.of_optimizer(entry, api, declared)
+            found[entry.name] = self.class_of(entry.name, base, doc, declared, _rule=entry.rule, _hyper=entry.hyper)
+        return found
 
     def class_of(self, name: str, base: type[Any], doc: str, declared: Sequence[Argument], **members: Any) -> type[Any]:
         """Return a class whose `__init__` takes these arguments, and hands them to its base in a mapping."""
