@@ -190,10 +190,7 @@ JAX = (
     ),
     Argument("stats", "bool", False, "Store the measurements of each step in the state, for `layerwise.jax.stats`."),
     Argument(
-        "axis_name",
-        "str | tuple[str, ...] | None",
-        None,
-        "Under shard_map, the mesh axes that shard parameters.",
+        "axis_name", "str | tuple[str, ...] | None", None, "Under shard_map, the mesh axes that shard parameters."
     ),
     Argument("specs", "ByLeaf", None, "Under shard_map, the sharded dimensions of each parameter."),
 )
@@ -236,7 +233,7 @@ ALWAYS_ADAPT = Argument(
 )
 PADDLE_ORDER = {
     "Lamb": "learning_rate lamb_weight_decay beta1 beta2 epsilon parameters grad_clip exclude_from_weight_decay_fn "
-    "multi_precision always_adapt name",
+    "multi_precision always_adapt name"
 }
 # Of an optimizer that optax has: its arguments in their order, of which those after a star are given by name.
 OPTAX_ORDER = {
@@ -260,12 +257,7 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             "Learning rate, or a function of the step. None is 1, or the relative step if relative_step is not False.",
         ),
         Argument("decay_rate", "Number", 0.8, "The decay rate of the second moment is 1 - t**-decay_rate at step t."),
-        Argument(
-            "weight_decay_rate",
-            "Rate | None",
-            None,
-            "Weight decay λ, or a function of the step; None is 0.",
-        ),
+        Argument("weight_decay_rate", "Rate | None", None, "Weight decay λ, or a function of the step; None is 0."),
         Argument(
             "eps",
             "Number | tuple[Number | None, Number]",
@@ -280,9 +272,6 @@ OWN_FORM: dict[str, tuple[Argument, ...]] = {
             'matrices only ("matrix"), two dimensions or groups of them, or none (False): no factoring.',
         ),
     ),
-    "Lars": (
-        MASK._replace(name="weight_decay_mask", default=True),
-        JAX[0]._replace(default=True),
-    ),
+    "Lars": (MASK._replace(name="weight_decay_mask", default=True), JAX[0]._replace(default=True)),
     "SGD": (Argument("momentum", "Number | None", None, "Decay rate of the momentum buffer; None or 0 is none."),),
 }

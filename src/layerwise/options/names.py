@@ -78,11 +78,7 @@ ROWS = (
     Row("master_weights", "multi_precision"),
     Row("master_weights", "kahan_sum", 'master_weights="split" keeps the bits that a weight lacks'),
     Row("state_dtype", "bits optim_bits", 'state_dtype="int8" is 8 bits'),
-    Row(
-        "state_dtype",
-        "block_size block_wise",
-        "groups of 64; `blocks` are the parts of a tensor that count as layers",
-    ),
+    Row("state_dtype", "block_size block_wise", "groups of 64; `blocks` are parts of a tensor that count as layers"),
     Row("rounding", "stochastic_rounding bf16_stochastic_round", 'rounding="stochastic"'),
     Row("bias_correction", "correct_bias debias"),
     Row("decay_scale", "fixed_decay", 'decay_scale="none"'),
