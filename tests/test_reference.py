@@ -89,6 +89,8 @@ def test_an_argument_means_what_its_api_says_of_it():
     assert "\n    eps: What is added to the squared gradient, or a pair of that and" in of_jax.adafactor.__doc__
     assert "\n    eps: Pair (eps1, eps2): eps1 is added to the squared gradient" in of_torch.Adafactor.__doc__
     assert "b1: The first of the two: decay rates of the first moment m" in of_jax.lamb.__doc__
+    assert '1/√t) by learning_rate ("factor", True)' in of_jax.adafactor.__doc__
+    assert '1/√t) by lr ("factor", True)' in of_torch.Adafactor.__doc__
 
 
 def test_types_in_signatures_have_their_place():
