@@ -28,7 +28,8 @@ Word = Whole = Number = Bf16 = F16 = Rest = Symbol
 TYPES = {"Word": "uint32_t", "Number": "float", **dict.fromkeys(("Whole", "Rest"), "int32_t")}
 TYPES |= dict.fromkeys(("Bf16", "F16"), "uint16_t")
 PRINTED = "Printed from layerwise/storage by `make generate`: change that, not this file."
-BY_HAND = {"drawn_unsigned"}  # in csrc/kernels/formats.hpp, in whole numbers
+BY_HAND = {"random", "fraction", "drawn_signed", "drawn_unsigned"}  # in csrc/kernels/formats.hpp
+FOR_CPUS = {"hashed", "taken"}  # whose loops share a hash
 TAKEN = {"KEPT", "tl", "triton"}
 CALLED = ("as_float", "as_int", "at_least", "bits_of", "float_of")  # functions of kernels/parts.py, and of csrc
 
@@ -61,6 +62,14 @@ def at_step(first: Word, second: Word, low: Word, high: Word) -> tuple[Word, Wor
 
 def random(k0: Word, k1: Word, low: Word, high: Word) -> Word:
     return bits.random((k0, k1), low, high, same)
+
+
+def hashed(k0: Word, k1: Word, low: Word, high: Word) -> Word:
+    return bits.hashed((k0, k1), low, high, same)
+
+
+def taken(shared: Word, second: Word) -> Word:
+    return bits.taken(shared, second, same)
 
 
 def turn(step: Word) -> Word:
@@ -112,8 +121,8 @@ def drawn_unsigned(code: Number, share: Number) -> Number:
 
 
 ALL: tuple[Callable[..., Any], ...] = (
-    mix, at_step, random, turn, fraction, round_bf16, round_f16, join_bf16, join_f16, split_bf16, split_bf16_drawn,
-    split_f16, split_f16_drawn, drawn_signed, drawn_unsigned,
+    mix, at_step, random, hashed, taken, turn, fraction, round_bf16, round_f16, join_bf16, join_f16, split_bf16,
+    split_bf16_drawn, split_f16, split_f16_drawn, drawn_signed, drawn_unsigned,
 )  # fmt: skip
 
 
@@ -196,7 +205,9 @@ def _stored(type_: str, x: Any) -> Any:
     if kept is not None:
         return kept
     if x.op == "where" and any(LOWERED[type_](one) is not None for one in x.parts):
-        return Symbol("where", x.args[0], *(_stored(type_, one) for one in x.args[1:]))
+        condition, yes, no = x.args
+        is_number = condition.op == "==" and condition.args == (no, no)
+        return Symbol("where", condition, _stored(type_, yes), Symbol("upper", no) if is_number else _stored(type_, no))
     return Symbol(f"float_to_{type_.lower()}", x)
 
 
@@ -242,7 +253,7 @@ class TritonOfBits(Triton):
 
 def module() -> str:
     """Return the functions as a module."""
-    texts = [_in_triton(run) for run in runs()]
+    texts = [_in_triton(run) for run in runs() if run.name not in FOR_CPUS]
     return (
         f'"""Storage formats, as device functions.\n\n{PRINTED}\n"""\n\n# fmt: off\n'
         "from __future__ import annotations\n\nimport triton\nimport triton.language as tl\n\n"

@@ -1,7 +1,7 @@
 // Stored numbers into those of the arithmetic and back, rounding to nearest even, a few hundred at a time.
 // Included once per instruction set, in a namespace without a name: see table.hpp.
 
-inline constexpr int64_t SCRATCH = 512;  // numbers that are converted at once; four such arrays fit the first cache
+inline constexpr int64_t SCRATCH = 1024;  // numbers that are converted at once; a loop and its arrays fit the first cache
 
 // Arrays may lie at any address.
 typedef LAYERWISE_ANYWHERE(float) f32_at;
@@ -11,11 +11,11 @@ typedef LAYERWISE_ANYWHERE(int16_t) i16_at;
 
 inline float bf16_to_float(uint16_t x) { return float_of(uint32_t(x) << 16); }
 
+inline uint16_t upper(float nan) { return uint16_t(bits_of(nan) >> 16 | 0x40u); }
+
 inline uint16_t float_to_bf16(float x) {
   uint32_t bits = bits_of(x);
-  uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  uint32_t nan = (bits >> 16) | 0x40u;
-  return uint16_t(x != x ? nan : rounded);
+  return x != x ? upper(x) : uint16_t((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
 inline float f16_to_float(uint16_t x) {

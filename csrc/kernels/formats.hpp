@@ -1,31 +1,56 @@
 // Storage formats: loops over the printed functions of one number (src/layerwise/storage, whose text says what each format
 // is), and numbers in groups of 8 bits.
 
+// What an array makes of the bits that the states of a layer share.
+struct Own {
+  uint32_t second, turn;
+  uint32_t of(uint32_t shared) const { return taken(shared, second) + turn; }
+};
+
+// The same where it is known which half comes first, as loops have it that make two arrays at once.
+struct Upper {
+  uint32_t turn;
+  uint32_t of(uint32_t shared) const { return shared + turn; }
+};
+struct Lower {
+  uint32_t turn;
+  uint32_t of(uint32_t shared) const { return (shared << 16) + turn; }
+};
+
 // The random bits of a run: of elements whose numbers in the whole tensor are `first`, `first` + `step`, …
 struct Draws {
   uint32_t k0, k1, turn;
   uint64_t first, step;
 
-  uint32_t at(uint64_t i) const {
+  Own own() const { return {k1, turn}; }
+  uint32_t shared(uint64_t i) const {
     const uint64_t number = first + i * step;
-    return random(k0, k1, uint32_t(number), uint32_t(number >> 32)) + turn;
+    return hashed(k0, k1, uint32_t(number), uint32_t(number >> 32));
   }
 };
-
-// In their place, where numbers are rounded to nearest.
-struct Nearest {};
 
 // The same where the numbers count by one, and their upper halves are equal.
 struct NearDraws {
   uint32_t k0, k1, turn, first, high;
   explicit NearDraws(const Draws& d) : k0(d.k0), k1(d.k1), turn(d.turn), first(uint32_t(d.first)), high(uint32_t(d.first >> 32)) {}
-  uint32_t at(uint32_t i) const { return random(k0, k1, first + i, high) + turn; }
+  Own own() const { return {k1, turn}; }
+  uint32_t shared(uint32_t i) const { return hashed(k0, k1, first + i, high); }
+};
+
+// In their place, where numbers are rounded to nearest.
+struct Nearest {
+  Nearest own() const { return {}; }
+  Nearest shared(uint32_t) const { return {}; }
+  Nearest of(Nearest) const { return {}; }
 };
 
 // The same from element `by` on.
 inline Nearest moved(Nearest, int64_t) { return {}; }
 inline NearDraws moved(NearDraws d, int64_t by) { d.first += uint32_t(by); return d; }
 inline Draws moved(Draws d, int64_t by) { d.first += uint64_t(by) * d.step; return d; }
+
+template <class D>
+inline auto drawn_by(const D& draws, int32_t i) { return draws.own().of(draws.shared(uint32_t(i))); }
 
 template <class F>
 inline void with_draws(const Draws& d, int64_t n, F&& f) {
@@ -36,7 +61,9 @@ inline void with_draws(const Draws& d, int64_t n, F&& f) {
 // Stores what a loop has computed, rounded: to nearest, or by its element's random bits.
 template <class T, class U>
 inline void put(T* x, int64_t i, U value, Nearest) { put(x, i, value); }
-inline void put(uint16_t* x, int64_t i, float value, const NearDraws& draws) { x[i] = round_bf16(value, draws.at(uint32_t(i))); }
+inline void put(uint16_t* x, int64_t i, float value, const NearDraws& draws) {
+  x[i] = round_bf16(value, drawn_by(draws, int32_t(i)));
+}
 
 // ---- split numbers: p, and beside it KEPT bits of what it lacks
 
@@ -50,7 +77,7 @@ using Rest = typename RestOf<KEPT>::type;
 template <int KEPT, bool BF16_, class D>
 LAYERWISE_INLINE Two<uint16_t, int32_t> split_one(float x, const D& draws, int32_t i) {
   if constexpr (KEPT == 16 || std::is_empty_v<D>) return BF16_ ? split_bf16<KEPT>(x) : split_f16<KEPT>(x);
-  else return BF16_ ? split_bf16_drawn<KEPT>(x, draws.at(uint32_t(i))) : split_f16_drawn<KEPT>(x, draws.at(uint32_t(i)));
+  else return BF16_ ? split_bf16_drawn<KEPT>(x, drawn_by(draws, i)) : split_f16_drawn<KEPT>(x, drawn_by(draws, i));
 }
 
 // ---- numbers in groups
@@ -73,7 +100,22 @@ inline constexpr int32_t MOST_CODE = SIGNED ? 127 : 255;
 
 template <bool SIGNED, class T>
 inline void decode_group(const Code<SIGNED>* __restrict codes, float scale, int64_t n, T* __restrict to) {
-  for (int64_t i = 0; i < n; i++) {
+  int64_t done = 0;
+#ifdef __AVX2__
+  // Compilers take 32 bytes at once, and move them about.
+  if constexpr (sizeof(T) == 4) {
+    done = n / 8 * 8;
+    const __m256 unit = _mm256_set1_ps(scale);
+    for (int64_t i = 0; i < done; i += 8) {
+      const __m128i bytes = _mm_loadl_epi64((const __m128i*)(codes + i));
+      const __m256i wide = SIGNED ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+      const __m256 root = _mm256_mul_ps(_mm256_cvtepi32_ps(wide), unit), square = _mm256_mul_ps(root, root);
+      const __m256 size = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), root);
+      _mm256_storeu_ps(to + i, SIGNED ? _mm256_mul_ps(root, size) : _mm256_mul_ps(square, square));
+    }
+  }
+#endif
+  for (int64_t i = done; i < n; i++) {
     const float root = float(codes[i]) * scale, square = root * root;
     to[i] = T(SIGNED ? root * fabsf(root) : square * square);
   }
@@ -112,87 +154,25 @@ inline float largest(const T* __restrict from, int64_t n) {
 template <bool SIGNED>
 inline float bent(float size) { return SIGNED ? sqrtf(size) : sqrtf(sqrtf(size)); }
 
-// The whole number that a code is rounded to, which comes in units of CODE_UNIT: of 2^-23 where its random bits can then be added
-// to a whole number. Such a code may be wrong below 1, where the lowest code is taken anyway. What lies beyond `top` does so
-// by an error of rounding.
-template <bool SIGNED, class D>
-inline constexpr float CODE_UNIT = SIGNED || std::is_empty_v<D> ? 1.0f : 0x1p23f;
+// One of the whole numbers beside a code that is not below 0; what lies beyond `top` does so by an error of rounding. With
+// signs the mean of its squares is the square. Without, a code comes in units of CODE_UNIT, so that its random bits are added
+// to a whole number; it may be wrong below 1, where the lowest code is taken anyway. No sum has a product for its only use:
+// made together, they would be rounded otherwise than elsewhere.
+template <bool SIGNED, class Own>
+inline constexpr float CODE_UNIT = SIGNED || std::is_same_v<Own, Nearest> ? 1.0f : 0x1p23f;
 inline int32_t cut(int32_t code, int32_t top) { return code < top ? code : top; }
 template <bool SIGNED>
-inline int32_t rounded_code(float code, int32_t top, Nearest, int32_t) {
+inline int32_t rounded_code(float code, int32_t top, Nearest) {
   // From 2^23 to 2^24 floats are whole numbers, and the last bits of such a sum are the code.
-  return cut(int32_t(bits_of(code + 0x1p23f) & 0xffu), top);
+  return cut(int32_t(bits_of(float_of(bits_of(code) & 0x7fffffff) + 0x1p23f) & 0xffu), top);
 }
-template <bool SIGNED, class D>
-inline int32_t rounded_code(float code, int32_t top, const D& draws, int32_t i) {
-  const uint32_t drawn = draws.at(uint32_t(i));
-  if constexpr (SIGNED) return cut(as_int(drawn_signed(code, fraction(drawn))), top);
-  else return (cut(as_int(code), top << 23) + int32_t(~drawn >> 9)) >> 23;
+template <bool SIGNED>
+inline int32_t rounded_code(float code, int32_t top, uint32_t drawn) {
+  if constexpr (!SIGNED) return (cut(as_int(code), top << 23) + int32_t(drawn >> 9)) >> 23;
+  const int32_t low = as_int(code);
+  const float whole = as_float(low), width = whole * 0x1p-23f + 0x1p-24f;
+  return cut(low + (as_float(int32_t(drawn >> 8)) * width < (code - whole) * (code + whole)), top);
 }
-
-// Makes the codes of a group. The bits are cut between the product and what is taken from it: made together, they would be
-// rounded otherwise than elsewhere.
-template <bool SIGNED, class T, class D>
-inline void encode_group(const T* __restrict from, float inverse, int32_t top, int32_t n, int32_t* __restrict codes, const D draws) {
-  inverse *= CODE_UNIT<SIGNED, D>;
-  for (int32_t i = 0; i < n; i++) {
-    const float x = float(from[i]), root = bent<SIGNED>(fabsf(x));
-    const int32_t code = rounded_code<SIGNED>(float_of(bits_of(root * inverse) & 0x7fffffff), top, draws, i);
-    if constexpr (SIGNED) {
-      const int32_t sign = int32_t(bits_of(x)) >> 31;
-      codes[i] = (code ^ sign) - sign;
-    } else {
-      const int32_t bits = int32_t(bits_of(root)), least = bits < LOWEST ? bits : LOWEST;  // 0 of 0
-      codes[i] = code < least ? least : code;
-    }
-  }
-}
-
-// A group that has numbers which are not finite: they get the highest code, and the others lower ones.
-template <bool SIGNED, class T, class D>
-LAYERWISE_RARE float encode_broken(const T* from, int32_t n, Code<SIGNED>* codes, const D draws) {
-  float finite[GROUP_SIZE];
-  int32_t found[GROUP_SIZE];
-  for (int32_t i = 0; i < n; i++) finite[i] = fabsf(float(from[i])) <= FLT_MAX ? float(from[i]) : 0;
-  constexpr int32_t top = MOST_CODE<SIGNED> - 1;
-  const float scale = bent<SIGNED>(largest(finite, n)) / float(top);
-  encode_group<SIGNED>(finite, scale > 0 ? 1 / scale : 0, top, n, found, draws);
-  for (int32_t i = 0; i < n; i++)
-    codes[i] = Code<SIGNED>(fabsf(float(from[i])) <= FLT_MAX ? found[i] : SIGNED && from[i] < 0 ? -MOST_CODE<SIGNED> : MOST_CODE<SIGNED>);
-  return scale > 0 ? -scale : -1;
-}
-
-#ifdef __AVX512F__
-// What is added to codes that are then rounded to nearest: 0, or what makes that at random.
-inline __m512 added(Nearest, int32_t) { return _mm512_setzero_ps(); }
-template <class D>
-inline __m512 added(const D& draws, int32_t first) {
-  alignas(64) float to[16];
-  for (int32_t i = 0; i < 16; i++) to[i] = 0.5f - fraction(draws.at(uint32_t(first + i)));
-  return _mm512_load_ps(to);
-}
-
-// The same of a whole group, not signed, in two thirds of the time: the second root is an estimate with one step of Newton's.
-// Together with the rounding of both it is less than 0.0001 away from the exact one; false where that may decide a code.
-template <class D>
-inline bool encode_by_estimate(const float* from, float inverse, int32_t* codes, const D& draws) {
-  const __m512 whole = _mm512_set1_ps(0x1.8p23f), scale = _mm512_set1_ps(inverse), half = _mm512_set1_ps(0.5f * inverse);
-  __m512 most = _mm512_setzero_ps();
-  LAYERWISE_UNROLL(4)
-  for (int32_t i = 0; i < GROUP_SIZE; i += 16) {
-    const __m512 root = _mm512_sqrt_ps(_mm512_abs_ps(_mm512_loadu_ps(from + i)));
-    const __mmask16 some = _mm512_cmp_ps_mask(root, _mm512_setzero_ps(), _CMP_NEQ_OQ);
-    const __m512 reciprocal = _mm512_maskz_rsqrt14_ps(some, root), estimate = root * reciprocal;
-    const __m512 lacking = _mm512_fnmadd_ps(estimate, estimate, root);
-    const __m512 code = _mm512_fmadd_ps(lacking, reciprocal * half, estimate * scale) + _mm512_maskz_mov_ps(some, added(draws, i));
-    const __m512 sum = code + whole;
-    most = _mm512_max_ps(_mm512_abs_ps(code - (sum - whole)), most);
-    const __m512i found = _mm512_and_si512(_mm512_castps_si512(sum), _mm512_set1_epi32(255));
-    _mm512_storeu_si512(codes + i, _mm512_mask_max_epi32(found, some, found, _mm512_set1_epi32(LOWEST)));
-  }
-  return _mm512_cmp_ps_mask(most, _mm512_set1_ps(0.4998f), _CMP_GT_OQ) == 0;
-}
-#endif
 
 // Stores codes as bytes: in a loop of its own, because one that also made them would take as many at once as there are
 // bytes in a vector, for which there are too few registers.
@@ -210,29 +190,104 @@ inline void narrow(const int32_t* __restrict from, int64_t n, C* __restrict to) 
   for (; i < n; i++) to[i] = C(from[i]);
 }
 
+// Numbers of a group that become codes.
+template <bool SIGNED, class T, class Own>
+struct Coding {
+  const T* __restrict from;
+  int32_t* __restrict to;
+  float inverse;
+  Own own;
+  int32_t top = MOST_CODE<SIGNED>;
+
+  template <class B>
+  LAYERWISE_INLINE void put(int32_t i, B shared) const {
+    const float x = float(from[i]), root = bent<SIGNED>(SIGNED ? fabsf(x) : x);
+    const int32_t code = rounded_code<SIGNED>(root * inverse, top, own.of(shared));
+    if constexpr (SIGNED) {
+      const int32_t sign = int32_t(bits_of(x)) >> 31;
+      to[i] = (code ^ sign) - sign;
+    } else {
+      const int32_t bits = int32_t(bits_of(root)), least = bits < LOWEST ? bits : LOWEST;  // 0 of 0
+      to[i] = code < least ? least : code;
+    }
+  }
+};
+
+template <class A, class D>
+void round_one(const A a, int64_t n, const D draws) {
+  for (int32_t i = 0; i < n; i++) a.put(i, draws.shared(uint32_t(i)));
+}
+// Two arrays that share their random bits.
+template <class A, class B, class D>
+void round_both(const A a, const B b, int64_t n, const D draws) {
+  LAYERWISE_SIMD()
+  for (int32_t i = 0; i < n; i++) {
+    const auto shared = draws.shared(uint32_t(i));
+    a.put(i, shared), b.put(i, shared);
+  }
+}
+
+inline float inverse_of(float scale) { return scale > 0 && scale <= FLT_MAX ? 1 / scale : 0; }
+
+// A group that has numbers which are not finite: they get the highest code, and the others lower ones.
 template <bool SIGNED, class T, class D>
-void encode(char* codes, f32_at* __restrict scales, int64_t n, const T* __restrict from, const D draws) {
+LAYERWISE_RARE float encode_broken(const T* from, int64_t n, Code<SIGNED>* codes, const D draws) {
+  float finite[GROUP_SIZE];
+  int32_t found[GROUP_SIZE];
+  for (int64_t i = 0; i < n; i++) finite[i] = fabsf(float(from[i])) <= FLT_MAX ? float(from[i]) : 0;
+  constexpr int32_t most = MOST_CODE<SIGNED>;
+  const float scale = bent<SIGNED>(largest(finite, n)) / float(most - 1);
+  const auto own = draws.own();
+  using Of = std::remove_const_t<decltype(own)>;
+  const float inverse = inverse_of(scale) * CODE_UNIT<SIGNED, Of>;
+  round_one(Coding<SIGNED, float, Of>{finite, found, inverse, own, most - 1}, n, draws);
+  for (int64_t i = 0; i < n; i++)
+    codes[i] = Code<SIGNED>(fabsf(float(from[i])) <= FLT_MAX ? found[i] : SIGNED && from[i] < 0 ? -most : most);
+  return scale > 0 ? -scale : -1;
+}
+
+// A run of numbers that become codes: their scales are made together, the codes by loops over `group`, and then bytes.
+template <bool SIGNED, class T>
+struct Codes {
+  Code<SIGNED>* codes;
+  f32_at* scales;
+  const T* from;
   alignas(64) float most[SCRATCH / GROUP_SIZE], inverse[SCRATCH / GROUP_SIZE];
   alignas(64) int32_t found[SCRATCH];
-  for_groups(n, [&](int64_t k, int64_t at, int64_t count) { most[k] = largest(from + at, count); });
-  for (int64_t k = 0; k < (n + GROUP_SIZE - 1) / GROUP_SIZE; k++) {
-    const float scale = bent<SIGNED>(most[k]) / float(MOST_CODE<SIGNED>);
-    scales[k] = scale;
-    inverse[k] = scale > 0 && scale <= FLT_MAX ? 1 / scale : 0;
+  int32_t broken = 0;  // whether a group has numbers that are not finite
+
+  Codes(char* codes, f32_at* scales, const T* from, int64_t n) : codes((Code<SIGNED>*)codes), scales(scales), from(from) {
+    for_groups(n, [&](int64_t k, int64_t at, int64_t count) { most[k] = largest(from + at, count); });
+    for (int64_t k = 0; k < (n + GROUP_SIZE - 1) / GROUP_SIZE; k++) {
+      const float scale = bent<SIGNED>(most[k]) / float(MOST_CODE<SIGNED>);
+      scales[k] = scale, inverse[k] = inverse_of(scale);
+      broken |= most[k] > FLT_MAX || most[k] != most[k];
+    }
   }
+  template <class Own>
+  Coding<SIGNED, T, Own> group(int64_t k, int64_t at, const Own& own) {
+    return {from + at, found + at, inverse[k] * CODE_UNIT<SIGNED, Own>, own};
+  }
+  template <class D>
+  void finish(int64_t n, const D& draws) {
+    narrow(found, n, codes);
+    if (broken) finish_broken(n, draws);
+  }
+  template <class D>
+  LAYERWISE_RARE void finish_broken(int64_t n, const D& draws) {
+    for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+      if (!(most[k] <= FLT_MAX)) scales[k] = encode_broken<SIGNED>(from + at, count, codes + at, moved(draws, at));
+    });
+  }
+};
+
+template <bool SIGNED, class T, class D>
+void encode(char* codes, f32_at* scales, int64_t n, const T* from, const D draws) {
+  Codes<SIGNED, T> to(codes, scales, from, n);
   for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
-    if (inverse[k] == 0) return (void)memset(found + at, 0, size_t(count) * sizeof(int32_t));
-#ifdef __AVX512F__
-    if constexpr (sizeof(T) == 4 && !SIGNED)
-      if (count == GROUP_SIZE && encode_by_estimate(from + at, inverse[k], found + at, moved(draws, at))) return;
-#endif
-    encode_group<SIGNED>(from + at, inverse[k], MOST_CODE<SIGNED>, int32_t(count), found + at, moved(draws, at));
+    round_one(to.group(k, at, draws.own()), count, moved(draws, at));
   });
-  narrow(found, n, (Code<SIGNED>*)codes);
-  for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
-    if (inverse[k] == 0 && most[k] != 0)
-      scales[k] = encode_broken<SIGNED>(from + at, int32_t(count), (Code<SIGNED>*)codes + at, moved(draws, at));
-  });
+  to.finish(n, draws);
 }
 
 // ---- runs
@@ -282,7 +337,7 @@ void store_drawn(Dtype dtype, char* at, int64_t stride, int32_t n, const T* __re
   for_each_low(dtype, stride, [=](auto is_bf16, auto in_row) {
     const int64_t by = in_row ? 2 : stride;
     for (int32_t i = 0; i < n; i++) {
-      const uint32_t drawn = draws.at(uint32_t(i));
+      const uint32_t drawn = drawn_by(draws, i);
       *(u16_at*)(at + i * by) = is_bf16 ? round_bf16(float(from[i]), drawn) : round_f16(float(from[i]), drawn);
     }
   });

@@ -24,6 +24,7 @@ namespace layerwise {
   void LAYERWISE_NAME(LAYERWISE_SET, store_format)(const Layer&, const int64_t* off, int64_t n, Operand, const T* from);
 LAYERWISE_STORED(float)
 LAYERWISE_STORED(double)
+void LAYERWISE_NAME(LAYERWISE_SET, store_both)(const Layer&, const int64_t* off, int64_t n, const float*, const float*);
 
 namespace {
 

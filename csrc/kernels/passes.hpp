@@ -174,6 +174,8 @@ Arrays<T, S, VARIES> arrays_of(const Run<T>& run) {
 
 template <int WRITES, class T>
 void write_back(const Run<T>& run) {
+  if constexpr (sizeof(T) == 4 && WRITES == (1 << S0 | 1 << S1))
+    if (run.shares_draws()) return run.write_both();
   for (int k = S0; k <= S3; k++)
     if (WRITES >> k & 1) run.write(Operand(k));
 }

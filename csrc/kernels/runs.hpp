@@ -37,6 +37,15 @@ struct Run {
     if (in_format(k)) store_format(k);
     else store<T>(layer.dtype[k], place(k), stride(k), n, scratch.of[k]);
   }
+  // Whether the first two states are rounded by halves of the same bits.
+  bool shares_draws() const {
+    if (!layer.storage) return false;
+    const Stored &a = layer.storage->of[S0], &b = layer.storage->of[S1];
+    const bool codes = layer.dtype[S0] == I8 && layer.dtype[S1] == U8, rows = layer.in_row[S0] && layer.in_row[S1];
+    const bool alike = a.format == GROUPED ? codes : layer.dtype[S0] == BF16 && layer.dtype[S1] == BF16 && rows;
+    return a.draws && b.draws && a.format == b.format && alike && a.k[0] == b.k[0] && b.k[1] == a.k[1] + 1 && b.k[1] & 1;
+  }
+  void write_both() const { LAYERWISE_NAME(LAYERWISE_SET, store_both)(layer, off, n, scratch.of[S0], scratch.of[S1]); }
   // What is made of lines, one number for each element if it VARIES, else as it lies.
   template <bool VARIES>
   const T* line(Operand k) const {

@@ -19,6 +19,9 @@ void square(const Layer& layer, int64_t chunk, double* sums) { LAYERWISE_CALL(LA
     store_stored(l, off, n, k, from);                                                                                \
   }
 LAYERWISE_OF_STORED(float)
+void LAYERWISE_NAME(LAYERWISE_SET, store_both)(const Layer& l, const int64_t* off, int64_t n, const float* a, const float* b) {
+  store_both(l, off, n, a, b);
+}
 #if !defined(LAYERWISE_LOW) && !defined(LAYERWISE_NARROW)
 LAYERWISE_OF_STORED(double)
 #endif

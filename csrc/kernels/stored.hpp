@@ -45,3 +45,30 @@ void store_stored(const Layer& layer, const int64_t* off, int64_t n, Operand k, 
     else store_drawn(dtype, at, stride, int32_t(n), from, one);
   });
 }
+
+// State in bfloat16.
+template <class Own>
+struct Bf16Rounding {
+  const float* from;
+  u16_at* to;
+  Own own;
+  LAYERWISE_INLINE void put(int32_t i, uint32_t shared) const { to[i] = round_bf16(from[i], own.of(shared)); }
+};
+
+// Two states that share their random bits, of codes or of bfloat16.
+inline void store_both(const Layer& layer, const int64_t* off, int64_t n, const float* first, const float* second) {
+  const Lower own{draws_of(layer, off, S1).turn};
+  with_draws(draws_of(layer, off, S0), n, [&](const auto& draws) {
+    if (layer.dtype[S0] == BF16) {
+      const auto at = [&](Operand k) { return (u16_at*)(layer.data[k] + off[k]); };
+      return round_both(Bf16Rounding<Upper>{first, at(S0), {draws.turn}}, Bf16Rounding<Lower>{second, at(S1), own}, n, draws);
+    }
+    Codes<true, float> to(layer.data[S0] + off[S0], scales_of(layer, off, S0), first, n);
+    Codes<false, float> other(layer.data[S1] + off[S1], scales_of(layer, off, S1), second, n);
+    for_groups(n, [&](int64_t k, int64_t at, int64_t count) {
+      round_both(to.group(k, at, Upper{draws.turn}), other.group(k, at, own), count, moved(draws, at));
+    });
+    to.finish(n, draws);
+    with_draws(draws_of(layer, off, S1), n, [&](const auto& draws) { other.finish(n, draws); });
+  });
+}

@@ -8,19 +8,20 @@ inline uint32_t mix(uint32_t x, uint32_t between) {
 
 inline Two<uint32_t, uint32_t> at_step(uint32_t first, uint32_t second, uint32_t low, uint32_t high) {
   const auto y0 = mix(low ^ first, 0);
-  return {uint32_t(y0), uint32_t(mix((y0 ^ second) ^ high, 0))};
+  const auto y1 = mix((y0 ^ (second & 0xfffffffe)) ^ high, 0) & 0xfffffffe;
+  return {uint32_t(y0), uint32_t(y1 | (second & 1))};
 }
 
-inline uint32_t random(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high) {
-  return mix(low ^ k0, k1 ^ (high * 0x9e3779b9));
+inline uint32_t hashed(uint32_t k0, uint32_t k1, uint32_t low, uint32_t high) {
+  return mix(low ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9));
+}
+
+inline uint32_t taken(uint32_t shared, uint32_t second) {
+  return shared << ((second & 1) * 16);
 }
 
 inline uint32_t turn(uint32_t step) {
   return step * 0x9e3779b9;
-}
-
-inline float fraction(uint32_t drawn) {
-  return as_float(drawn >> 8) * 5.960464477539063e-08f;
 }
 
 inline uint16_t round_bf16(float x, uint32_t drawn) {
@@ -59,14 +60,14 @@ template <int KEPT>
 inline Two<uint16_t, int32_t> split_bf16(float x) {
   const auto y0 = (bits_of(x) + ((1 << (16 - KEPT)) >> 1)) >> (16 - KEPT);
   const auto y1 = y0 << (16 - KEPT);
-  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : float_to_bf16(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
+  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : upper(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
 }
 
 template <int KEPT>
 inline Two<uint16_t, int32_t> split_bf16_drawn(float x, uint32_t drawn) {
   const auto y0 = (bits_of(x) + (drawn >> (32 - (16 - KEPT)))) >> (16 - KEPT);
   const auto y1 = y0 << (16 - KEPT);
-  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : float_to_bf16(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
+  return {uint16_t(x == x ? uint16_t((y1 + 0x8000) >> 16) : upper(x)), int32_t(x == x ? (y1 & 0xffff) >> (16 - KEPT) : 0)};
 }
 
 template <int KEPT>
@@ -98,10 +99,4 @@ inline Two<uint16_t, int32_t> split_f16_drawn(float x, uint32_t drawn) {
   const auto y9 = float_of(bits_of(as_float(y8) * float_of(y1 << 23)) | y6);
   const auto y10 = y5 - (y8 << KEPT);
   return {uint16_t(float_to_f16(y0 <= 0x477fe000 ? y9 : x)), int32_t(y0 <= 0x477fe000 ? (y6 > 0 ? -y10 : y10) : 0)};
-}
-
-inline float drawn_signed(float code, float share) {
-  const auto y0 = as_float(as_int(code));
-  const auto y1 = share * (2.0f * y0 + 1.0f) < (code - y0) * (code + y0);
-  return y1 ? y0 + 1.0f : y0;
 }

@@ -21,7 +21,7 @@ from engines.worlds import EPS, NAMES, Job, World, as_torch, in_memory, mapped, 
 from layerwise.engines.programs import missing
 from layerwise.errors import ContradictionError, EngineError, HyperparameterError
 from layerwise.rules.states import is_of_layer, is_signed, is_statistic
-from layerwise.storage import WEIGHTS, Format, Storage, groups
+from layerwise.storage import STATE, WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import index_of
 from layerwise.storage.stored import in_format
@@ -150,12 +150,12 @@ def _job(
         elif "int8" in state and shape:
             signed = is_signed(case.rule, field)
             scale = np.zeros((*shape[:dims], groups.count(prod(shape[dims:]))), np.float32)
-            key = key_of(3, name, field) if "drawn" in state else None
+            key = key_of(3, name, STATE, lower=not signed) if "drawn" in state else None
             kept, form = "int8" if signed else "uint8", Format(in_memory(scale, "float32", layout), key, groups.EIGHT)
         elif "int8" in state:
             kept = "float32"
         elif "drawn" in state:
-            form = Format(None, key_of(3, name, field))
+            form = Format(None, key_of(3, name, STATE, lower=not is_signed(case.rule, field)))
         arrays.append(None if own is None else in_memory(np.zeros(own), kept, layout))
         formats.append(form)
     p = _numbers(rng, shape, rng.choice(SIZES), dtype, layout)

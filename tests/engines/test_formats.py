@@ -145,10 +145,10 @@ def test_groups_without_sign(length, key):
     check_groups_without_sign(g, key, index_of(g.shape))
 
 
-def test_largest_code_beside_the_smallest_random_number():
-    """A code of 255 and an error of rounding stays 255 where the least number of a million rounds it up."""
+def test_largest_code_beside_the_largest_random_number():
+    """A code of 255 and an error of rounding stays 255 where the largest number of a million rounds it up."""
     at = np.arange(2**20)
-    offset = int(np.argmin(turned(KEY, 9, at, 0 * at)))
+    offset = int(np.argmax(turned(KEY, 9, at, 0 * at)))
     g = torch.zeros(64 * 200).view(-1, 64)
     g[:, 0] = torch.linspace(0.5, 2, 200)
     for one in g:

@@ -15,7 +15,7 @@ from layerwise.engines.gpu.kinds import declined
 from layerwise.engines.rule import RuleEngine
 from layerwise.rules.asks import Now
 from layerwise.rules.states import is_signed
-from layerwise.storage import WEIGHTS, Format, Storage, groups
+from layerwise.storage import STATE, WEIGHTS, Format, Storage, groups
 from layerwise.storage.bits import key_of
 from layerwise.storage.index import Index, index_of
 from layerwise.storage.stored import Stored
@@ -79,10 +79,10 @@ def stored_job(
         found, one = None if own is None else torch.zeros(own, device=DEVICE), None
         if own is not None and tuple(own) == shape and form.state is not F32:
             signed = is_signed(case.rule, field)
-            drawn = None if form.weights == "split" else key_of(3, name, field)
+            drawn = None if form.weights == "split" else key_of(3, name, STATE, lower=not signed)
             grouped = Format(torch.zeros(scales(shape, dims), device=DEVICE), drawn, groups.EIGHT)
             found = array(BF16 if form.state is BF16 else I8 if signed else torch.uint8)
-            one = grouped if form.state is I8 else Format(None, key_of(3, name, field))
+            one = grouped if form.state is I8 else Format(None, key_of(3, name, STATE, lower=not signed))
         state.append(found)
         formats.append(one)
     storage = Storage(tuple(formats), index or index_of(shape), dims)

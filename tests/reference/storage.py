@@ -63,16 +63,19 @@ def mixed(x, between=0):
     return x ^ x >> 15
 
 
-def key(seed, name, field):
-    digest = blake2b(f"{seed}\0{name}\0{field}".encode(), digest_size=8).digest()
-    return struct.unpack("<II", digest)
+def key(seed, name, whose, lower):
+    digest = blake2b(f"{seed}\0{name}\0{whose}".encode(), digest_size=8).digest()
+    first, second = struct.unpack("<II", digest)
+    return first, second // 2 * 2 + lower
 
 
 def random_bits(keys, step, index):
-    """Return 32 bits of the element with this index, at a step."""
+    """Return 32 bits of the element with this index, at a step; the lower half alone, in front, if the key is odd."""
+    second, lower = keys[1] // 2 * 2, keys[1] % 2
     k0 = mixed(step % 2**32 ^ keys[0])
-    k1 = mixed(k0 ^ keys[1] ^ step >> 32)
-    return mixed(index % 2**32 ^ k0, k1 ^ (index >> 32) * 0x9E3779B9 % 2**32)
+    k1 = mixed(k0 ^ second ^ step >> 32) // 2 * 2
+    bits = mixed(index % 2**32 ^ k0, k1 ^ (index >> 32) * 0x9E3779B9 % 2**32)
+    return bits * 2**16 % 2**32 if lower else bits
 
 
 def turned_bits(keys, step, index):
@@ -190,7 +193,7 @@ def code(one, signed, random):
     if signed:
         way = rounded32(over * rounded32(over + 2.0 * low))
         return low + (Fraction(rounded32(float(drawn * (2 * low + 1)))) < Fraction(way))
-    return low + (drawn < Fraction(over))
+    return low + (drawn >= Fraction(rounded32(1 - over)))
 
 
 def decoded(codes, scales, rows, signed):
@@ -219,7 +222,7 @@ ODD += [
     for x in (1 - 2.0**-13, 2.0**-13 - 2.0**-26, 1 + 2.0**-11, 2047.5, 2048.5, 0.1, -0.3, 1e-5, 1e-7, 6e-8, 3.1415927)
 ]
 DRAWS = (0, 0x0000FFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x12345678)
-KEYS = [(0, "w", ""), (0, "w", "exp_avg"), (7, "encoder.layer.0.weight", "exp_avg_sq"), (2**63 - 1, "é", "")]
+KEYS = [(0, "w", "", False), (0, "w", "state", False), (0, "w", "state", True), (2**63 - 1, "é", "", False)]
 STEPS = (1, 2, 1000, 2**31, 2**32 - 1, 2**32, 2**53)
 INDICES = (0, 1, 2, 63, 64, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**32, 2**32 + 1, 2**40 + 12345)
 
@@ -264,7 +267,7 @@ def table():
         },
         "nearest": {name: [split(x, int(name.rpartition("-")[2])) for x in inputs] for name, split in splits.items()},
         "drawn": {name: [split(x, 8, r) for x, r in pairs] for name, split in splits.items() if name.endswith("-8")},
-        "turned": [[*k, step, i, turned_bits(key(*k), step, i)] for k in KEYS[:2] for step in STEPS for i in INDICES],
+        "turned": [[*k, step, i, turned_bits(key(*k), step, i)] for k in KEYS[1:3] for step in STEPS for i in INDICES],
         "groups": [_group(*case, drawn) for drawn in (False, True) for case in group_cases()],
     }
 

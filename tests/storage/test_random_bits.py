@@ -14,8 +14,8 @@ N = 10**6
 LOW = np.arange(N, dtype=np.int64)
 
 
-def drawn(seed=0, name="w", field="", step=1, low=LOW, high=0):
-    return random(at_step(key_of(seed, name, field), (step, 0)), low, high).astype(np.uint32)
+def drawn(seed=0, name="w", whose="", lower=False, step=1, low=LOW, high=0):
+    return random(at_step(key_of(seed, name, whose, lower), (step, 0)), low, high).astype(np.uint32)
 
 
 def correlation(a, b):
@@ -26,7 +26,7 @@ def correlation(a, b):
 
 STREAMS = {
     "weights": {},
-    "state": {"field": "exp_avg_sq"},
+    "state": {"whose": "state"},
     "later": {"step": 12345},
     "seeded": {"seed": 2**62 + 1},
     "far": {"high": 3},
@@ -45,6 +45,17 @@ def test_every_bit_is_set_half_of_the_time(which):
     assert abs(chi2 - 255) < 5 * np.sqrt(2 * 255)
 
 
+def test_halves_that_a_state_shares_are_independent():
+    upper, lower = drawn(whose="state"), drawn(whose="state", lower=True)
+    assert abs(correlation(upper, lower)) < 5
+    for a, b in ((28, 28), (28, 24), (24, 28)):
+        pairs = ((upper >> np.uint32(a)) & 15) * 16 + ((lower >> np.uint32(b)) & 15)
+        counts = np.bincount(pairs, minlength=256)
+        chi2 = float(((counts - N / 256) ** 2 / (N / 256)).sum())
+        assert abs(chi2 - 255) < 5 * np.sqrt(2 * 255)
+    assert not np.any(lower & 0xFFFF)
+
+
 def test_neighbours_are_not_correlated():
     bits = drawn()
     for lag in (1, 2, 3, 64, 768):
@@ -54,7 +65,7 @@ def test_neighbours_are_not_correlated():
         assert abs(correlation(bits[:-lag], bits[lag:])) < 0.02 * np.sqrt(N), lag
 
 
-@pytest.mark.parametrize("other", [{"step": 2}, {"seed": 1}, {"field": "exp_avg"}, {"name": "v"}, {"high": 1}], ids=str)
+@pytest.mark.parametrize("other", [{"step": 2}, {"seed": 1}, {"whose": "state"}, {"name": "v"}, {"high": 1}], ids=str)
 def test_streams_are_not_correlated(other):
     one, two = drawn(), drawn(**other)
     assert abs(correlation(one, two)) < 5

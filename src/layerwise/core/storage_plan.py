@@ -14,7 +14,7 @@ from layerwise.core.slot import Arrays, NamedState, stored
 from layerwise.engines import Job
 from layerwise.rules.products import HALVES
 from layerwise.rules.states import is_signed
-from layerwise.storage import WEIGHTS, Format, Storage
+from layerwise.storage import STATE, WEIGHTS, Format, Storage
 from layerwise.storage.bits import Key, key_of
 from layerwise.storage.coded import CODED
 from layerwise.storage.forms import Chosen, blocks_cut_rows, chosen, row_dims, scales_of
@@ -244,22 +244,22 @@ class StoragePlan:
         if not self.is_low or state.master is not None or (rest is None and not drawn):
             return None
         beside = None if rest is None else held.view(self.lib.here(rest))
-        return Format(beside, self._key(WEIGHTS) if drawn else None)
+        return Format(beside, key_of(self.want.seed, self.plan.key, WEIGHTS) if drawn else None)
 
     def _format(self, arrays: Mapping[str, Array], field: str, held: LocalPart) -> Format | None:
         if self.plan.state_shapes[field] is None or field not in arrays:
             return None
         state = self.named(arrays)
         form, coded = state.form(field), state.coded(field)
-        drawn = self._key(field) if self.want.draws_state(field, form, self._settled(field)) else None
+        drawn = self._key_of_state(field) if self.want.draws_state(field, form, self._settled(field)) else None
         if coded is not None:
             scale = self.lib.here(arrays[state.beside(field)])
             rows = blocks_cut_rows(len(self.plan.shape), held.piece.part)
             return Format(held.view(scale) if rows else scale, drawn, coded)
         return Format(None, drawn) if drawn and form in LOW and self.plan.elementwise[field] else None
 
-    def _key(self, field: str) -> Key:
-        return key_of(self.want.seed, self.plan.key, field)
+    def _key_of_state(self, field: str) -> Key:
+        return key_of(self.want.seed, self.plan.key, STATE, lower=not is_signed(self.plan.rule, field))
 
 
 def _part(shape: Shape, parts: int) -> Shape:

@@ -29,8 +29,8 @@ from layerwise.jax._types import Array, Dtype
 from layerwise.layout.pieces import Layout, elementwise, kept_dims
 from layerwise.rules.asks import Now, Stepped
 from layerwise.rules.states import is_signed
-from layerwise.storage import WEIGHTS, groups
-from layerwise.storage.bits import WORD, key_of
+from layerwise.storage import STATE, WEIGHTS, groups
+from layerwise.storage.bits import WORD, Key, key_of
 from layerwise.storage.coded import CODED, coded_of
 from layerwise.storage.forms import chosen, scales_of
 from layerwise.storage.index import Index, index_of
@@ -142,7 +142,7 @@ class Plan:
         if held is not None and jnp.issubdtype(held.dtype, jnp.floating):
             return BITS.as_floats(rounded(x, dtype)), x
         draws = self.want.draws_weights(None if held is None else held.dtype.name)
-        p, rest = self._stored(self.p, held, WEIGHTS if draws else None).encode(x, t)
+        p, rest = self._stored(self.p, held, self._key(WEIGHTS) if draws else None).encode(x, t)
         return (BITS.as_floats(rounded(p, dtype)), None) if held is None else (p, rounded(rest, held.dtype))
 
     def written(self, stepped: Sequence[Stepped], before: Sequence[Array], t: Array) -> list[Array]:
@@ -160,7 +160,8 @@ class Plan:
         draws = self.want.draws_state(field, coded.name if coded else dtype.name, self._settled(field))
         if not coded and (dtype not in LOW or not (self._alike[field] and draws)):
             return new.astype(dtype)
-        codes, scale = self._stored(old.codes, old.scale, field if draws else None).encode(new, t)
+        key = self._key(STATE, lower=not is_signed(self.rule, field)) if draws else None
+        codes, scale = self._stored(old.codes, old.scale, key).encode(new, t)
         return Grouped(codes.astype(dtype), scale) if coded else rounded(codes, dtype)
 
     def measured(self, stepped: Sequence[Stepped], tasks: Sequence[Task]) -> dict[str, Any]:
@@ -178,11 +179,12 @@ class Plan:
 
     # ---- random bits
 
-    def _stored(self, array: Array, beside: Array, drawn: str | None) -> Stored:
-        """Return an array in its format, rounded by the random bits of a field, or to nearest."""
-        if drawn is None:
-            return stored(array, beside)
-        return stored(array, beside, key_of(self.want.seed, self.name.replace("/", "."), drawn), self._index())
+    def _key(self, whose: str, lower: bool = False) -> Key:
+        return key_of(self.want.seed, self.name.replace("/", "."), whose, lower)
+
+    def _stored(self, array: Array, beside: Array, key: Key | None) -> Stored:
+        """Return an array in its format, rounded by the random bits of a key, or to nearest."""
+        return stored(array, beside) if key is None else stored(array, beside, key, self._index())
 
     def _index(self) -> Index:
         """Return the indices of the elements in the whole tensor. Only the device knows where its part begins."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from layerwise.storage.bits import Key
 from layerwise.storage.index import Index
 
-WEIGHTS = ""  # the field of the weights, in keys of random bits
+WEIGHTS, STATE = "", "state"  # whose random bits, in their keys
 
 
 class Coded(NamedTuple):

@@ -11,6 +11,9 @@ i is the row-major index of the element in the whole tensor; k0 and k1 are made 
 hash. Formats that need n bits use the upper n. State in groups uses the hash at step 0 and adds 0x9e3779b9, 2^32
 divided by the golden ratio, in each step: the bits of successive steps are spread evenly, so their errors in an average
 nearly cancel. Kernels get this code by `make generate`.
+
+The fields of a state share one hash, since two multiplications are what rounding costs: averages that may be negative
+have its bits as they are, the others its lower half first. Each uses little more than the 16 bits that come first.
 """
 
 from __future__ import annotations
@@ -21,19 +24,23 @@ from typing import Any, NamedTuple
 WORD = 0xFFFFFFFF
 FIRST, SECOND, UPPER = 0x21F0AAAD, 0xD35A2D97, 0x9E3779B9
 TURN = UPPER
+EVEN = 0xFFFFFFFE
 
 
 class Key(NamedTuple):
-    """The source of the random bits of one stored array, besides step and index."""
+    """The source of the random bits of one stored array, besides step and index.
+
+    The lowest bit of `second` is not hashed: it says that the lower half of the bits comes first.
+    """
 
     first: int
     second: int
 
 
-def key_of(seed: int, name: str, field: str) -> Key:
-    """Return the key of a field of a parameter: "" is the field of the weights."""
-    digest = blake2b(f"{seed}\0{name}\0{field}".encode(), digest_size=8).digest()
-    return Key(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little"))
+def key_of(seed: int, name: str, whose: str, lower: bool = False) -> Key:
+    """Return the key of the weights, or of the state, of a parameter."""
+    digest = blake2b(f"{seed}\0{name}\0{whose}".encode(), digest_size=8).digest()
+    return Key(int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:], "little") & ~1 | lower)
 
 
 def _word(x: Any) -> Any:
@@ -51,15 +58,25 @@ def mix(x: Any, between: Any = 0, word: Any = _word) -> Any:
 
 
 def at_step(key: Key, step: tuple[Any, Any], word: Any = _word) -> tuple[Any, Any]:
-    """Return k0 and k1 at a step, given by its lower and its upper 32 bits."""
+    """Return k0 and k1 at a step, given by its lower and its upper 32 bits; k1 ends as the key does."""
     low, high = step
     first = mix(low ^ key.first, 0, word)
-    return first, mix(first ^ key.second ^ high, 0, word)
+    return first, mix(first ^ (key.second & EVEN) ^ high, 0, word) & EVEN | key.second & 1
 
 
 def random(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any:
     """Return 32 bits for each index `high`·2^32 + `low`."""
-    return mix(low ^ keys[0], keys[1] ^ word(high * UPPER), word)
+    return taken(hashed(keys, low, high, word), keys[1], word)
+
+
+def hashed(keys: tuple[Any, Any], low: Any, high: Any, word: Any = _word) -> Any:
+    """Return what the fields of a state share of these."""
+    return mix(low ^ keys[0], keys[1] & EVEN ^ word(high * UPPER), word)
+
+
+def taken(shared: Any, second: Any, word: Any = _word) -> Any:
+    """Return a field's own bits, given its k1."""
+    return word(shared << (second & 1) * 16)
 
 
 def turned(key: Key, step: Any, low: Any, high: Any, word: Any = _word) -> Any:

@@ -73,7 +73,7 @@ def drawn_code(xp: Any, code: Any, drawn: Any, signed: bool) -> Any:
     over = code - low
     if signed:  # so that the mean of the squares is the square
         return xp.where(drawn * (2.0 * low + 1.0) < over * (code + low), low + 1.0, low)
-    return xp.where(drawn < over, low + 1.0, low)
+    return xp.where(drawn >= 1.0 - over, low + 1.0, low)
 
 
 def decode(xp: Any, codes: Any, scale: Any, signed: bool) -> Any:

@@ -21,11 +21,13 @@ def mix(x, between):
 @triton.jit
 def at_step(first, second, low, high):
     y0 = mix(low ^ first, 0)
-    return y0, mix((y0 ^ second) ^ high, 0)
+    y1 = mix((y0 ^ (second & 0xfffffffe)) ^ high, 0) & 0xfffffffe
+    return y0, y1 | (second & 1)
 
 @triton.jit
 def random(k0, k1, low, high):
-    return mix(low ^ k0, k1 ^ (high * 0x9e3779b9))
+    y0 = mix(low ^ k0, (k1 & 0xfffffffe) ^ (high * 0x9e3779b9))
+    return y0 << ((k1 & 1) * 16)
 
 @triton.jit
 def turn(step):
@@ -116,4 +118,4 @@ def drawn_signed(code, share):
 @triton.jit
 def drawn_unsigned(code, share):
     y0 = as_float(as_int(code))
-    return tl.where(share < code - y0, y0 + 1.0, y0)
+    return tl.where(share >= 1.0 - (code - y0), y0 + 1.0, y0)
