@@ -99,13 +99,13 @@ def test_a_class_can_be_derived_from_and_mixed():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Lamb(P, 1, (0, 0), 1, 0, 0), r"^Lamb takes at most 5 arguments by place \(params, .*was given 6\."),
+        (lambda: Lamb(P, 1, (0, 0), 1, 0, 0), r"^Lamb takes at most 5 arguments by position \(params, .*but got 6\."),
         (
             lambda: Lamb(P, params=P),
-            r"^Lamb was given `params` twice: by name, and list in its place\. Parameters come",
+            r"^Lamb got `params` twice: by name, and a list by position\. The parameters come",
         ),
-        (lambda: Lamb(), r"^Lamb was not given `params`\. Parameters come first"),
-        (lambda: of_jax.lamb(), r"^lamb was not given `learning_rate`\.$"),
+        (lambda: Lamb(), r"^Lamb is missing `params`\. The parameters come first"),
+        (lambda: of_jax.lamb(), r"^lamb is missing `learning_rate`\.$"),
     ],
 )
 def test_a_call_that_python_would_refuse_says_what_is_wrong(call, message):

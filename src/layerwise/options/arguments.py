@@ -118,9 +118,16 @@ KERAS = (
     Argument("global_clipnorm", "float | None", None, "Scale all gradients down to at most this common norm."),
     Argument("use_ema", "bool", False, "Keep a moving average of the weights."),
     Argument("ema_momentum", "float", 0.99, "Decay rate of that average."),
-    Argument("ema_overwrite_frequency", "int | None", None, "Put the average in the weights every so many steps."),
-    Argument("loss_scale_factor", "float | None", None, "What the loss was multiplied with, and gradients are not."),
-    Argument("gradient_accumulation_steps", "int | None", None, "Step with the mean gradient of so many batches."),
+    Argument(
+        "ema_overwrite_frequency",
+        "int | None",
+        None,
+        "The number of steps between copies of the average into the weights.",
+    ),
+    Argument("loss_scale_factor", "float | None", None, "The factor of the loss, by which gradients are divided."),
+    Argument(
+        "gradient_accumulation_steps", "int | None", None, "The number of batches whose mean gradient makes a step."
+    ),
     Argument("name", "str | None", None, "The name of the optimizer and its variables."),
 )
 # Of rules for matrices, which leave the rest of a model to AdamW: as far as Keras's Muon has them, by its names.
