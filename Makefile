@@ -144,7 +144,7 @@ test-tensorflow: dist-pure
 # Found in its archive before what is installed; with all frameworks that are.
 test-pure: dist-pure $(VENV)/.dev
 	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m pytest $(ALONE) tests/test_versions.py
-	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m layerwise info | grep -F 'compiled  not available: this installation'
+	@PYTHONPATH="$$(echo $(abspath build/pure)/*.whl)" $(PY) -m layerwise info | grep -F 'compiled  not available: this wheel'
 
 # Reads only; nothing is installed for it.
 cross:
