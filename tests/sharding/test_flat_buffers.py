@@ -53,7 +53,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {  # the first stretch of rank 1, in plac
     "an overlap": ([("a", SHAPE, 8, 24)], "ranks 0 and 1 both hold its elements 8 to 10"),
     "a gap": ([("a", SHAPE, 12, 24)], "no rank holds its elements 10 to 12"),
     "another shape": ([("a", (6, 4), 10, 24)], "with the shape"),
-    "beyond the tensor": ([("a", SHAPE, 10, 25)], "has 24"),
+    "beyond the tensor": ([("a", SHAPE, 10, 25)], "has only 24"),
     "beyond the buffer": ([("a", SHAPE, 10, 24, 9)], "overlap others or exceed its 20"),
     "no shape": ([("a", 3)], "must have five entries"),
     "another buffer": ([("a", SHAPE, 10, 24)], "1 on rank 0, 2 on rank 1"),

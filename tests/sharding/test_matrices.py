@@ -164,7 +164,7 @@ def _on_other_processors(dtype: str | None) -> Any:
 
 def test_processors_that_multiply_in_other_dtypes_are_named_and_may_share_one_that_is_given(ranks):
     for said, moved in ranks.run(2, _on_other_processors, None):
-        assert "`ns_dtype` of 'w' is None on one and bfloat16 on the other" in said
+        assert "`ns_dtype` of 'w' is None on the first and bfloat16 on the second" in said
         assert moved == 0
     one, other = ranks.run(2, _on_other_processors, "bfloat16")
     assert one == other

@@ -70,7 +70,7 @@ class Agreement:
         self.axes, self.replicas, self.model_group, self._left = tuple(axes), tuple(replicas), model_group, left
         self._model = None if model_group is None else axis_of(model_group)
         self.words = {
-            "model_group": "missing" if model_group is None else "there",
+            "model_group": "missing" if model_group is None else "present",
             "the version of layerwise": __version__,
         }
         self._layout = b""

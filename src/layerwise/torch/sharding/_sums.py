@@ -79,7 +79,7 @@ class RankSums:
         skips, words, stepper = self._skips, self._words, self._stepper
         said = {
             "skip_nonfinite": skips.nonfinite,
-            "found_inf of a GradScaler": "there" if skips.scaler else "missing",
+            "found_inf of a GradScaler": "present" if skips.scaler else "missing",
             "the engine": stepper,
         }
         print_ = hashlib.sha256(now.layout + self._fingerprint).digest()

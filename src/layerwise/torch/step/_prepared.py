@@ -227,7 +227,7 @@ def _words(
     plans: Sequence[Plan], wants: Sequence[Wanted], stored: Sequence[Mapping[str, str]], nows: Sequence[Now]
 ) -> dict[str, Any]:
     """Return the changing inputs of the step in words, to name those that differ on another process."""
-    words: dict[str, Any] = {of_gradient(plan.name): "there" for plan in plans}
+    words: dict[str, Any] = {of_gradient(plan.name): "present" for plan in plans}
     for plan, now in zip(plans, nows, strict=True):
         words[f"the rule of {plan.name!r}"] = plan.h.optimizer
         words[f"the step of {plan.name!r}"] = now.t

@@ -232,7 +232,7 @@ class Stepper:
         if agreement is None:
             return
         names, grads = self.members.names_of(work.dues), work.grads
-        words = {of_gradient(name): "there" for name in names}
+        words = {of_gradient(name): "present" for name in names}
         placed: dict[int, Any] = {i: grads[i] for i in elsewhere}
         words |= {of_gradient(names[i]): f"present, placed {g.placements}" for i, g in placed.items()}
         agreement.agree_on(words)
