@@ -196,11 +196,11 @@ def broken():
         "not a dict": (lambda s: [1], "must be a dict, but is list"),
         "unknown": (lambda s: {**s, "linear_9.w_0_moment1_0": s["matrix_moment1_0"]}, "matches no parameter"),
         "unnamed": (lambda s: {**s, "rubbish": s["matrix_moment1_0"]}, "'rubbish'"),
-        "a number": (lambda s: {**s, 3: s["matrix_moment1_0"]}, "the state holds 3"),
+        "a number": (lambda s: {**s, 3: s["matrix_moment1_0"]}, "the state has 3"),
         "missing": (lambda s: without(s, "matrix_moment2_0"), "no 'moment2' of matrix"),
         "uncounted": (lambda s: without(s, "matrix_lamb_step_0", "matrix_beta2_pow_acc_0"), "does not count the steps"),
         "shape": (lambda s: {**s, "matrix_moment1_0": paddle.ones([4, 5])}, r"has the shape \(4, 5\)"),
-        "dtype": (lambda s: {**s, "matrix_moment1_0": paddle.ones([5, 4], "int32")}, "floating point"),
+        "dtype": (lambda s: {**s, "matrix_moment1_0": paddle.ones([5, 4], "int32")}, "floating-point"),
         "kind": (lambda s: {**s, "matrix_moment1_0": [1.0]}, "must be a tensor, but is list"),
         "twice": (lambda s: {**s, "matrix_moment1_7": s["matrix_moment1_0"]}, "'moment1' of matrix twice"),
         **{
@@ -216,7 +216,7 @@ def broken():
             lambda s: {**without(s, "matrix_lamb_step_0"), "matrix_beta2_pow_acc_0": paddle.to_tensor([1.5])},
             "power",
         ),
-        "betas": (lambda s: {**without(s, "matrix_lamb_step_0"), **pows(0.9, 0.99)}, "of 20 and of 210 steps"),
+        "betas": (lambda s: {**without(s, "matrix_lamb_step_0"), **pows(0.9, 0.99)}, "step counts: 20 and 210"),
         "masters": (lambda s: {**s, "master_weights": {"nobody": paddle.ones([2])}}, "'master_weights' must be"),
         "masters of one": (
             lambda s: {**s, "master_weights": paddle.ones([2])},
@@ -293,7 +293,7 @@ def test_other_options_do_not_fit():
     walk(opt, params, range(1))
     with pytest.raises(StateError, match="which these options do not use"):
         make("Lars", params, {"momentum": 0.0}).set_state_dict(opt.state_dict())
-    with pytest.raises(StateError, match="holds no 'moment1' of matrix"):
+    with pytest.raises(StateError, match="has no 'moment1' of matrix"):
         make("Lamb", params).set_state_dict({key: x for key, x in opt.state_dict().items() if "_step_" not in key})
 
 

@@ -392,7 +392,7 @@ def test_some_parameters_are_left_out():
         hidden = layer(static.data("x", [None, 10]), 4, "first")
         loss = paddle.mean(layer(hidden, 1, "last") ** 2)
         opt = Lamb()
-        with pytest.raises(ParameterError, match="'nobody' is none of"):
+        with pytest.raises(ParameterError, match="'nobody' is not one of"):
             opt.minimize(loss, parameters=["nobody"])
         with pytest.raises(ParameterError, match="must be one number, but has the shape"):
             opt.minimize(hidden)
@@ -706,7 +706,7 @@ def test_options_that_the_static_graph_refuses():
         eager = Lamb(parameters=[*parameters(1).values()])
     with pytest.raises(EngineError, match="created in the dynamic graph, but this is the static graph"):
         eager.step()
-    with pytest.raises(ParameterError, match="must hold variables of the static graph"):
+    with pytest.raises(ParameterError, match="must contain variables of the static graph"):
         Lamb(parameters=[*eager._members])
 
 

@@ -441,7 +441,7 @@ def test_a_relative_step_stays_one_under_a_schedule():
     ours = Adafactor(copies(begun), **preset("transformers.Adafactor"))
     ours.load_state_dict(convert(theirs.state_dict(), "transformers.Adafactor"))
     assert differ(go(ours, [2]), go(theirs, [2]), begun) < 1e-9
-    with pytest.raises(StateError, match="written with lr=None, relative_step='factor'"):
+    with pytest.raises(StateError, match="written with lr=None and relative_step='factor'"):
         Adafactor(copies(begun), lr=0.1).load_state_dict(convert(theirs.state_dict(), "transformers.Adafactor"))
 
 

@@ -195,8 +195,8 @@ def check_parameter(p: Any) -> None:
     if not isinstance(p, wanted):
         kind = "tensors of Paddle" if wanted is paddle.Tensor else "variables of the static graph"
         raise ParameterError(
-            f"`parameters` must contain {kind}, but one is a {type(p).__name__}. Pass model.parameters() of a model "
-            "created in the same mode."
+            f"`parameters` must contain {kind}, but one has the type {type(p).__name__}. Pass model.parameters() of a "
+            "model created in the same mode."
         )
     if p.is_dist():
         raise ParameterError(

@@ -47,7 +47,7 @@ def groups_of(hyper: type[Hyper], given: Mapping[str, Any], lr: float) -> list[G
         check_parameter(p)
         if p.name in seen:
             twice = (
-                ("is listed twice")
+                "is listed twice"
                 if seen[p.name] is p
                 else ("has the name of another parameter, and would share its state")
             )

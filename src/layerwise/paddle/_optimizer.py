@@ -218,7 +218,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             name = pair[0].name
             if name in seen or not (self._is_open or name in known):
                 raise ParameterError(
-                    f"{name} is not one of this optimizer's parameters. Pass its tensors, or their names."
+                    f"{name} is not one of this optimizer's parameters, or is listed twice. Pass each once."
                 )
             seen.add(name)
         pairs = [(p, g) for p, g in pairs if g is not None and not p.stop_gradient]
@@ -253,7 +253,7 @@ class Optimizer(Checkpoints, paddle.optimizer.Optimizer, Like):  # type: ignore[
             p = by_name.get(name) if isinstance(name, str) else None
             if p is None or not (isinstance(one, str) or is_same(one, p)):
                 raise ParameterError(
-                    f"{name!r} is not one of this optimizer's parameters, or is listed twice. Pass each once."
+                    f"{name!r} is not one of this optimizer's parameters. Pass its tensors, or their names."
                 )
             found.append(p)
         return found
