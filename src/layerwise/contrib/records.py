@@ -34,7 +34,7 @@ def writing_to(writer: Any) -> Write:
     raise HyperparameterError(
         sentence(
             "writer",
-            ("a path, or an object with add_scalar or log"),
+            "a path, or an object with add_scalar or log",
             writer,
             "Pass a SummaryWriter, a run, or 'run.csv'.",
         )

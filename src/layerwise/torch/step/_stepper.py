@@ -262,12 +262,12 @@ class Stepper:
         """Run a step, or a new one if an engine notices that this one is no longer valid."""
         given = skip, self.scale, skips
 
-        def anew() -> TensorStep:
+        def remade() -> TensorStep:
             nonlocal work
             work, plans = self.planner.planned(work)  # raises errors for whatever is wrong
             return self.planner.prepare(work, plans, skip is not None, agreement)
 
-        return run_or_remake(step, anew, lambda one: one.take(work, *given))[0]
+        return run_or_remake(step, remade, lambda one: one.take(work, *given))[0]
 
     @property
     def scale(self) -> Any:

@@ -188,7 +188,7 @@ def step_in_backward(optimizer: Optimizer, every: int = 1, *, alone: bool = Fals
                 "optimizer",
                 "one of layerwise.torch itself",
                 optimizer,
-                ("Pass the layerwise optimizer itself, not its wrapper."),
+                "Pass the layerwise optimizer itself, not its wrapper.",
             )
         )
     checks.FLAG("alone", alone, "Pass True if no other process has these parameters.")

@@ -97,7 +97,7 @@ def overlap(
                 "optimizer",
                 "one of layerwise.torch itself",
                 optimizer,
-                ("Pass the optimizer of layerwise.torch itself."),
+                "Pass the optimizer of layerwise.torch itself.",
             )
         )
     stepper = stepper_of(optimizer)
